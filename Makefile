@@ -1,0 +1,56 @@
+# Siltstone: what CI does, and what a newcomer needs, from nothing but a clone.
+#   make demo    installs and runs the main job on real data
+#   make test    installs and passes the tests
+#   make check   formatting, lint, types, import contracts
+#   make bench   the benchmarks
+#   make lock    resolves the pinned versions anew
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench format lock clean
+
+demo: .venv/.installed
+	$(BIN)/siltstone demo
+
+test: .venv/.installed-dev
+	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+check: .venv/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.installed-dev
+	$(BIN)/python -m benchmarks
+
+format: .venv/.installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.venv/bin/uv: requirements/bootstrap.lock
+	$(PYTHON) -c 'import sys; sys.exit("Siltstone needs Python 3.11 or later, and this is " + sys.version.split()[0] + "; name one with make PYTHON=…" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/bootstrap.lock
+	touch $@
+
+.venv/.installed: .venv/bin/uv requirements/runtime.lock pyproject.toml
+	@echo "Installing what is pinned in requirements/runtime.lock into .venv …"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/runtime.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv/.installed-dev: .venv/.installed requirements/dev.lock
+	@echo "Installing what the tests need from requirements/dev.lock into .venv …"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock
+	touch $@
+
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+lock: .venv/bin/uv
+	echo uv | $(COMPILE) --output-file requirements/bootstrap.lock -
+	printf 'hatchling\neditables\n' | $(COMPILE) --extra demo --extra java --output-file requirements/runtime.lock pyproject.toml -
+	printf 'hatchling\neditables\n' | $(COMPILE) --extra demo --extra java --extra dev --constraint requirements/runtime.lock --output-file requirements/dev.lock pyproject.toml -
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,125 @@
+"""The one small interface behind which objects live: S3, or a local directory.
+
+Every call names its purpose, and is counted by kind and purpose: the counts are part of the product.
+All calls block; the agent makes them in a bounded pool. Names are relative to the store's root and come
+from `object_store.names` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from object_store.accounting import RequestCounts
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Purpose(StrEnum):
+    """What a request is for, in metrics and reports."""
+
+    INGEST = "ingest"
+    FETCH = "fetch"
+    COMPACTION = "compaction"
+    GC = "gc"
+    FSCK = "fsck"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One listed object; `modified_ms` is the store's own clock."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class ForwardStream(Protocol):
+    """An object read once from some position to its end.
+
+    It costs one GET, made at the first read. A stream that breaks is resumed with a ranged GET from where
+    it stopped, a bounded number of times; `resumes` counts those apart.
+    """
+
+    @property
+    def resumes(self) -> int:
+        """How often the stream broke and was taken up again."""
+        ...
+
+    def readinto(self, target: memoryview) -> int:
+        """Fill up to len(target) bytes; 0 only at the end of the object (or for an empty target)."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection; reading afterwards is an error."""
+        ...
+
+
+class Upload(Protocol):
+    """A large object written in order. Nothing is visible before `complete`."""
+
+    def write(self, data: Buffer) -> None:
+        """Take bytes; may send a part. The caller may reuse `data` afterwards."""
+        ...
+
+    def complete(self) -> int:
+        """Make the object visible and durable; returns its size."""
+        ...
+
+    def abort(self) -> None:
+        """Drop what was sent; safe to call at any time, also twice and after `complete` (then nothing)."""
+        ...
+
+
+class ObjectStore(Protocol):
+    """Objects by name. Implementations are safe to use from many threads."""
+
+    @property
+    def url(self) -> str:
+        """Where the objects live, without secrets."""
+        ...
+
+    @property
+    def counts(self) -> RequestCounts:
+        """Every request that this store object made, by kind and purpose."""
+        ...
+
+    def put(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
+        """Write the concatenation of `body` in one PUT; durable on return. Returns the size."""
+        ...
+
+    def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
+        """As `put`, but raises `ObjectExistsError` when the name is taken; one of several racers wins."""
+        ...
+
+    def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
+        """Exactly `length` bytes from `position` in one GET; fewer in the object is an error."""
+        ...
+
+    def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:
+        """The last min(length, size) bytes in one GET, and the object's size."""
+        ...
+
+    def open_stream(self, name: str, position: int = 0, *, purpose: Purpose) -> ForwardStream:
+        """Read forward from `position`; no request is made before the first read."""
+        ...
+
+    def start_upload(self, name: str, *, purpose: Purpose) -> Upload:
+        """Begin a large object."""
+        ...
+
+    def list(self, prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
+        """Objects whose name starts with `prefix`, in name order, page by page."""
+        ...
+
+    def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
+        """Remove objects in batches; names that do not exist are no error."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; calls afterwards are errors."""
+        ...
