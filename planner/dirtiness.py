@@ -1,0 +1,96 @@
+"""How dirty a compacted partition is, by Kafka's rules with extents in the place of segments.
+
+From Kafka's `LogCleanerManager.cleanableOffsets`, `maxCompactionDelay` and `LogToClean`:
+
+- the dirty part begins at the first dirty offset, or at the log start where that lies higher;
+- it is cleanable up to the last stable offset, and up to the first dirty extent whose largest timestamp is
+  later than now - min.compaction.lag.ms (only when that is positive);
+- cleanable ratio = cleanable bytes / (clean bytes + cleanable bytes), and must be *greater* than
+  min.cleanable.dirty.ratio;
+- a dirty extent that has a positive timestamp before now - max.compaction.lag.ms forces the cleaning when
+  anything is cleanable at all.
+
+Kafka never cleans its active segment. There is none here: every extent is sealed when it is committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from catalog.model import Extent
+    from planner.snapshot import PartitionView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dirtiness:
+    """The measure of a partition, or of its first extents: bytes, Kafka's cleanable ratio, and a verdict.
+
+    `ratio` is 0 for a partition without bytes. `overdue_ms` is how long max.compaction.lag.ms has been over.
+    """
+
+    clean_bytes: int
+    cleanable_bytes: int
+    ratio: float
+    overdue_ms: int
+    due: bool
+
+
+def first_dirty_offset(view: PartitionView) -> int:
+    """Where the dirty part begins; a value outside the log falls back to the log start, as in Kafka."""
+    state = view.state
+    if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
+        return state.first_dirty_offset
+    return state.log_start_offset
+
+
+def takeable_extents(view: PartitionView, now_ms: int) -> tuple[Extent, ...]:
+    """The extents that a job may take at `now_ms`, claimed or not: a prefix of the partition's.
+
+    Nothing at or past the last stable offset; for a compacted topic nothing inside min.compaction.lag.ms
+    either, nor anything after it.
+    """
+    lag = view.rules.min_compaction_lag_ms if view.rules.compacted else 0
+    dirty_from = first_dirty_offset(view)
+    for index, extent in enumerate(view.extents):
+        unstable = extent.last_offset >= view.state.last_stable_offset
+        young = lag > 0 and extent.last_offset >= dirty_from and extent.max_timestamp > now_ms - lag
+        if unstable or young:
+            return view.extents[:index]
+    return view.extents
+
+
+def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, force: bool = False) -> Dirtiness:
+    """Judge the partition as if it ended with `extents`, which begin at its log start."""
+    dirty_from = first_dirty_offset(view)
+    clean_bytes = cleanable_bytes = 0
+    oldest: int | None = None
+    for extent in extents:
+        if extent.last_offset < dirty_from:
+            clean_bytes += extent.length
+            continue
+        cleanable_bytes += extent.length
+        if extent.min_timestamp > 0 and (oldest is None or extent.min_timestamp < oldest):
+            oldest = extent.min_timestamp
+    clean_until = now_ms - max(view.rules.max_compaction_lag_ms, 0)
+    overdue_ms = clean_until - oldest if oldest is not None and oldest < clean_until else 0
+    ratio = cleanable_bytes / (clean_bytes + cleanable_bytes) if cleanable_bytes else 0.0
+    wanted = ratio > view.rules.min_cleanable_dirty_ratio or overdue_ms > 0 or force
+    return Dirtiness(
+        clean_bytes=clean_bytes,
+        cleanable_bytes=cleanable_bytes,
+        ratio=ratio,
+        overdue_ms=overdue_ms,
+        due=view.rules.compacted and cleanable_bytes > 0 and wanted,
+    )
+
+
+def contiguous_run(extents: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The extents up to the first gap in their offsets."""
+    for index in range(1, len(extents)):
+        if extents[index].base_offset != extents[index - 1].last_offset + 1:
+            return tuple(extents[:index])
+    return tuple(extents)

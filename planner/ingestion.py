@@ -1,0 +1,111 @@
+"""Ingestion jobs: files in which all partitions are mixed become compacted files, one cleanup policy each.
+
+Files are taken in commit order, as many as the bounds allow, and of each file every extent that may be
+taken. Offsets of a partition rise with the commit order, so its extents in a job are one range, unless
+something between them belongs to another job; then the job takes the range before the gap.
+
+A compacted partition that is due, and whose whole cleanable part is in the job or compacted already, is
+cleaned at once: its compacted extents join from the log start on, as long as their files fit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from catalog.model import FileKind, PartitionId
+from planner.dirtiness import contiguous_run, measure, takeable_extents
+from planner.plan import JobKind
+from planner.selection import JobDraft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from uuid import UUID
+
+    from catalog.model import Extent
+    from planner.settings import PlannerSettings
+    from planner.snapshot import FileView, PartitionView, Snapshot
+
+
+def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[JobDraft]:
+    """The ingestion jobs of a snapshot; no extent is in two of them."""
+    views = {PartitionId(view.state.topic_id, view.state.partition): view for view in snapshot.partitions}
+    candidates = _candidates(snapshot)
+    drafts: list[JobDraft] = []
+    for group in _groups(snapshot, settings, candidates):
+        draft = JobDraft(JobKind.INGESTION, snapshot.files, settings)
+        by_partition: dict[PartitionId, list[Extent]] = {}
+        for file in group:
+            for extent in candidates[file.file_id]:
+                by_partition.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
+        for key, extents in by_partition.items():
+            run = contiguous_run(sorted(extents, key=lambda extent: extent.base_offset))
+            draft.take(views[key], run)
+        drafts.append(draft)
+    for draft in drafts:
+        _join_older_extents(draft, snapshot.now_ms, settings)
+    return drafts
+
+
+def _candidates(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
+    """By ingestion file, the extents that are free to be taken."""
+    found: dict[UUID, list[Extent]] = {}
+    for view in snapshot.partitions:
+        for extent in takeable_extents(view, snapshot.now_ms):
+            if extent.file_kind is FileKind.INGESTION and extent.base_offset not in view.claimed:
+                found.setdefault(extent.file_id, []).append(extent)
+    return found
+
+
+def _groups(
+    snapshot: Snapshot, settings: PlannerSettings, candidates: Iterable[UUID]
+) -> Iterator[list[FileView]]:
+    """Cut the files into groups within the bounds; the last one may have to wait for more."""
+    wanted = set(candidates)
+    group: list[FileView] = []
+    size = 0
+    for file in snapshot.files.values():
+        if file.file_id not in wanted:
+            continue
+        full = size + file.size > settings.max_job_input_bytes or len(group) >= settings.max_job_files
+        if group and full:
+            yield group
+            group, size = [], 0
+        group.append(file)
+        size += file.size
+    if group and not waits_for_more(group, snapshot.now_ms, settings):
+        yield group
+
+
+def waits_for_more(group: list[FileView], now_ms: int, settings: PlannerSettings) -> bool:
+    """Whether so few and so young files are left alone until there are more."""
+    oldest = min(file.committed_ms for file in group)
+    few = len(group) < settings.min_ingestion_files
+    return few and now_ms - oldest < settings.max_ingestion_age_ms and not settings.force
+
+
+def _join_older_extents(draft: JobDraft, now_ms: int, settings: PlannerSettings) -> None:
+    """Let the partitions that are due reach back to their log start, the dirtiest first."""
+    due: list[tuple[float, PartitionView, tuple[Extent, ...]]] = []
+    for view, run in draft.partitions():
+        whole = takeable_extents(view, now_ms)
+        judged = measure(view, whole, now_ms, force=settings.force)
+        if judged.due and _may_be_cleaned_at_once(view, whole, run):
+            due.append((judged.ratio, view, whole))
+    due.sort(key=lambda each: -each[0])  # stable: section order among equals
+    for _, view, whole in due:
+        if draft.fits(whole):
+            draft.take(view, whole)
+
+
+def _may_be_cleaned_at_once(view: PartitionView, whole: tuple[Extent, ...], run: tuple[Extent, ...]) -> bool:
+    """Whether everything from the log start on is either in the job already, or compacted and free."""
+    if whole == run or len(contiguous_run(whole)) != len(whole):
+        return False
+    if whole[0].base_offset > view.state.log_start_offset:
+        return False
+    mine = {extent.base_offset for extent in run}
+    return all(
+        extent.base_offset in mine
+        or (extent.file_kind is FileKind.COMPACTED and extent.base_offset not in view.claimed)
+        for extent in whole
+    )

@@ -1,0 +1,86 @@
+"""What the policy answers: jobs, and for every partition what becomes of it and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from catalog.model import JobInput, JobPartition
+
+
+class JobKind(StrEnum):
+    """What a job is for: bringing ingestion files into order, or cleaning what is compacted already."""
+
+    INGESTION = "ingestion"
+    CLEANING = "cleaning"
+
+
+class Verdict(StrEnum):
+    """What becomes of a partition in a plan; the first three are in a job."""
+
+    CLEAN = "clean"  # deduplicated from the log start: afterwards it is clean up to the job's end
+    DEDUPLICATE = "deduplicate"  # deduplicated within the job's range; what is older stays as it is
+    SPLIT = "split"  # moved into a compacted file as it stands
+    WAIT = "wait"  # something is there, and may not or should not be taken yet
+    NOTHING = "nothing"  # nothing is there to be done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDecision:
+    """Why a partition is, or is not, in a job; `job` is the index of the job in its plan.
+
+    A partition has one decision for each job that takes some of it, or a single one without a job.
+    Bytes and ratio speak of what may be taken at all, by Kafka's definitions.
+    """
+
+    topic_id: UUID
+    topic_name: str
+    partition: int
+    verdict: Verdict
+    reason: str
+    job: int | None
+    first_dirty_offset: int
+    dirty_ratio: float
+    clean_bytes: int
+    cleanable_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """A job as the policy wants it: everything of a `JobSpec` that is decided rather than drawn.
+
+    `input_bytes` is the size of the whole input files, which is what each of the two streams reads;
+    `taken_bytes` is the part of it that belongs to the job's extents.
+    """
+
+    kind: JobKind
+    reason: str
+    inputs: tuple[JobInput, ...]
+    partitions: tuple[JobPartition, ...]
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that one stream over every input reads."""
+        return sum(each.size for each in self.inputs)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of the extents that the job replaces."""
+        return sum(extent.length for each in self.inputs for extent in each.extents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The jobs to submit, and the reasons for them and for everything that is left alone."""
+
+    now_ms: int
+    jobs: tuple[PlannedJob, ...]
+    decisions: tuple[PartitionDecision, ...]
+
+    def explain(self, topic_name: str) -> tuple[PartitionDecision, ...]:
+        """What was decided about one topic, partition by partition; empty for a topic without any."""
+        return tuple(each for each in self.decisions if each.topic_name == topic_name)

@@ -1,0 +1,109 @@
+"""One job while it is being put together: its files, its extents, and the bounds on both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from catalog.model import JobInput, JobPartition, PartitionId
+from planner.plan import JobKind, PlannedJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from catalog.model import Extent
+    from planner.settings import PlannerSettings
+    from planner.snapshot import FileView, PartitionView
+
+
+class JobDraft:
+    """Collects partitions and keeps to the bounds of the settings.
+
+    A draft that is empty takes any partition, however large: a job must be able to make progress.
+    """
+
+    def __init__(self, kind: JobKind, files: Mapping[UUID, FileView], settings: PlannerSettings) -> None:
+        self.kind = kind
+        self._files = files
+        self._settings = settings
+        self._taken: dict[PartitionId, tuple[PartitionView, tuple[Extent, ...]]] = {}
+        self._used: set[UUID] = set()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """How many partitions the draft holds."""
+        return len(self._taken)
+
+    @property
+    def file_count(self) -> int:
+        """How many files the job would read."""
+        return len(self._used)
+
+    @property
+    def file_bytes(self) -> int:
+        """How many bytes one stream over every file would read."""
+        return self._bytes
+
+    def fits(self, extents: Iterable[Extent]) -> bool:
+        """Whether the files of `extents` keep the job within its bounds."""
+        more = {extent.file_id for extent in extents} - self._used
+        if not self._used or not more:
+            return True
+        size = self._bytes + sum(self._files[each].size for each in more)
+        count = len(self._used) + len(more)
+        return size <= self._settings.max_job_input_bytes and count <= self._settings.max_job_files
+
+    def take(self, view: PartitionView, extents: Sequence[Extent]) -> None:
+        """Put these extents of one partition into the job, in place of those it took before."""
+        key = PartitionId(view.state.topic_id, view.state.partition)
+        self._taken[key] = (view, tuple(extents))
+        more = {extent.file_id for extent in extents} - self._used
+        self._used |= more
+        self._bytes += sum(self._files[each].size for each in more)
+
+    def partitions(self) -> list[tuple[PartitionView, tuple[Extent, ...]]]:
+        """What was taken, in section order."""
+        return [self._taken[key] for key in sorted(self._taken)]
+
+    def finish(self, reason: str) -> PlannedJob:
+        """The job: its inputs in commit order, the extents of each in section order."""
+        by_file: dict[UUID, list[Extent]] = {}
+        for _, extents in self.partitions():
+            for extent in extents:
+                by_file.setdefault(extent.file_id, []).append(extent)
+        inputs = [
+            JobInput(
+                file_id=view.file_id,
+                object_name=view.object_name,
+                size=view.size,
+                extents=tuple(by_file[view.file_id]),
+            )
+            for view in self._files.values()
+            if view.file_id in by_file
+        ]
+        return PlannedJob(
+            kind=self.kind,
+            reason=reason,
+            inputs=tuple(inputs),
+            partitions=tuple(_job_partition(view, extents) for view, extents in self.partitions()),
+        )
+
+
+def reaches_log_start(view: PartitionView, extents: Sequence[Extent]) -> bool:
+    """Whether nothing of the partition is older than these extents."""
+    return extents[0].base_offset <= view.state.log_start_offset
+
+
+def _job_partition(view: PartitionView, extents: tuple[Extent, ...]) -> JobPartition:
+    return JobPartition(
+        topic_id=view.state.topic_id,
+        partition=view.state.partition,
+        topic_name=view.rules.name,
+        cleanup_policy=view.rules.cleanup_policy,
+        compression_type=view.rules.compression_type,
+        deduplicate=view.rules.compacted,
+        reaches_log_start=reaches_log_start(view, extents),
+        base_offset=extents[0].base_offset,
+        upper_offset=extents[-1].last_offset + 1,
+        delete_retention_ms=view.rules.delete_retention_ms,
+    )

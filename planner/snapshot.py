@@ -1,0 +1,70 @@
+"""What the policy looks at: partitions, their live extents and the files these lie in, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from catalog.model import Extent, FileKind, PartitionState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRules:
+    """The part of a topic's configuration that decides about compaction, by Kafka's names."""
+
+    topic_id: UUID
+    name: str
+    cleanup_policy: str
+    compression_type: str
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
+
+    @property
+    def compacted(self) -> bool:
+        """Whether only the newest record of each key counts."""
+        return "compact" in {part.strip() for part in self.cleanup_policy.split(",")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """One partition: its rules, its bounds, and its live extents by offset.
+
+    `claimed` holds the base offsets of the extents that an open job has taken. The extents may stop short
+    of the log's end when the snapshot is bounded: what is missing is planned the next time.
+    """
+
+    rules: TopicRules
+    state: PartitionState
+    extents: tuple[Extent, ...]
+    claimed: frozenset[int] = frozenset()
+
+    @property
+    def label(self) -> str:
+        """As people write it: topic-partition."""
+        return f"{self.rules.name}-{self.state.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileView:
+    """One segment file that has live extents."""
+
+    file_id: UUID
+    object_name: str
+    size: int
+    kind: FileKind
+    committed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything a plan rests on, as of `now_ms`; `files` in commit order, `partitions` in section order."""
+
+    now_ms: int
+    partitions: tuple[PartitionView, ...]
+    files: Mapping[UUID, FileView] = field(default_factory=dict)
