@@ -1,0 +1,5 @@
+"""The `siltstone` command."""
+
+from siltstone.command.entry import main
+
+__all__ = ["main"]

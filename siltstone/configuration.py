@@ -1,0 +1,304 @@
+"""The process's own settings: one typed model, filled from a TOML file, the environment and the command line.
+
+A later source wins over an earlier one, setting by setting: the file, then `SILTSTONE_*` variables, then
+command-line options. A setting has one name everywhere: `spark_master` in the file, `SILTSTONE_SPARK_MASTER`
+in the environment, `--spark-master` on the command line. `docs/configuration.md` lists them all; a test
+compares it with this model.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from typing_extensions import override
+
+from agent.settings import AgentSettings
+from bedrock.errors import InvalidInputError, NotFoundError
+from planner.settings import PlannerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MIB = 1024 * 1024
+_AGENT = AgentSettings()
+_PLANNER = PlannerSettings()
+ENVIRONMENT_PREFIX = "SILTSTONE_"
+FILE_NAME = "siltstone.toml"
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class ConfigurationError(InvalidInputError):
+    """A setting is wrong; the message names it, its source and the rule that it breaks."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`HOST:PORT` (an IPv6 host in brackets) as (host, port); ValueError says what is wrong."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host:
+        raise ValueError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:8080")
+    if not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{port!r} in {address!r} is not a port: 0 (any free one) to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1], int(port)
+    if ":" in host:
+        raise ValueError(f"the IPv6 host in {address!r} needs brackets, such as [::1]:8080")
+    return host, int(port)
+
+
+class Settings(BaseSettings):
+    """Everything that a Siltstone process is told from outside, but for what one command does."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, validate_default=True
+    )
+
+    data_dir: Path = Field(
+        default=Path("siltstone-data"),
+        description="Where the embedded parts keep their state: the embedded catalog, the local object "
+        "store, and what agents leave to be found by.",
+    )
+    object_store: str | None = Field(
+        default=None,
+        description="Where segment files live: `s3://bucket/prefix`, or a directory. "
+        "Unset: `objects` in the data directory.",
+    )
+    s3_endpoint: str | None = Field(
+        default=None,
+        description="The URL of an S3-compatible server. Unset: AWS, or what boto3 is configured with.",
+    )
+    s3_region: str | None = Field(
+        default=None, description="The region of the bucket. Unset: as boto3 finds it."
+    )
+    catalog: SecretStr | None = Field(
+        default=None,
+        description="The catalog, `postgresql://user@host/database`. Its password is never printed. "
+        "Unset: a private PostgreSQL in the data directory.",
+    )
+    http: str = Field(
+        default="127.0.0.1:8080",
+        description="HOST:PORT on which an agent serves HTTP; port 0 takes a free one. The default host is "
+        "reached from this machine alone: there is no authentication yet.",
+    )
+    log_level: str = Field(
+        default="warning", description="The least severe level that is logged: debug, info, warning, error."
+    )
+    flush_interval_ms: int = Field(
+        default=_AGENT.flush_interval_ms,
+        ge=0,
+        le=60_000,
+        description="How long an agent gathers batches before it writes them as one file.",
+    )
+    flush_bytes: ByteSize = Field(
+        default=ByteSize(_AGENT.flush_bytes),
+        ge=1,
+        le=1024 * MIB,
+        description="The size at which it writes at once.",
+    )
+    max_buffered_bytes: ByteSize = Field(
+        default=ByteSize(_AGENT.max_buffered_bytes),
+        ge=1,
+        description="What an agent takes ahead of its commits; beyond, it asks producers to come back.",
+    )
+    max_request_bytes: ByteSize = Field(
+        default=ByteSize(_AGENT.max_request_bytes), ge=1, description="The largest produce request it reads."
+    )
+    cache_bytes: ByteSize = Field(
+        default=ByteSize(_AGENT.cache_bytes), ge=0, description="An agent's cache of ranges of objects."
+    )
+    drain_ms: int = Field(
+        default=_AGENT.drain_ms,
+        ge=0,
+        description="How long an agent that was told to stop goes on serving, while `/healthz` answers 503.",
+    )
+    stop_timeout_ms: int = Field(
+        default=_AGENT.stop_timeout_ms, ge=1, description="How long it may then take to finish what it took."
+    )
+    max_job_input_bytes: ByteSize = Field(
+        default=ByteSize(_PLANNER.max_job_input_bytes),
+        ge=1,
+        description="How many bytes of input files one compaction job may take.",
+    )
+    max_job_files: int = Field(
+        default=_PLANNER.max_job_files, ge=1, description="How many input files one compaction job may take."
+    )
+    table_bytes: ByteSize = Field(
+        default=ByteSize(_PLANNER.table_bytes),
+        ge=1,
+        description="The memory of one compaction job's key table, at 12 bytes a key.",
+    )
+    grace_seconds: int = Field(
+        default=60, ge=0, description="How long a dead object is kept for readers that may still hold it."
+    )
+    spark_master: str = Field(
+        default="local[*]", min_length=1, description="Where compaction runs: any Spark master."
+    )
+
+    @field_validator("http")
+    @classmethod
+    def _http_is_an_address(cls, value: str) -> str:
+        split_address(value)
+        return value
+
+    @field_validator("log_level")
+    @classmethod
+    def _level_is_known(cls, value: str) -> str:
+        if value.lower() not in {"debug", "info", "warning", "error"}:
+            raise ValueError(f"{value!r} is not one of debug, info, warning, error")
+        return value.lower()
+
+    @field_validator("object_store")
+    @classmethod
+    def _store_is_supported(cls, value: str | None) -> str | None:
+        if value is None:
+            return value
+        if not value.strip():
+            raise ValueError("it is empty; give s3://bucket/prefix or a directory")
+        scheme = urlsplit(value).scheme if "://" in value else ""
+        if scheme not in {"", "file", "s3"}:
+            raise ValueError(f"{scheme}:// is not supported; give s3://bucket/prefix or a directory")
+        if scheme == "s3" and not urlsplit(value).netloc:
+            raise ValueError("it names no bucket; give s3://bucket/prefix")
+        return value
+
+    @field_validator("s3_endpoint")
+    @classmethod
+    def _endpoint_is_a_url(cls, value: str | None) -> str | None:
+        if value is not None and (
+            urlsplit(value).scheme not in {"http", "https"} or not urlsplit(value).netloc
+        ):
+            raise ValueError(f"{value!r} is not a URL such as http://127.0.0.1:9000")
+        return value
+
+    @field_validator("catalog")
+    @classmethod
+    def _catalog_is_postgres(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and urlsplit(value.get_secret_value()).scheme not in {"postgresql", "postgres"}:
+            raise ValueError("it is not a URL such as postgresql://user@host:5432/database")
+        return value
+
+    @property
+    def object_store_url(self) -> str:
+        """The object store's URL, with the default filled in."""
+        return self.object_store if self.object_store is not None else str(self.data_dir / "objects")
+
+    @property
+    def http_address(self) -> tuple[str, int]:
+        """Host and port on which an agent listens."""
+        return split_address(self.http)
+
+    @property
+    def http_is_local(self) -> bool:
+        """Whether only this machine reaches the agent."""
+        return self.http_address[0] in LOOPBACK
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what `load_settings` has merged: it must know which source a wrong value came from."""
+        return (init_settings,)
+
+
+def load_settings(options: Mapping[str, object], config: Path | None = None) -> Settings:
+    """The settings that hold for `options` (those given on the command line, by setting name).
+
+    `config` is the file that the user named; without it, `siltstone.toml` in the data directory is read
+    where it exists. Raises `ConfigurationError` with every wrong setting in one message.
+    """
+    environment = _environment()
+    file = config if config is not None else _file_in_data_dir(options, environment)
+    sources = [
+        *([(f"{file}", _read_file(file, in_data_dir=config is None))] if file is not None else []),
+        ("environment", environment),
+        ("command line", {name: value for name, value in options.items() if value is not None}),
+    ]
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, values in sources:
+        for name, value in values.items():
+            merged[name] = value
+            origins[name] = _origin(origin, name)
+    try:
+        return Settings(**InitSettingsSource(Settings, merged)())
+    except ValidationError as failure:
+        raise _explain(failure, origins) from None
+
+
+def _environment() -> dict[str, Any]:
+    """What `SILTSTONE_*` says; variables of no setting are somebody else's (Kubernetes sets such)."""
+    return {
+        name: value
+        for name, value in EnvSettingsSource(Settings)().items()
+        if name in Settings.model_fields and value != ""
+    }
+
+
+def _file_in_data_dir(options: Mapping[str, object], environment: Mapping[str, Any]) -> Path | None:
+    chosen = (
+        options.get("data_dir") or environment.get("data_dir") or Settings.model_fields["data_dir"].default
+    )
+    file = Path(str(chosen)) / FILE_NAME
+    return file if file.is_file() else None
+
+
+def _read_file(file: Path, *, in_data_dir: bool) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotFoundError(
+            f"configuration file {file} does not exist", remedy="name an existing file with --config"
+        ) from None
+    except (OSError, UnicodeDecodeError) as failure:
+        raise ConfigurationError(f"configuration file {file} cannot be read: {failure}") from None
+    except tomllib.TOMLDecodeError as failure:
+        raise ConfigurationError(
+            f"configuration file {file} is not TOML: {failure}",
+            remedy="correct it; see docs/configuration.md",
+        ) from None
+    if in_data_dir and "data_dir" in values:
+        raise ConfigurationError(
+            f"data_dir in {file} points away from the directory in which the file was found",
+            remedy="remove it, or name the file with --config",
+        )
+    return values
+
+
+def _origin(origin: str, name: str) -> str:
+    match origin:
+        case "command line":
+            return f"from the command line, --{name.replace('_', '-')}"
+        case "environment":
+            return f"from the environment, {ENVIRONMENT_PREFIX}{name.upper()}"
+        case file:
+            return f"from {file}"
+
+
+def _explain(failure: ValidationError, origins: Mapping[str, str]) -> ConfigurationError:
+    sentences = []
+    for detail in failure.errors(include_url=False, include_input=False):
+        name = str(detail["loc"][0]) if detail["loc"] else "settings"
+        if detail["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(name, list(Settings.model_fields), n=1)
+            rule = f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}"
+        else:
+            rule = detail["msg"].removeprefix("Value error, ")
+        sentences.append(f"setting {name} ({origins.get(name, 'its default')}): {rule}")
+    return ConfigurationError("; ".join(sentences), remedy="docs/configuration.md lists the settings")
