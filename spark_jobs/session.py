@@ -1,0 +1,261 @@
+"""Spark sessions that start anywhere, say nothing, leave nothing behind and end when they should.
+
+A session is local (`local[*]`), on a cluster (any master URL), that of the `spark-submit` which started
+this process, or on a Spark Connect server (`sc://host:port`). Whatever a local one writes lies in one scratch
+directory that goes away with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j carries no types
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from bedrock.errors import InvalidInputError
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.java import find_java, write_java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]  # py4j carries no types
+
+TASK_ATTEMPTS = 3
+_LOOPBACK = "127.0.0.1"
+_CONNECT_PORT = 15002
+_CONNECT_SECONDS = 10
+_STOP_SECONDS = 30
+# A Unix socket's path has at most 107 characters, of which Spark's own name for it takes 43.
+_LONGEST_SOCKET_DIRECTORY = 60
+
+# Log4j2's own root and the logger of PySpark's gateway: without a level for the latter Spark announces
+# that it changes the level, on standard error.
+_LOG4J2 = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+logger.submit.name = org.apache.spark.deploy.SparkSubmit
+logger.submit.level = {level}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """How to reach or start Spark.
+
+    `master` is a Spark master URL or `sc://host:port`; None takes what `spark-submit` said. `log_level` is
+    log4j's (fatal, error, warn, info): Spark's errors reach the caller as exceptions, so that its log is for
+    debugging. `conf` holds Spark's own settings and wins over what is set here.
+    """
+
+    master: str | None = "local[*]"
+    app_name: str = "siltstone"
+    driver_memory: str = "1g"
+    log_level: str = "fatal"
+    progress_bar: bool = False
+    ui: bool = False
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_connect(self) -> bool:
+        """Whether the session lives on a Spark Connect server; no Java is needed here then."""
+        return self.master is not None and self.master.startswith("sc://")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and tasks run on this machine alone."""
+        return self.master is not None and re.fullmatch(r"local(\[.*\])?", self.master) is not None
+
+
+def start_session(settings: SparkSettings) -> SparkSession:
+    """A session as `settings` say, or the one that this process already has.
+
+    Raises `JavaNotFoundError` or `SparkUnavailableError`. Pass it to `stop_session` at the end.
+    """
+    if settings.is_connect:
+        return _connect(settings)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, which has started Java
+        return _build(settings, {})
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    scratch = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    try:
+        with _launch_environment(settings, scratch):
+            return _build(settings, _launch_conf(settings, scratch))
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Ends the session and, where it was started here, its Java process."""
+    gateway = None if "PYSPARK_GATEWAY_PORT" in os.environ else _gateway_of(spark)
+    scratch = spark.conf.get("spark.siltstone.scratch", "") if gateway is not None else ""
+    try:
+        spark.stop()
+    finally:
+        if gateway is not None:
+            _end_java(gateway)
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
+    """A session that ends with the block, also on an interrupt."""
+    spark = start_session(settings)
+    try:
+        yield spark
+    finally:
+        stop_session(spark)
+
+
+def _connect(settings: SparkSettings) -> SparkSession:
+    """A Connect session; a server that is not there is found out at once, not after gRPC's ten minutes."""
+    assert settings.master is not None
+    server = urlsplit(settings.master)
+    if server.hostname is None:
+        raise InvalidInputError(
+            f"{settings.master!r} names no Spark Connect server", remedy="write sc://host:port"
+        )
+    address = (server.hostname, server.port or _CONNECT_PORT)
+    try:
+        socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise SparkUnavailableError(
+            f"no Spark Connect server answers at {address[0]}:{address[1]}: {error}"
+        ) from error
+    builder = SparkSession.builder.remote(settings.master)
+    for key, value in settings.conf.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, ImportError) as error:
+        raise SparkUnavailableError(f"no session at {settings.master}: {error}") from error
+
+
+def _build(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for key, value in {**conf, **settings.conf}.items():
+        builder = builder.config(key, value)
+    interrupt = signal.getsignal(signal.SIGINT)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SparkUnavailableError(
+            f"Spark did not start with master {settings.master or 'of spark-submit'}: {_first_line(error)}",
+            remedy="set log_level to info to see what it says",
+        ) from error
+    finally:
+        # Spark takes SIGINT for itself; whoever runs jobs here cancels its own, and only its own.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupt)
+
+
+def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
+    log_settings = scratch / "log4j2.properties"
+    log_settings.write_text(_LOG4J2.format(level=settings.log_level))
+    java_options = [f'"-Dlog4j2.configurationFile={log_settings}"', f'"-Djava.io.tmpdir={scratch}"']
+    conf = {
+        "spark.app.name": settings.app_name,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.python.unix.domain.socket.enabled": str(
+            len(str(scratch)) <= _LONGEST_SOCKET_DIRECTORY
+        ).lower(),
+        "spark.siltstone.scratch": str(scratch),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.task.maxFailures": str(TASK_ATTEMPTS),
+        "spark.ui.enabled": str(settings.ui).lower(),
+        "spark.ui.showConsoleProgress": str(settings.progress_bar).lower(),
+    }
+    if settings.master is not None:
+        conf["spark.master"] = _with_task_attempts(settings.master)
+    if "NUMBA_CACHE_DIR" in os.environ:
+        conf["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]
+    if settings.is_local:
+        conf |= {
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.driver.host": _LOOPBACK,
+            "spark.local.dir": str(scratch),
+        }
+    return conf
+
+
+def _with_task_attempts(master: str) -> str:
+    """`local`, `local[4]` and `local[*]` never try a task twice; `local[4,3]` does."""
+    simple = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    return f"local[{simple[1] or 1},{TASK_ATTEMPTS}]" if simple else master
+
+
+@contextmanager
+def _launch_environment(settings: SparkSettings, scratch: Path) -> Iterator[None]:
+    """The process environment with which Java is started, and which is as it was afterwards."""
+    java_home = write_java_home(find_java(os.environ), scratch / "java")
+    wanted = {"JAVA_HOME": str(java_home)}
+    if settings.is_local:
+        wanted |= {"SPARK_LOCAL_IP": _LOOPBACK, "PYSPARK_PYTHON": sys.executable}
+    else:
+        wanted |= {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _gateway_of(spark: SparkSession) -> JavaGateway | None:
+    """PySpark's link to a Java process that it started; None for a session on a Connect server."""
+    return SparkContext._gateway if hasattr(spark, "_jvm") else None  # noqa: SLF001 -- there is no public way
+
+
+def _end_java(gateway: JavaGateway) -> None:
+    """Lets the Java process go and waits for it: PySpark alone keeps it until Python ends."""
+    gateway.shutdown()
+    SparkContext._gateway = None  # noqa: SLF001 -- a later session must start anew
+    SparkContext._jvm = None  # noqa: SLF001
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()  # the sign for Java to leave
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
