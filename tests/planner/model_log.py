@@ -1,0 +1,183 @@
+"""A log in memory: ingestion files are appended, jobs are applied, snapshots are taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from catalog.model import Extent, FileKind, PartitionId, PartitionState
+from planner.snapshot import FileView, PartitionView, Snapshot, TopicRules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from planner.plan import PlannedJob
+
+NOW_MS = 1_700_000_000_000
+NEVER_MS = 2**63 - 1
+
+
+def topic_rules(number: int, **changes: object) -> TopicRules:
+    """Kafka's defaults for a compacted topic, but for `changes`."""
+    rules = TopicRules(
+        topic_id=UUID(int=number + 1),
+        name=f"topic{number}",
+        cleanup_policy="compact",
+        compression_type="producer",
+        min_cleanable_dirty_ratio=0.5,
+        min_compaction_lag_ms=0,
+        max_compaction_lag_ms=NEVER_MS,
+        delete_retention_ms=86_400_000,
+    )
+    return replace(rules, **changes)  # type: ignore[arg-type]  # the names are checked by replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """What one ingestion file holds of one partition."""
+
+    records: int
+    length: int
+    age_ms: int = 0
+
+
+@dataclass
+class ModelLog:
+    """Partitions with their live extents; every change keeps them contiguous from offset 0."""
+
+    rules: Sequence[TopicRules]
+    partition_count: int = 1
+    kept_percent: int = 50
+    now_ms: int = NOW_MS
+    extents: dict[PartitionId, list[Extent]] = field(default_factory=dict)
+    first_dirty: dict[PartitionId, int] = field(default_factory=dict)
+    log_start: dict[PartitionId, int] = field(default_factory=dict)
+    unstable: dict[PartitionId, int] = field(default_factory=dict)
+    claimed: set[tuple[PartitionId, int]] = field(default_factory=set)
+    files: dict[UUID, FileView] = field(default_factory=dict)
+    counter: int = 0
+
+    def __post_init__(self) -> None:
+        for rules in self.rules:
+            for partition in range(self.partition_count):
+                self.extents[PartitionId(rules.topic_id, partition)] = []
+
+    def _new_file(self, kind: FileKind, size: int, committed_ms: int) -> FileView:
+        self.counter += 1
+        file_id = UUID(int=10_000 + self.counter)
+        view = FileView(
+            file_id=file_id, object_name=f"{kind}/{file_id}", size=size, kind=kind, committed_ms=committed_ms
+        )
+        self.files[file_id] = view
+        return view
+
+    def end(self, key: PartitionId) -> int:
+        return self.extents[key][-1].last_offset + 1 if self.extents[key] else 0
+
+    def append(self, chunks: Mapping[PartitionId, Chunk], *, age_ms: int = 0) -> FileView:
+        """One ingestion file."""
+        size = 100 + sum(chunk.length for chunk in chunks.values())
+        file = self._new_file(FileKind.INGESTION, size, self.now_ms - age_ms)
+        position = 50
+        for key in sorted(chunks):
+            chunk, base = chunks[key], self.end(key)
+            timestamp = self.now_ms - chunk.age_ms
+            self.extents[key].append(
+                Extent(
+                    topic_id=key.topic_id,
+                    partition=key.partition,
+                    base_offset=base,
+                    last_offset=base + chunk.records - 1,
+                    record_count=chunk.records,
+                    min_timestamp=timestamp,
+                    max_timestamp=timestamp,
+                    file_id=file.file_id,
+                    object_name=file.object_name,
+                    file_kind=FileKind.INGESTION,
+                    position=position,
+                    length=chunk.length,
+                    index_position=0,
+                    index_length=0,
+                    offset_shift=base,
+                    leader_epoch=0,
+                    unique_keys=False,
+                    committed_ms=file.committed_ms,
+                )
+            )
+            position += chunk.length
+        return file
+
+    def claim(self, job: PlannedJob) -> None:
+        self.claimed |= {
+            (PartitionId(extent.topic_id, extent.partition), extent.base_offset)
+            for each in job.inputs
+            for extent in each.extents
+        }
+
+    def apply(self, job: PlannedJob) -> None:
+        """Do to the extents what a compaction job does, one output file per cleanup policy."""
+        outputs: dict[str, FileView] = {}
+        for part in job.partitions:
+            key = PartitionId(part.topic_id, part.partition)
+            taken = [
+                extent
+                for extent in self.extents[key]
+                if part.base_offset <= extent.base_offset < part.upper_offset
+            ]
+            length = sum(extent.length for extent in taken)
+            if part.deduplicate:
+                length = length * self.kept_percent // 100
+            if part.cleanup_policy not in outputs:
+                size = 100 + job.taken_bytes
+                outputs[part.cleanup_policy] = self._new_file(FileKind.COMPACTED, size, self.now_ms)
+            file = outputs[part.cleanup_policy]
+            merged = replace(
+                taken[0],
+                last_offset=part.upper_offset - 1,
+                record_count=sum(extent.record_count for extent in taken),
+                min_timestamp=min(extent.min_timestamp for extent in taken),
+                max_timestamp=max(extent.max_timestamp for extent in taken),
+                file_id=file.file_id,
+                object_name=file.object_name,
+                file_kind=FileKind.COMPACTED,
+                length=length,
+                offset_shift=0,
+            )
+            rest = [extent for extent in self.extents[key] if extent not in taken]
+            self.extents[key] = sorted([*rest, merged], key=lambda extent: extent.base_offset)
+            if part.deduplicate and part.reaches_log_start:
+                self.first_dirty[key] = max(self.first_dirty.get(key, 0), part.upper_offset)
+        self._forget_dead_files()
+
+    def _forget_dead_files(self) -> None:
+        live = {extent.file_id for extents in self.extents.values() for extent in extents}
+        self.files = {file_id: view for file_id, view in self.files.items() if file_id in live}
+
+    def view(self, key: PartitionId) -> PartitionView:
+        end = self.end(key)
+        stable = end - min(self.unstable.get(key, 0), end)
+        start = self.log_start.get(key, 0)
+        state = PartitionState(
+            topic_id=key.topic_id,
+            partition=key.partition,
+            log_start_offset=start,
+            last_stable_offset=max(stable, start),
+            high_watermark=end,
+            log_end_offset=end,
+            first_dirty_offset=self.first_dirty.get(key, 0),
+            leader_epoch=0,
+        )
+        return PartitionView(
+            rules=next(rules for rules in self.rules if rules.topic_id == key.topic_id),
+            state=state,
+            extents=tuple(self.extents[key]),
+            claimed=frozenset(base for claimed, base in self.claimed if claimed == key),
+        )
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            now_ms=self.now_ms,
+            partitions=tuple(self.view(key) for key in sorted(self.extents)),
+            files=dict(self.files),
+        )

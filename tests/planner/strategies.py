@@ -1,0 +1,75 @@
+"""Random logs with a past: files appended, jobs done, jobs abandoned, extents claimed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from planner.policy import make_plan
+from planner.settings import PlannerSettings
+from tests.planner.model_log import NEVER_MS, Chunk, ModelLog, topic_rules
+
+if TYPE_CHECKING:
+    from catalog.model import PartitionId
+    from planner.snapshot import TopicRules
+
+AGES_MS = st.sampled_from([0, 10, 1_000, 100_000])
+
+SETTINGS = st.builds(
+    PlannerSettings,
+    max_job_input_bytes=st.sampled_from([1, 700, 3_000, 1_000_000]),
+    max_job_files=st.integers(1, 6),
+    min_ingestion_files=st.integers(1, 3),
+    max_ingestion_age_ms=st.sampled_from([0, 500]),
+    force=st.booleans(),
+)
+
+CHUNKS = st.builds(
+    Chunk, records=st.integers(1, 5), length=st.sampled_from([0, 10, 100, 300]), age_ms=AGES_MS
+)
+
+
+@st.composite
+def any_rules(draw: st.DrawFn, number: int) -> TopicRules:
+    return topic_rules(
+        number,
+        cleanup_policy=draw(st.sampled_from(["compact", "delete", "compact,delete"])),
+        min_cleanable_dirty_ratio=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        min_compaction_lag_ms=draw(st.sampled_from([0, 0, 500])),
+        max_compaction_lag_ms=draw(st.sampled_from([NEVER_MS, 5_000])),
+    )
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> ModelLog:
+    count = draw(st.integers(1, 3))
+    log = ModelLog(
+        rules=[draw(any_rules(number)) for number in range(count)],
+        partition_count=draw(st.integers(1, 2)),
+        kept_percent=draw(st.sampled_from([0, 50, 100])),
+    )
+    keys = sorted(log.extents)
+    for _ in range(draw(st.integers(0, 3))):
+        for _ in range(draw(st.integers(0, 5))):
+            held = draw(st.dictionaries(st.sampled_from(keys), CHUNKS, min_size=1, max_size=4))
+            log.append(held, age_ms=draw(AGES_MS))
+        for job in make_plan(log.snapshot(), draw(SETTINGS)).jobs:
+            if draw(st.booleans()):
+                log.apply(job)
+    for key in draw(st.lists(st.sampled_from(keys), unique=True, max_size=2)):
+        log.unstable[key] = draw(st.integers(1, 6))
+    if draw(st.booleans()):
+        for job in make_plan(log.snapshot(), draw(SETTINGS)).jobs[:1]:
+            log.claim(job)
+    for key in draw(st.lists(st.sampled_from(keys), unique=True, max_size=1)):
+        _delete_records(draw, log, key)
+    return log
+
+
+def _delete_records(draw: st.DrawFn, log: ModelLog, key: PartitionId) -> None:
+    """Move the log start somewhere into the log; what lies wholly below it is gone."""
+    if log.extents[key]:
+        start = draw(st.integers(0, log.end(key) - 1))
+        log.log_start[key] = start
+        log.extents[key] = [extent for extent in log.extents[key] if extent.last_offset >= start]

@@ -1,0 +1,143 @@
+"""What holds for every plan of every log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+
+from catalog.model import FileKind, PartitionId
+from planner.dirtiness import first_dirty_offset, measure, takeable_extents
+from planner.plan import JobKind, Verdict
+from planner.policy import make_plan
+from tests.planner.strategies import SETTINGS, logs
+
+if TYPE_CHECKING:
+    from catalog.model import Extent
+    from planner.plan import PlannedJob
+    from planner.settings import PlannerSettings
+    from tests.planner.model_log import ModelLog
+
+
+def extents_of(job: PlannedJob) -> dict[PartitionId, list[Extent]]:
+    found: dict[PartitionId, list[Extent]] = {}
+    for each in job.inputs:
+        for extent in each.extents:
+            assert extent.file_id == each.file_id
+            found.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
+    return {key: sorted(extents, key=lambda extent: extent.base_offset) for key, extents in found.items()}
+
+
+@given(logs(), SETTINGS)
+def test_an_extent_is_in_one_job_at_most_and_never_when_claimed(
+    log: ModelLog, settings: PlannerSettings
+) -> None:
+    plan = make_plan(log.snapshot(), settings)
+    taken = [
+        (key, extent.base_offset)
+        for job in plan.jobs
+        for key, extents in extents_of(job).items()
+        for extent in extents
+    ]
+    assert len(taken) == len(set(taken))
+    assert not set(taken) & log.claimed
+
+
+@given(logs(), SETTINGS)
+def test_a_job_holds_one_range_of_each_partition(log: ModelLog, settings: PlannerSettings) -> None:
+    for job in make_plan(log.snapshot(), settings).jobs:
+        by_partition = extents_of(job)
+        assert list(by_partition) != []
+        assert sorted(by_partition) == [PartitionId(each.topic_id, each.partition) for each in job.partitions]
+        for part in job.partitions:
+            key = PartitionId(part.topic_id, part.partition)
+            extents = by_partition[key]
+            assert (extents[0].base_offset, extents[-1].last_offset + 1) == (
+                part.base_offset,
+                part.upper_offset,
+            )
+            assert all(right.base_offset == left.last_offset + 1 for left, right in pairwise(extents))
+            assert part.reaches_log_start == (part.base_offset <= log.view(key).state.log_start_offset)
+            assert part.deduplicate == log.view(key).rules.compacted
+
+
+@given(logs(), SETTINGS)
+def test_bounds_are_kept_unless_one_partition_is_larger_than_they_are(
+    log: ModelLog, settings: PlannerSettings
+) -> None:
+    for job in make_plan(log.snapshot(), settings).jobs:
+        within = job.input_bytes <= settings.max_job_input_bytes and len(job.inputs) <= settings.max_job_files
+        needed_by_one = any(
+            {extent.file_id for extent in extents} == {each.file_id for each in job.inputs}
+            for extents in extents_of(job).values()
+        )
+        assert within or needed_by_one
+
+
+@given(logs(), SETTINGS)
+def test_nothing_unstable_or_young_is_taken(log: ModelLog, settings: PlannerSettings) -> None:
+    for job in make_plan(log.snapshot(), settings).jobs:
+        for key, extents in extents_of(job).items():
+            view = log.view(key)
+            lag = view.rules.min_compaction_lag_ms if view.rules.compacted else 0
+            for extent in extents:
+                assert extent.last_offset < view.state.last_stable_offset
+                dirty = extent.last_offset >= first_dirty_offset(view)
+                assert not (lag and dirty and extent.max_timestamp > log.now_ms - lag)
+
+
+@given(logs(), SETTINGS)
+def test_a_cleaning_job_holds_only_partitions_that_are_due(log: ModelLog, settings: PlannerSettings) -> None:
+    for job in make_plan(log.snapshot(), settings).jobs:
+        if job.kind is not JobKind.CLEANING:
+            continue
+        for key, extents in extents_of(job).items():
+            assert {extent.file_kind for extent in extents} == {FileKind.COMPACTED}
+            judged = measure(log.view(key), extents, log.now_ms, force=settings.force)
+            assert judged.cleanable_bytes > 0
+            rules = log.view(key).rules
+            assert judged.ratio > rules.min_cleanable_dirty_ratio or judged.overdue_ms > 0 or settings.force
+
+
+@given(logs(), SETTINGS)
+def test_a_plan_is_the_same_each_time_and_speaks_of_every_partition(
+    log: ModelLog, settings: PlannerSettings
+) -> None:
+    plan = make_plan(log.snapshot(), settings)
+    assert make_plan(log.snapshot(), settings) == plan
+    assert {PartitionId(each.topic_id, each.partition) for each in plan.decisions} == set(log.extents)
+    for decision in plan.decisions:
+        assert decision.reason
+        in_job = decision.verdict in {Verdict.CLEAN, Verdict.DEDUPLICATE, Verdict.SPLIT}
+        assert (decision.job is not None) == in_job
+
+
+@given(logs(), SETTINGS)
+def test_planning_and_compacting_in_turn_comes_to_an_end(log: ModelLog, settings: PlannerSettings) -> None:
+    """Each round takes at least one extent for the last time; afterwards all that may be taken is done."""
+    log.claimed.clear()  # open jobs have ended, one way or the other
+    settings = replace(settings, min_ingestion_files=1)
+    bound = 2 + 2 * sum(len(extents) for extents in log.extents.values())
+    for _ in range(bound):
+        plan = make_plan(log.snapshot(), settings)
+        if not plan.jobs:
+            break
+        for job in plan.jobs:
+            log.apply(job)
+    assert make_plan(log.snapshot(), settings).jobs == ()
+    for key in log.extents:
+        view = log.view(key)
+        takeable = takeable_extents(view, log.now_ms)
+        assert all(extent.file_kind is FileKind.COMPACTED for extent in takeable)
+        assert not measure(view, takeable, log.now_ms, force=settings.force).due
+
+
+@given(logs(), SETTINGS)
+def test_jobs_of_one_plan_may_end_in_any_order(log: ModelLog, settings: PlannerSettings) -> None:
+    """Jobs do not depend on each other: the log is whole whichever of them ends first."""
+    for job in reversed(make_plan(log.snapshot(), settings).jobs):
+        log.apply(job)
+    for extents in log.extents.values():
+        assert all(right.base_offset == left.last_offset + 1 for left, right in pairwise(extents))
