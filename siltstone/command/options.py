@@ -26,19 +26,26 @@ _METAVARS = {
 }
 
 
-def with_settings(*names: str) -> Decorator:
-    """Give a command the common settings' options and those of `names`; it gets the settings first."""
+def with_settings(*names: str, file_flags: tuple[str, ...] = ("--config", "--config-file")) -> Decorator:
+    """Give a command the common settings' options and those of `names`; it gets the settings first.
+
+    `file_flags` are for the command that has another use for --config.
+    """
     chosen = (*COMMON, *names)
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(body)
-        def call(*, config: Path | None, debug: bool, **arguments: object) -> None:
+        def call(*, config_file: Path | None, debug: bool, **arguments: object) -> None:
             click.get_current_context().meta["siltstone.debug"] = debug
             options = {name: arguments.pop(name) for name in chosen}
-            body(load_settings(options, config), **arguments)
+            body(load_settings(options, config_file), **arguments)
 
         wrapped: Callable[..., None] = call
-        declared: list[Decorator] = [*(_setting_option(name) for name in chosen), *_ALWAYS]
+        declared: list[Decorator] = [
+            *(_setting_option(name) for name in chosen),
+            _file_option(file_flags),
+            _debug_option,
+        ]
         for option in reversed(declared):
             wrapped = option(wrapped)
         return wrapped
@@ -53,16 +60,21 @@ def _setting_option(name: str) -> Decorator:
     )
 
 
-_ALWAYS = (
-    click.option(
-        "--config",
+def _file_option(flags: tuple[str, ...]) -> Decorator:
+    return click.option(
+        *flags,
+        "config_file",
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="Settings in TOML. [default: siltstone.toml in the data directory, where there is one]",
-    ),
-    click.option("--debug", is_flag=True, help="Show the traceback of an error."),
-)
+    )
 
+
+_debug_option = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Give the report as one JSON object on the last line of output."
+)
+
+agent_option = click.option(
+    "--agent", metavar="URL", help="The agent to talk to. [default: one that serves from the data directory]"
 )

@@ -51,13 +51,12 @@ def partition_of(key: str, partition_count: int) -> int:
 class ExpectedTopic:
     """All that a topic must hold: by partition, the surviving records by offset.
 
-    `end_offsets` is how many records each partition took; `keyless` the positions in the input of rows that
-    a compacted topic refuses.
+    `placements` has (partition, offset) for every row of the input, or None where a compacted topic refuses
+    the row because it has no key.
     """
 
     partitions: list[dict[int, Expected]]
-    end_offsets: list[int]
-    keyless: list[int] = field(default_factory=list)
+    placements: list[tuple[int, int] | None] = field(default_factory=list)
 
     @property
     def record_count(self) -> int:
@@ -65,25 +64,27 @@ class ExpectedTopic:
         return sum(len(records) for records in self.partitions)
 
     @property
-    def produced(self) -> int:
-        """How many records the topic took."""
-        return sum(self.end_offsets)
+    def refused(self) -> int:
+        """How many rows must be refused."""
+        return self.placements.count(None)
 
 
 def expect(rows: Iterable[Row], partition_count: int, *, compacted: bool) -> ExpectedTopic:
     """Append every row to its partition; keep the last of each key when `compacted`, else all."""
-    topic = ExpectedTopic([{} for _ in range(partition_count)], [0] * partition_count)
+    topic = ExpectedTopic([{} for _ in range(partition_count)])
+    end_offsets = [0] * partition_count
     places: dict[str, int] = {}
     newest: dict[str, int] = {}
-    for position, row in enumerate(rows):
+    for row in rows:
         if row.key is None:
-            topic.keyless.append(position)
+            topic.placements.append(None)
             continue
         partition = places.get(row.key)
         if partition is None:
             partition = places[row.key] = partition_of(row.key, partition_count)
-        offset = topic.end_offsets[partition]
-        topic.end_offsets[partition] += 1
+        offset = end_offsets[partition]
+        end_offsets[partition] += 1
+        topic.placements.append((partition, offset))
         if compacted and row.key in newest:
             del topic.partitions[partition][newest[row.key]]
         newest[row.key] = offset

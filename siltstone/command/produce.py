@@ -1,0 +1,188 @@
+"""`siltstone produce`: lines of standard input become records."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+
+from bedrock.clock import SystemClock
+from bedrock.errors import InvalidInputError, SiltstoneError
+from siltstone.agent_client import AgentClient
+from siltstone.command.options import agent_option, json_option, with_settings
+from siltstone.nearby_agents import agent_url
+from siltstone.output import emit_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import BinaryIO
+
+    from siltstone.agent_client import RecordOutcome
+    from siltstone.configuration import Settings
+
+READ_BYTES = 1024 * 1024
+MAX_LINE_BYTES = 8 * 1024 * 1024
+MAX_BATCH_BYTES = 8 * 1024 * 1024
+
+Numbered = tuple[int, dict[str, Any]]
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--key-separator", metavar="TEXT", help="What parts key from value, such as : or $'\\t'.")
+@click.option(
+    "--json-lines",
+    is_flag=True,
+    help="Each line is a record as JSON: key, value, headers, timestamp, partition; key_encoding and "
+    "value_encoding may be base64.",
+)
+@click.option("--partition", type=click.IntRange(min=0), help="Send all to this partition.")
+@click.option(
+    "--batch-records",
+    type=click.IntRange(1, 100_000),
+    default=10_000,
+    show_default=True,
+    help="How many records go into one request at most.",
+)
+@agent_option
+@json_option
+@with_settings()
+def command(
+    settings: Settings,
+    *,
+    topic: str,
+    key_separator: str | None,
+    json_lines: bool,
+    partition: int | None,
+    batch_records: int,
+    agent: str | None,
+    as_json: bool,
+) -> None:
+    """Send lines of standard input to TOPIC, through an agent.
+
+    A line is a value without a key, unless --key-separator or --json-lines say otherwise. Records are sent as
+    they come and acknowledged when they are durable. Refused records are listed on standard error, by line,
+    and the exit code is then 1.
+    """
+    if json_lines and key_separator is not None:
+        raise click.UsageError("--key-separator has no meaning with --json-lines")
+    parse = _json_record if json_lines else _line_parser(key_separator)
+    tally = _Tally(topic)
+    with AgentClient(agent_url(settings.data_dir, agent), SystemClock()) as client:
+        try:
+            for batch in batches(read_lines(sys.stdin.buffer), parse, batch_records):
+                tally.add(batch, client.produce(topic, [record for _, record in batch], partition))
+        except SiltstoneError as failure:
+            if tally.accepted:
+                click.echo(f"{tally.accepted:,} records had been accepted before this error:", err=True)
+            raise failure from None
+    if as_json:
+        emit_json(tally.report())
+    else:
+        refused = f", {tally.refused:,} refused" if tally.refused else ""
+        click.echo(f"{tally.accepted:,} records accepted{refused}")
+    if tally.refused:
+        click.get_current_context().exit(1)
+
+
+def read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
+    """The complete lines of whatever there is to read, without waiting for more; then the next such list."""
+    read = getattr(stream, "read1", stream.read)
+    rest = b""
+    while chunk := read(READ_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            raise InvalidInputError(f"a line is longer than {MAX_LINE_BYTES:,} bytes")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def batches(
+    groups: Iterator[list[bytes]], parse: Callable[[int, bytes], dict[str, Any]], batch_records: int
+) -> Iterator[list[Numbered]]:
+    """Parsed records with their line numbers, in lists that one request can carry."""
+    number = 0
+    for lines in groups:
+        batch: list[Numbered] = []
+        size = 0
+        for line in lines:
+            number += 1
+            if batch and (len(batch) == batch_records or size + len(line) > MAX_BATCH_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append((number, parse(number, line.removesuffix(b"\r"))))
+            size += len(line)
+        if batch:
+            yield batch
+
+
+def _line_parser(separator: str | None) -> Callable[[int, bytes], dict[str, Any]]:
+    def parse(number: int, line: bytes) -> dict[str, Any]:
+        if separator is None:
+            return _fields("value", line)
+        key, found, value = line.partition(separator.encode())
+        if not found:
+            raise InvalidInputError(
+                f"line {number} has no {separator!r} between key and value", remedy="correct --key-separator"
+            )
+        return _fields("key", key) | _fields("value", value)
+
+    if separator == "":
+        raise click.UsageError("--key-separator is empty")
+    return parse
+
+
+def _fields(name: str, data: bytes) -> dict[str, Any]:
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}
+
+
+def _json_record(number: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as failure:
+        raise InvalidInputError(f"line {number} is not JSON: {failure}") from None
+    if not isinstance(record, dict):
+        raise InvalidInputError(
+            f"line {number} is JSON, but not an object",
+            remedy='write records such as {"key": "k", "value": "v"}',
+        )
+    return record
+
+
+@dataclass(slots=True)
+class _Tally:
+    topic: str
+    accepted: int = 0
+    refused: int = 0
+    partitions: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, batch: list[Numbered], outcomes: list[RecordOutcome]) -> None:
+        for (number, _), outcome in zip(batch, outcomes, strict=True):
+            if outcome.error is not None or outcome.partition is None or outcome.offset is None:
+                self.refused += 1
+                click.echo(f"line {number}: refused: {outcome.error}", err=True)
+                continue
+            self.accepted += 1
+            place = self.partitions.setdefault(
+                outcome.partition,
+                {"records": 0, "first_offset": outcome.offset, "last_offset": outcome.offset},
+            )
+            place["records"] += 1
+            place["last_offset"] = outcome.offset
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "topic": self.topic,
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "partitions": {str(number): place for number, place in sorted(self.partitions.items())},
+        }

@@ -1,0 +1,112 @@
+"""The demo's agent: a process of its own, as in earnest, that cannot outlive the demo."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import subprocess
+import sys
+import threading
+from typing import IO, TYPE_CHECKING
+
+import orjson
+
+from bedrock.errors import FatalError
+from siltstone.configuration import ENVIRONMENT_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from siltstone.configuration import Settings
+
+_READY_SECONDS = 60.0
+_STOP_SECONDS = 40.0
+_LOG_TAIL = 2000
+
+
+class AgentDidNotStartError(FatalError):
+    """The agent's process ended, or said nothing, before it was ready."""
+
+
+@contextlib.contextmanager
+def running_agent(settings: Settings, log_file: Path) -> Iterator[str]:
+    """Run `siltstone agent` on a free port for as long as the block runs; gives its base URL.
+
+    The agent stops when its standard input ends, so also when this process is killed. What it logs goes to
+    `log_file`.
+    """
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "siltstone", "agent", "--http", "127.0.0.1:0", "--stop-on-eof"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=_environment(settings),
+            start_new_session=True,  # ^C reaches the demo alone, which then stops the agent in good order
+        )
+    try:
+        yield f"http://{_ready_address(process, log_file)}"
+    finally:
+        _stop(process)
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """The same settings for the child, in its environment: an argument list is there for all to see."""
+    environment = dict(os.environ)
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
+        if value is None:
+            environment.pop(variable, None)
+        elif hasattr(value, "get_secret_value"):
+            environment[variable] = value.get_secret_value()
+        else:
+            environment[variable] = str(value)
+    return environment
+
+
+def _ready_address(process: subprocess.Popen[bytes], log_file: Path) -> str:
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    assert process.stdout is not None
+    threading.Thread(target=_pass_on, args=(process.stdout, lines), daemon=True).start()
+    try:
+        line = lines.get(timeout=_READY_SECONDS)
+    except queue.Empty:
+        line = b""
+    try:
+        ready = orjson.loads(line)
+        address = ready["http"] if ready["event"] == "ready" else None
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        address = None
+    if not address:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_SECONDS)
+        words = log_file.read_text(encoding="utf-8", errors="replace").strip()[-_LOG_TAIL:]
+        raise AgentDidNotStartError(
+            f"the agent did not start: {words or 'it said nothing'}", remedy=f"its log is {log_file}"
+        )
+    return str(address)
+
+
+def _pass_on(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+    """Hand over the first line (empty when the process ends without one) and read the rest away."""
+    lines.put(stream.readline())
+    while stream.read(65536):
+        pass
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """In good order if it can: the agent flushes and answers what it took."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdin is not None
+    process.stdin.close()

@@ -1,0 +1,83 @@
+"""Holds what the agent said and what it gives back against the oracle, record by record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from siltstone.agent_client import FetchedRecord, RecordOutcome
+    from siltstone.demo.oracle import Expected, ExpectedTopic
+
+_SHOWN = 10
+
+
+@dataclass(slots=True)
+class Differences:
+    """How many there are, and the first few in words."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, words: str) -> None:
+        """Count one more."""
+        self.count += 1
+        if len(self.examples) < _SHOWN:
+            self.examples.append(words)
+
+
+def check_outcomes(
+    topic: str,
+    first_row: int,
+    outcomes: Sequence[RecordOutcome],
+    expected: ExpectedTopic,
+    differences: Differences,
+) -> None:
+    """Compare the answers to a produce request with the placements of its rows, from `first_row` on."""
+    for row, outcome in enumerate(outcomes, first_row):
+        placement = expected.placements[row]
+        answered = None if outcome.error is not None else (outcome.partition, outcome.offset)
+        if placement != answered:
+            differences.add(
+                f"{topic}, row {row}: expected {_place(placement)}, the agent answered "
+                f"{_place(answered)}{f' ({outcome.error})' if outcome.error else ''}"
+            )
+
+
+def check_partition(
+    topic: str,
+    partition: int,
+    records: Iterable[FetchedRecord],
+    expected: dict[int, Expected],
+    differences: Differences,
+) -> int:
+    """Compare all that was read from a partition with all that must be there; returns how much was read."""
+    count = 0
+    last_offset = -1
+    missing = dict(expected)
+    for record in records:
+        count += 1
+        where = f"{topic}-{partition} at offset {record.offset}"
+        if record.offset <= last_offset:
+            differences.add(f"{where}: came after offset {last_offset}")
+        last_offset = max(last_offset, record.offset)
+        wanted = missing.pop(record.offset, None)
+        if wanted is None:
+            differences.add(f"{where}: a record that must not be there, key {record.key!r}")
+        elif (record.key, record.value, record.timestamp) != (
+            wanted.key.encode(),
+            wanted.value.encode(),
+            wanted.timestamp,
+        ):
+            differences.add(
+                f"{where}: key, value or timestamp differs, key {record.key!r}, not {wanted.key!r}"
+            )
+    for offset, wanted in missing.items():
+        differences.add(f"{topic}-{partition} at offset {offset}: missing, key {wanted.key!r}")
+    return count
+
+
+def _place(placement: tuple[int | None, int | None] | None) -> str:
+    return "a refusal" if placement is None else f"partition {placement[0]}, offset {placement[1]}"

@@ -1,0 +1,94 @@
+"""Where words go: reports to standard output, progress and logs to standard error."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+from rich import box
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from bedrock.clock import Clock
+
+_PLAIN_WIDTH = 110
+
+
+def report_console() -> Console:
+    """For people, on standard output; plain text of a fixed width when that is not a terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+class Narrator:
+    """Tells people who wait what is going on, on standard error: bars on a terminal, lines elsewhere."""
+
+    def __init__(self, clock: Clock, *, quiet: bool = False) -> None:
+        self._clock = clock
+        self._console = Console(stderr=True, highlight=False, quiet=quiet)
+
+    def say(self, words: str) -> None:
+        """One line."""
+        self._console.print(words, markup=False)
+
+    @contextlib.contextmanager
+    def phase(self, words: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Show that something is going on; the block reports progress by calling with what it has done."""
+        begun = self._clock.monotonic()
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *((MofNCompleteColumn(),) if total is not None else ()),
+            TimeElapsedColumn(),
+        )
+        with Progress(
+            *columns, console=self._console, transient=True, disable=not self._console.is_terminal
+        ) as progress:
+            task = progress.add_task(words, total=total)
+            yield lambda done: progress.advance(task, done)
+        self.say(f"✓ {words} ({self._clock.monotonic() - begun:.1f} s)")
+
+
+def emit_json(report: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line of standard output, and flush it."""
+    click.echo(orjson.dumps(report, option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+def table(title: str | None, *columns: str, rows: Iterable[Iterable[object]] = ()) -> Table:
+    """A light table; columns whose name starts with `>` are numbers, set to the right."""
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for column in columns:
+        number = column.startswith(">")
+        made.add_column(column.lstrip(">"), justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(_cell(value) for value in row))
+    return made
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return "-" if value is None else str(value)
+    return f"{value:,}"
+
+
+def human_bytes(count: float) -> str:
+    """Bytes as people read them: 1.5 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
