@@ -1,0 +1,41 @@
+"""Segment files: many topic-partitions in one object. docs/segment-file.md is the specification."""
+
+from object_format.segment_file.directory import Directory, read_directory
+from object_format.segment_file.errors import CorruptSegmentError, NeedMoreTail
+from object_format.segment_file.forward_reader import DataBlock, ForwardReader
+from object_format.segment_file.layout import (
+    BLOCK_TARGET,
+    MAX_PAYLOAD,
+    TRAILER_LENGTH,
+    FileHeader,
+    SectionEntry,
+    SectionFooter,
+    SectionHeader,
+    SegmentKind,
+)
+from object_format.segment_file.random_access import SectionIndex, parse_data_blocks, parse_holes_block
+from object_format.segment_file.stream_buffer import ByteSource
+from object_format.segment_file.writer import FileSummary, SegmentFileWriter
+
+__all__ = [
+    "BLOCK_TARGET",
+    "MAX_PAYLOAD",
+    "TRAILER_LENGTH",
+    "ByteSource",
+    "CorruptSegmentError",
+    "DataBlock",
+    "Directory",
+    "FileHeader",
+    "FileSummary",
+    "ForwardReader",
+    "NeedMoreTail",
+    "SectionEntry",
+    "SectionFooter",
+    "SectionHeader",
+    "SectionIndex",
+    "SegmentFileWriter",
+    "SegmentKind",
+    "parse_data_blocks",
+    "parse_holes_block",
+    "read_directory",
+]

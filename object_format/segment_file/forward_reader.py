@@ -1,0 +1,391 @@
+"""Reading a segment file once, from byte 0 to its end, without seeking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from bedrock.errors import InvalidInputError
+from object_format.segment_file.block import NEWER_REMEDY, BlockChecker, is_known, type_name
+from object_format.segment_file.checksum import block_seed, extend, file_seed
+from object_format.segment_file.layout import (
+    BLOCK_HEADER,
+    DIRECTORY_ENTRY,
+    FILE_HEADER,
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    MAGIC,
+    VERSION,
+    BlockHeader,
+    BlockType,
+    FileHeader,
+    SectionEntry,
+    SectionFooter,
+    SectionHeader,
+    SegmentKind,
+    Trailer,
+    file_id_of,
+)
+from object_format.segment_file.random_access import checked_holes
+from object_format.segment_file.stream_buffer import READ_SIZE, ByteSource, StreamBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    from pyroaring import BitMap64
+
+    T = TypeVar("T")
+
+
+class DataBlock(NamedTuple):
+    """Whole record batches, and the byte of the file where their block begins.
+
+    `payload` is a writable view of the reader's buffer, valid until the reader's next step.
+    """
+
+    position: int
+    payload: memoryview
+
+
+@dataclass(slots=True)
+class _Passing:
+    """What the reader has seen of the section it is in."""
+
+    header: SectionHeader
+    data_position: int = 0
+    data_length: int = 0
+    data_blocks: int = 0
+    index: tuple[int, int] = (0, 0)
+    holes: tuple[int, int] = (0, 0)
+    holes_payload: bytes | None = None
+    footer: SectionFooter | None = None
+    entry: SectionEntry | None = None
+
+
+class ForwardReader:
+    """The sections of a file in their order, from any source of bytes; see docs/segment-file.md.
+
+    ::
+
+        reader = ForwardReader(stream, name=object_name, size=size)
+        while (section := reader.next_section()) is not None:
+            for block in reader.blocks():   # or not: what is left is passed over
+                ...
+            reader.footer, reader.holes
+
+    Nothing is read before the first call that needs it. Every checksum is verified, also of what is passed
+    over, and at the end the directory and the trailer are held against what was passed. Everything that is
+    not as written raises CorruptSegmentError; a reader that has raised raises the same again.
+
+    Memory is `read_size`, or up to twice the part of a longer block that has arrived, plus the serialised
+    holes of one section; it does not depend on the number or the size of sections. Two readers on two streams
+    share nothing. Not safe for several threads at once.
+    """
+
+    def __init__(
+        self, source: ByteSource, *, name: str, size: int | None = None, read_size: int = READ_SIZE
+    ) -> None:
+        self._buffer = StreamBuffer(source, read_size if size is None else min(read_size, size))
+        self._size = size
+        self._checker = BlockChecker(file=name, seed=0)
+        self._header: FileHeader | None = None
+        self._passing: _Passing | None = None
+        self._section_count = 0
+        self._directory_checksum = 0
+        self._ended = False
+        self._failure: Exception | None = None
+
+    @property
+    def position(self) -> int:
+        """The byte of the file where the next block begins."""
+        return self._buffer.position
+
+    @property
+    def buffer_size(self) -> int:
+        """Bytes that the reader's buffer has allocated."""
+        return self._buffer.capacity
+
+    @property
+    def header(self) -> FileHeader:
+        """Which file this is, and who wrote it."""
+        return self._header if self._header is not None else self._attempt(self._open_file)
+
+    @property
+    def footer(self) -> SectionFooter:
+        """The numbers of the current section, once its blocks are exhausted."""
+        footer = self._finished_section().footer
+        assert footer is not None
+        return footer
+
+    @property
+    def entry(self) -> SectionEntry:
+        """The current section as the directory has it, once its blocks are exhausted."""
+        entry = self._finished_section().entry
+        assert entry is not None
+        return entry
+
+    @property
+    def holes(self) -> BitMap64 | None:
+        """The current section's holes relative to its base offset, once its blocks are exhausted.
+
+        None in an ingestion file. The bitmap is decoded anew, and checked against the footer, at each call.
+        """
+        section = self._finished_section()
+        payload, footer = section.holes_payload, section.footer
+        if payload is None or footer is None:
+            return None
+        return checked_holes(
+            payload,
+            self._checker,
+            section.holes[0],
+            span=footer.last_offset - footer.base_offset + 1,
+            record_count=footer.record_count,
+        )
+
+    def next_section(self) -> SectionHeader | None:
+        """Pass over the rest of the current section; the next one, or None at the end of a sound file."""
+        return self._attempt(self._next_section)
+
+    def blocks(self) -> Iterator[DataBlock]:
+        """The DATA blocks of the current section that were not read yet."""
+        section = self._passing
+        if section is None:
+            raise InvalidInputError("the reader is in no section", remedy="call next_section first")
+        while section.footer is None:
+            block = self._attempt(lambda: self._next_block(section, skip=False))
+            if block is None:
+                return
+            yield block
+            if self._passing is not section:
+                raise InvalidInputError("the reader has left this section", remedy="call blocks again")
+
+    def _attempt(self, step: Callable[[], T]) -> T:
+        """Take a step that reads; after a failure the place in the file is lost, so it stays one."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return step()
+        except Exception as failure:
+            self._failure = failure
+            raise
+
+    def _finished_section(self) -> _Passing:
+        section = self._passing
+        if section is None or section.entry is None:
+            raise InvalidInputError(
+                "the section's footer has not been read", remedy="exhaust its blocks first"
+            )
+        return section
+
+    def _open_file(self) -> FileHeader:
+        buffer = self._buffer
+        magic = buffer.peek(buffer.ensure(len(MAGIC)))
+        if magic != MAGIC:
+            raise self._checker.corrupt("the file does not begin like a segment file", 0)
+        buffer.advance(len(MAGIC))
+        start = BLOCK_HEADER.size
+        if buffer.ensure(start + 2) == start + 2 and buffer.peek(1)[0] == BlockType.FILE_HEADER:
+            version = int.from_bytes(buffer.peek(start + 2)[start:], "big")
+            if version != VERSION:
+                raise self._checker.corrupt(
+                    f"format version {version}, not {VERSION}", buffer.position, remedy=NEWER_REMEDY
+                )
+        block = self._block_header()
+        if block.kind != BlockType.FILE_HEADER:
+            raise self._out_of_place(block)
+        self._require(block.size)
+        self._checker.seed = file_seed(file_id_of(buffer.peek(start + FILE_HEADER.size)[start:]))
+        self._header = self._unpacked(block, FileHeader.unpack)
+        return self._header
+
+    def _next_section(self) -> SectionHeader | None:
+        if self._header is None:
+            self._open_file()
+        if self._ended:
+            return None
+        if self._passing is not None and self._passing.footer is None:
+            self._next_block(self._passing, skip=True)
+        previous, self._passing, self._checker.section = self._passing, None, None
+        while True:
+            block = self._block_header()
+            if block.kind == BlockType.SECTION_HEADER:
+                return self._enter_section(block, previous)
+            if block.kind == BlockType.DIRECTORY:
+                self._read_directory(block)
+                return None
+            if is_known(block.kind):
+                raise self._out_of_place(block)
+            self._pass_over(block)
+
+    def _enter_section(self, block: BlockHeader, previous: _Passing | None) -> SectionHeader:
+        position = self.position
+        header = self._unpacked(block, lambda payload: SectionHeader.unpack(payload, position))
+        self._checker.section = header.key
+        if previous is not None and header.key <= previous.header.key:
+            raise self._checker.corrupt("sections are not in ascending order", position)
+        self._passing = _Passing(header)
+        return header
+
+    def _next_block(self, section: _Passing, *, skip: bool) -> DataBlock | None:
+        """The next DATA block, or None once the footer is read; with `skip` always goes on to the footer."""
+        while section.footer is None:
+            block = self._block_header()
+            if block.kind == BlockType.DATA:
+                position = self._note_data(section, block)
+                if not skip:
+                    return DataBlock(position, self._payload(block))
+                self._pass_over(block)
+            elif block.kind == BlockType.SECTION_FOOTER:
+                self._leave_section(section, block)
+            elif block.kind == BlockType.SECTION_INDEX:
+                self._note_index(section, block)
+                self._pass_over(block)
+            elif block.kind == BlockType.HOLES:
+                self._note_holes(section, block)
+                if skip:
+                    self._pass_over(block)
+                else:
+                    section.holes_payload = bytes(self._payload(block))
+            elif is_known(block.kind):
+                raise self._out_of_place(block)
+            else:
+                self._pass_over(block)
+        return None
+
+    def _note_data(self, section: _Passing, block: BlockHeader) -> int:
+        position = self.position
+        follows = not section.data_length or section.data_position + section.data_length == position
+        if not follows or section.index[1] or section.holes[1]:
+            raise self._out_of_place(block)
+        if block.length == 0:
+            raise self._checker.corrupt("a DATA block without batches", position)
+        section.data_position = section.data_position or position
+        section.data_length += block.size
+        section.data_blocks += 1
+        return position
+
+    def _note_index(self, section: _Passing, block: BlockHeader) -> None:
+        if self.header.kind is not SegmentKind.COMPACTED or section.index[1] or section.holes[1]:
+            raise self._out_of_place(block)
+        if block.length != INDEX_HEADER.size + section.data_blocks * INDEX_ENTRY.size:
+            raise self._checker.corrupt(
+                f"an index of {block.length} bytes for {section.data_blocks} DATA blocks", self.position
+            )
+        section.index = (self.position, block.size)
+
+    def _note_holes(self, section: _Passing, block: BlockHeader) -> None:
+        if self.header.kind is not SegmentKind.COMPACTED or section.holes[1]:
+            raise self._out_of_place(block)
+        section.holes = (self.position, block.size)
+
+    def _leave_section(self, section: _Passing, block: BlockHeader) -> None:
+        position = self.position
+        footer = self._unpacked(block, SectionFooter.unpack)
+        compacted = self.header.kind is SegmentKind.COMPACTED
+        if compacted and not section.holes[1]:
+            raise self._checker.corrupt("a compacted section without HOLES", position)
+        if compacted and section.data_blocks and not section.index[1]:
+            raise self._checker.corrupt("a compacted section without SECTION_INDEX", position)
+        if footer.data_length != section.data_length:
+            raise self._checker.corrupt(
+                f"the footer counts {footer.data_length} bytes of DATA, there are {section.data_length}",
+                position,
+            )
+        section.footer = footer
+        section.entry = SectionEntry.of(
+            section.header,
+            footer,
+            end=self.position,
+            data_position=section.data_position,
+            index=section.index,
+            holes=section.holes,
+        )
+        self._directory_checksum = extend(self._directory_checksum, section.entry.pack())
+        self._section_count += 1
+
+    def _read_directory(self, block: BlockHeader) -> None:
+        """Hold directory and trailer against what was passed, of which only a running checksum was kept."""
+        position = self.position
+        if block.length != self._section_count * DIRECTORY_ENTRY.size:
+            raise self._checker.corrupt(
+                f"a directory of {block.length} bytes after {self._section_count} sections", position
+            )
+        checksum = 0
+        for chunk in self._chunks(block):
+            checksum = extend(checksum, chunk)
+        if checksum != self._directory_checksum:
+            raise self._checker.corrupt("the directory disagrees with the sections", position)
+        self._read_trailer(position, block.size)
+        if self._buffer.some(1):
+            raise self._checker.corrupt("bytes follow the trailer", self.position)
+        self._ended = True
+
+    def _read_trailer(self, directory_position: int, directory_length: int) -> None:
+        position = self.position
+        block = self._block_header()
+        if block.kind != BlockType.TRAILER:
+            raise self._out_of_place(block)
+        trailer = self._unpacked(block, Trailer.unpack)
+        expected = Trailer(
+            file_id=self.header.file_id,
+            directory_position=directory_position,
+            directory_length=directory_length,
+            section_count=self._section_count,
+            size=self.position,
+        )
+        if trailer != expected:
+            raise self._checker.corrupt("the trailer disagrees with the file", position)
+        if self._size is not None and self._size != self.position:
+            raise self._checker.corrupt(f"the file ends before its size of {self._size} bytes", self.position)
+
+    def _block_header(self) -> BlockHeader:
+        """The next block's header, which stays in front."""
+        count = self._buffer.ensure(BLOCK_HEADER.size)
+        if count < BLOCK_HEADER.size:
+            what = "within a block's header" if count else "without a trailer"
+            raise self._checker.corrupt(f"the file ends {what}", self.position)
+        return self._checker.header(self._buffer.peek(BLOCK_HEADER.size), self.position, self._size)
+
+    def _require(self, length: int) -> None:
+        if self._buffer.ensure(length) < length:
+            raise self._checker.corrupt(f"the file ends within a block of {length} bytes", self.position)
+
+    def _payload(self, block: BlockHeader) -> memoryview:
+        """The block's payload, verified; it is valid until the next step."""
+        self._require(block.size)
+        payload = self._buffer.peek(block.size)[BLOCK_HEADER.size :]
+        self._checker.verify(block, self.position, payload)
+        self._buffer.advance(block.size)
+        return payload
+
+    def _unpacked(self, block: BlockHeader, unpack: Callable[[memoryview], T]) -> T:
+        position = self.position
+        payload = self._payload(block)
+        try:
+            return unpack(payload)
+        except ValueError as error:
+            raise self._checker.corrupt(str(error), position) from error
+
+    def _chunks(self, block: BlockHeader) -> Iterator[memoryview]:
+        """The payload in pieces as they arrive, none of them kept; verified behind the last."""
+        position = self.position
+        checksum = block_seed(self._checker.seed, position, block)
+        self._buffer.advance(BLOCK_HEADER.size)
+        left = block.length
+        while left:
+            chunk = self._buffer.some(left)
+            if not chunk:
+                raise self._checker.corrupt(f"the file ends within a block of {block.size} bytes", position)
+            checksum = extend(checksum, chunk)
+            yield chunk
+            self._buffer.advance(len(chunk))
+            left -= len(chunk)
+        self._checker.compare(block, position, checksum)
+
+    def _pass_over(self, block: BlockHeader) -> None:
+        for _ in self._chunks(block):
+            pass
+
+    def _out_of_place(self, block: BlockHeader) -> Exception:
+        return self._checker.corrupt(f"a {type_name(block.kind)} block is out of place", self.position)

@@ -1,0 +1,158 @@
+"""Reading parts of a section that a catalog or a directory points at: DATA blocks, sparse index, holes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from bedrock.errors import CorruptDataError, InvalidInputError
+from object_format.holes import parse_holes
+from object_format.segment_file.block import BlockChecker, type_name
+from object_format.segment_file.checksum import file_seed
+from object_format.segment_file.layout import BLOCK_HEADER, INDEX_ENTRY, INDEX_HEADER, BlockType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    import numpy.typing as npt
+    from pyroaring import BitMap64
+    from typing_extensions import Buffer
+
+    from object_format.segment_file.layout import SectionEntry
+
+_INDEX_DTYPE = np.dtype([("base_offset", ">i8"), ("max_timestamp", ">i8"), ("position", ">u8")])
+assert _INDEX_DTYPE.itemsize == INDEX_ENTRY.size
+
+
+def parse_data_blocks(
+    data: Buffer, *, name: str, file_id: UUID, position: int, section: tuple[UUID, int] | None = None
+) -> Iterator[memoryview]:
+    """The payloads of the DATA blocks that `data`, read from byte `position` of the file, consists of.
+
+    Each is a view of `data`, writable where `data` is, and verified before it is yielded; offsets may be
+    patched in place, after which the block can not be verified again. `section` is for messages. Raises
+    CorruptSegmentError, also when `data` is not whole DATA blocks of this file at this position.
+    """
+    checker = BlockChecker(file=name, seed=file_seed(file_id), section=section)
+    view = memoryview(data)
+    start = 0
+    while start < len(view):
+        at = position + start
+        if len(view) - start < BLOCK_HEADER.size:
+            raise checker.corrupt(
+                f"the range ends within a block's header, at byte {position + len(view)}", at
+            )
+        header = checker.header(view[start : start + BLOCK_HEADER.size], at, position + len(view))
+        if header.kind != BlockType.DATA:
+            raise checker.corrupt(f"a {type_name(header.kind)} block instead of DATA", at)
+        payload = view[start + BLOCK_HEADER.size : start + header.size]
+        checker.verify(header, at, payload)
+        yield payload
+        start += header.size
+
+
+def parse_holes_block(block: Buffer, *, name: str, file_id: UUID, entry: SectionEntry) -> BitMap64:
+    """The holes of the section `entry`, relative to its base offset, from its whole HOLES block."""
+    position = entry.holes_position
+    checker = BlockChecker(file=name, seed=file_seed(file_id), section=entry.key)
+    payload = checker.whole_block(memoryview(block), position, BlockType.HOLES)
+    return checked_holes(
+        payload,
+        checker,
+        position,
+        span=entry.last_offset - entry.base_offset + 1,
+        record_count=entry.record_count,
+    )
+
+
+def checked_holes(
+    payload: Buffer, checker: BlockChecker, position: int, *, span: int, record_count: int
+) -> BitMap64:
+    """The bitmap in a verified HOLES payload, when it agrees with the section's numbers."""
+    try:
+        holes = parse_holes(payload, span=span)
+    except CorruptDataError as error:
+        raise checker.corrupt(error.message, position) from error
+    if len(holes) != span - record_count:
+        raise checker.corrupt(
+            f"{record_count} records and {len(holes)} holes do not make {span} offsets", position
+        )
+    return holes
+
+
+class SectionIndex:
+    """A section's sparse index: which of its DATA blocks to read for an offset or a timestamp.
+
+    Positions are relative to the section's first DATA block, ranges are whole DATA blocks. Immutable, safe
+    for many threads.
+    """
+
+    def __init__(
+        self,
+        base_offsets: npt.NDArray[np.int64],
+        max_timestamps: npt.NDArray[np.int64],
+        boundaries: npt.NDArray[np.int64],
+    ) -> None:
+        """`boundaries` has one element more than the others: the end of the last block."""
+        self._base_offsets = base_offsets
+        # A block is the first to reach a timestamp when the maximum up to and including it does.
+        self._reached = np.maximum.accumulate(max_timestamps)
+        self._boundaries = boundaries
+
+    @classmethod
+    def parse(
+        cls,
+        block: Buffer,
+        *,
+        name: str,
+        file_id: UUID,
+        position: int,
+        section: tuple[UUID, int] | None = None,
+    ) -> Self:
+        """From the whole SECTION_INDEX block at byte `position` of the file; raises CorruptSegmentError."""
+        checker = BlockChecker(file=name, seed=file_seed(file_id), section=section)
+        payload = checker.whole_block(memoryview(block), position, BlockType.SECTION_INDEX)
+        count, rest = divmod(len(payload) - INDEX_HEADER.size, INDEX_ENTRY.size)
+        if count < 1 or rest:
+            raise checker.corrupt(f"an index of {len(payload)} bytes is not whole entries", position)
+        (data_length,) = INDEX_HEADER.unpack_from(payload)
+        entries = np.frombuffer(payload, _INDEX_DTYPE, offset=INDEX_HEADER.size)
+        base_offsets = entries["base_offset"].astype(np.int64)
+        boundaries = np.append(entries["position"], np.uint64(data_length)).astype(np.int64)
+        ordered = (boundaries >= 0).all() and (np.diff(boundaries) > BLOCK_HEADER.size).all()
+        if boundaries[0] != 0 or not ordered:
+            raise checker.corrupt("the index's positions are not those of blocks in order", position)
+        if (base_offsets < 0).any() or (np.diff(base_offsets) <= 0).any():
+            raise checker.corrupt("the index's offsets do not ascend", position)
+        return cls(base_offsets, entries["max_timestamp"].astype(np.int64), boundaries)
+
+    def __len__(self) -> int:
+        return len(self._base_offsets)
+
+    @property
+    def data_length(self) -> int:
+        """Bytes of all DATA blocks of the section."""
+        return int(self._boundaries[-1])
+
+    def range_for_offset(self, stored_offset: int, max_bytes: int) -> tuple[int, int]:
+        """(position, length) from the block where `stored_offset` is, or would be, on.
+
+        As many blocks as `max_bytes` allows, at least one. An offset below the section's first batch starts
+        at the first block. The offset may be a hole, even one behind the last record of the range.
+        """
+        first = int(np.searchsorted(self._base_offsets, stored_offset, side="right")) - 1
+        return self._range(max(first, 0), max_bytes)
+
+    def range_for_timestamp(self, timestamp: int, max_bytes: int) -> tuple[int, int] | None:
+        """(position, length) from the first block with a record at or after `timestamp` on, or None."""
+        first = int(np.searchsorted(self._reached, timestamp, side="left"))
+        return self._range(first, max_bytes) if first < len(self) else None
+
+    def _range(self, first: int, max_bytes: int) -> tuple[int, int]:
+        if max_bytes < 0:
+            raise InvalidInputError(f"a range of at most {max_bytes} bytes")
+        start = int(self._boundaries[first])
+        end = int(np.searchsorted(self._boundaries, start + max_bytes, side="right")) - 1
+        return start, int(self._boundaries[max(end, first + 1)]) - start
