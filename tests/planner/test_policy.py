@@ -1,0 +1,198 @@
+"""What the first policy does with logs that a person can picture."""
+
+from __future__ import annotations
+
+import pytest
+
+from bedrock.errors import InvalidInputError
+from catalog.model import FileKind, PartitionId
+from planner.plan import JobKind, Verdict
+from planner.policy import make_plan
+from planner.settings import PlannerSettings
+from tests.planner.model_log import Chunk, ModelLog, topic_rules
+
+DEFAULTS = PlannerSettings()
+
+
+def flights_and_weather() -> tuple[ModelLog, PartitionId, PartitionId]:
+    log = ModelLog(
+        rules=[topic_rules(0, name="flights"), topic_rules(1, name="weather", cleanup_policy="delete")]
+    )
+    flights, weather = sorted(log.extents)
+    return log, flights, weather
+
+
+def test_an_empty_log_needs_nothing() -> None:
+    log, _, _ = flights_and_weather()
+    plan = make_plan(log.snapshot(), DEFAULTS)
+    assert plan.jobs == ()
+    assert [each.verdict for each in plan.decisions] == [Verdict.NOTHING, Verdict.NOTHING]
+
+
+def test_by_default_everything_there_is_becomes_one_job() -> None:
+    log, flights, weather = flights_and_weather()
+    for _ in range(3):
+        log.append({flights: Chunk(records=10, length=100), weather: Chunk(records=5, length=50)})
+    plan = make_plan(log.snapshot(), DEFAULTS)
+    (job,) = plan.jobs
+    assert (job.kind, len(job.inputs), job.input_bytes, job.taken_bytes) == (JobKind.INGESTION, 3, 750, 450)
+    one, two = job.partitions
+    assert (one.topic_name, one.deduplicate, one.reaches_log_start) == ("flights", True, True)
+    assert (one.base_offset, one.upper_offset) == (0, 30)
+    assert (two.topic_name, two.deduplicate, two.base_offset, two.upper_offset) == ("weather", False, 0, 15)
+    assert [each.verdict for each in plan.decisions] == [Verdict.CLEAN, Verdict.SPLIT]
+    assert "3 ingestion files" in job.reason
+
+
+def test_inputs_come_in_commit_order_with_extents_in_section_order() -> None:
+    log, flights, weather = flights_and_weather()
+    files = [
+        log.append({weather: Chunk(records=5, length=50), flights: Chunk(records=10, length=100)})
+        for _ in range(4)
+    ]
+    (job,) = make_plan(log.snapshot(), DEFAULTS).jobs
+    assert [each.file_id for each in job.inputs] == [file.file_id for file in files]
+    for each in job.inputs:
+        assert [extent.topic_id for extent in each.extents] == [flights.topic_id, weather.topic_id]
+
+
+def test_a_dirty_partition_takes_its_older_extents_along() -> None:
+    log, flights, weather = flights_and_weather()
+    log.append({flights: Chunk(records=10, length=100), weather: Chunk(records=5, length=50)})
+    log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])  # leaves 50 bytes
+    log.append({flights: Chunk(records=10, length=100)})
+    plan = make_plan(log.snapshot(), DEFAULTS)
+    (job,) = plan.jobs
+    (part,) = job.partitions
+    assert (part.base_offset, part.upper_offset, part.reaches_log_start) == (0, 20, True)
+    assert [log.files[each.file_id].kind for each in job.inputs] == [FileKind.COMPACTED, FileKind.INGESTION]
+    (decision,) = plan.explain("flights")
+    assert decision.verdict is Verdict.CLEAN
+    assert "dirty ratio 0.67 is over min.cleanable.dirty.ratio=0.5" in decision.reason
+    (other,) = plan.explain("weather")
+    assert (other.verdict, other.job) == (Verdict.NOTHING, None)
+
+
+def test_a_partition_that_is_not_dirty_enough_only_leaves_its_ingestion_file() -> None:
+    log, flights, _ = flights_and_weather()
+    log.kept_percent = 100
+    log.append({flights: Chunk(records=10, length=1_000)})
+    log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
+    log.append({flights: Chunk(records=10, length=100)})
+    plan = make_plan(log.snapshot(), DEFAULTS)
+    (part,) = plan.jobs[0].partitions
+    assert (part.base_offset, part.reaches_log_start, part.deduplicate) == (10, False, True)
+    assert plan.explain("flights")[0].verdict is Verdict.DEDUPLICATE
+    log.apply(plan.jobs[0])
+    resting = make_plan(log.snapshot(), DEFAULTS)
+    assert resting.jobs == ()
+    assert "dirty ratio 0.09 is not over" in resting.explain("flights")[0].reason
+    (forced,) = make_plan(log.snapshot(), PlannerSettings(force=True)).jobs
+    assert (forced.kind, forced.partitions[0].reaches_log_start) == (JobKind.CLEANING, True)
+
+
+def test_what_is_over_the_bounds_becomes_several_jobs() -> None:
+    log, flights, _ = flights_and_weather()
+    for _ in range(5):
+        log.append({flights: Chunk(records=1, length=100)})
+    by_count = make_plan(log.snapshot(), PlannerSettings(max_job_files=2)).jobs
+    by_bytes = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=650)).jobs
+    assert [len(job.inputs) for job in by_count] == [2, 2, 1]
+    assert [len(job.inputs) for job in by_bytes] == [3, 2]
+    assert [job.partitions[0].reaches_log_start for job in by_count] == [True, False, False]
+
+
+def test_a_partition_cut_into_several_jobs_is_cleaned_as_one_afterwards() -> None:
+    log, flights, _ = flights_and_weather()
+    for _ in range(4):
+        log.append({flights: Chunk(records=1, length=100)})
+    settings = PlannerSettings(max_job_files=2)
+    for job in make_plan(log.snapshot(), settings).jobs:
+        log.apply(job)
+    assert log.first_dirty[flights] == 2
+    (job,) = make_plan(log.snapshot(), PlannerSettings(force=True)).jobs
+    log.apply(job)
+    assert (job.kind, log.first_dirty[flights]) == (JobKind.CLEANING, 4)
+    assert make_plan(log.snapshot(), PlannerSettings(force=True)).jobs == ()
+
+
+def test_cleaning_goes_on_behind_a_tail_that_never_ends() -> None:
+    """A partition too large to join an ingestion job is cleaned up to its ingestion files."""
+    log, flights, _ = flights_and_weather()
+    log.kept_percent = 100
+    log.append({flights: Chunk(records=1, length=5_000)})
+    log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
+    log.first_dirty[flights] = 0  # as after a change of cleanup.policy
+    log.append({flights: Chunk(records=1, length=100)})
+    jobs = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=1_000)).jobs
+    assert [(job.kind, job.partitions[0].base_offset) for job in jobs] == [
+        (JobKind.INGESTION, 1),
+        (JobKind.CLEANING, 0),
+    ]
+
+
+def test_partitions_that_share_files_share_a_job() -> None:
+    log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=4)
+    keys = sorted(log.extents)
+    for group in (keys[0::2], keys[1::2]):
+        log.append({key: Chunk(records=1, length=100) for key in group})
+        log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
+    log.first_dirty.clear()
+    size = max(file.size for file in log.files.values())
+    jobs = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=size)).jobs
+    assert [[part.partition for part in job.partitions] for job in jobs] == [[0, 2], [1, 3]]
+
+
+def test_a_gap_left_by_another_job_ends_the_range() -> None:
+    log, flights, _ = flights_and_weather()
+    for _ in range(3):
+        log.append({flights: Chunk(records=1, length=100)})
+    middle = make_plan(log.snapshot(), PlannerSettings(max_job_files=1)).jobs[1]
+    log.claim(middle)
+    (first, last) = make_plan(log.snapshot(), PlannerSettings(max_job_files=1)).jobs
+    assert (first.partitions[0].base_offset, last.partitions[0].base_offset) == (0, 2)
+    (joined,) = make_plan(log.snapshot(), DEFAULTS).jobs
+    assert (joined.partitions[0].base_offset, joined.partitions[0].upper_offset) == (0, 1)
+
+
+def test_few_and_young_files_wait_when_told_to() -> None:
+    log, flights, _ = flights_and_weather()
+    log.append({flights: Chunk(records=1, length=100)}, age_ms=400)
+    patient = PlannerSettings(min_ingestion_files=2, max_ingestion_age_ms=500)
+    plan = make_plan(log.snapshot(), patient)
+    assert plan.jobs == ()
+    assert plan.explain("flights")[0].verdict is Verdict.WAIT
+    assert len(make_plan(log.snapshot(), DEFAULTS).jobs) == 1
+    assert len(make_plan(log.snapshot(), PlannerSettings(min_ingestion_files=2, force=True)).jobs) == 1
+    log.now_ms += 100
+    assert len(make_plan(log.snapshot(), patient).jobs) == 1
+
+
+def test_why_nothing_is_planned_is_said_for_each_cause() -> None:
+    log = ModelLog(
+        rules=[
+            topic_rules(0, name="young", min_compaction_lag_ms=1_000),
+            topic_rules(1, name="unstable", cleanup_policy="delete"),
+            topic_rules(2, name="claimed"),
+            topic_rules(3, name="empty"),
+        ]
+    )
+    young, unstable, claimed, _ = sorted(log.extents)
+    log.append({claimed: Chunk(records=1, length=10)})
+    log.claim(make_plan(log.snapshot(), DEFAULTS).jobs[0])
+    log.append({young: Chunk(records=1, length=10), unstable: Chunk(records=1, length=10)})
+    log.unstable[unstable] = 1
+    plan = make_plan(log.snapshot(), DEFAULTS)
+    assert plan.jobs == ()
+    assert "min.compaction.lag.ms=1000" in plan.explain("young")[0].reason
+    assert "last stable offset 0" in plan.explain("unstable")[0].reason
+    assert "1 extent in a job that is open" in plan.explain("claimed")[0].reason
+    assert plan.explain("empty")[0].reason == "the partition is empty"
+
+
+@pytest.mark.parametrize(
+    "name", ["max_job_files", "max_job_input_bytes", "min_ingestion_files", "table_bytes"]
+)
+def test_a_bound_that_lets_nothing_through_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError, match=name):
+        PlannerSettings(**{name: 0})
