@@ -1,7 +1,7 @@
 """Speaks to an agent's HTTP API: what `siltstone produce`, `consume` and the demo have in common.
 
-Calls block. One client may be used by many threads. A request that the agent turns away unread (429, or 503
-with Retry-After) is made again after the pause that it asks for, a bounded number of times.
+Calls block. One client may be used by many threads. A request that a busy agent turns away is made again
+after the pause that it asks for, a bounded number of times; no other, since it may have been carried out.
 """
 
 from __future__ import annotations
@@ -167,23 +167,31 @@ def _object(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _turned_away(answer: httpx.Response) -> bool:
-    return answer.status_code in {429, 503} and "retry-after" in answer.headers
+    """Whether the agent was too busy to take the request: only then is it sure that nothing was appended."""
+    return answer.status_code in {429, 503} and _detail(answer).get("code") == "busy"
 
 
 def _pause(answer: httpx.Response) -> float:
     try:
-        seconds = float(answer.headers["retry-after"])
+        seconds = float(answer.headers.get("retry-after", "1"))
     except ValueError:
         seconds = 1.0
     return min(max(seconds, 0.0), _LONGEST_PAUSE_SECONDS)
 
 
-def _error(answer: httpx.Response) -> InvalidInputError | RetryableError | FatalError:
+def _detail(answer: httpx.Response) -> dict[str, Any]:
+    """What the agent says of its refusal; empty when something else answered in its place."""
     try:
-        detail = orjson.loads(answer.content)["error"]
-        message, remedy = str(detail["message"]), detail.get("remedy")
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        message, remedy = f"{answer.url} answered {answer.status_code}", "check the agent's address"
+        found = orjson.loads(answer.content)["error"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _error(answer: httpx.Response) -> InvalidInputError | RetryableError | FatalError:
+    detail = _detail(answer)
+    message = str(detail.get("message", f"{answer.url} answered with status {answer.status_code}"))
+    remedy = detail.get("remedy", None if detail else "check the agent's address")
     if answer.status_code == _MISSING:
         return NotFoundError(message, remedy=remedy)
     if answer.status_code in {429, 503, 504}:

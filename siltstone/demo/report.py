@@ -1,0 +1,206 @@
+"""What the demo tells in the end: to programs as one JSON object, to people as a page that reads well."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group
+from rich.panel import Panel
+from rich.text import Text
+
+from siltstone.output import human_bytes, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from spark_jobs.report import CompactionReport
+
+MAX_VALUE_SHOWN = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFigures:
+    """One topic's way through the system, in records, and in bytes of its extents before and after."""
+
+    name: str
+    partitions: int
+    policy: str
+    rows: int
+    accepted: int
+    refused: int
+    read_back: int
+    expected: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleRead:
+    """A record to look at, and the path with which to ask for it again."""
+
+    path: str
+    key: str
+    value: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoReport:
+    """Everything that was counted; `seconds` by phase, in order."""
+
+    flights: TopicFigures
+    weather: TopicFigures
+    first_refusal: str | None
+    ingestion_files: int
+    compacted_files: int
+    compaction: CompactionReport
+    differences: int
+    examples: list[str] = field(default_factory=list)
+    samples: list[SampleRead] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    data_dir: Path
+    object_store: str
+    options: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "input": {"flights": self.flights.rows, "weather": self.weather.rows},
+            "produced": {"flights": self.flights.accepted, "weather": self.weather.accepted},
+            "refused_keyless": self.flights.refused,
+            "ingestion_files": self.ingestion_files,
+            "compacted_files": self.compacted_files,
+            "compaction": self.compaction.as_dict(),
+            "read_back": {"flights": self.flights.read_back, "weather": self.weather.read_back},
+            "mismatches": self.differences,
+            "differences": self.examples,
+            "bytes": {
+                "before": self.flights.bytes_before + self.weather.bytes_before,
+                "after": self.flights.bytes_after + self.weather.bytes_after,
+            },
+            "seconds": round(sum(self.seconds.values()), 3),
+            "seconds_by_phase": {name: round(value, 3) for name, value in self.seconds.items()},
+            "data_dir": str(self.data_dir),
+            "object_store": self.object_store,
+        }
+
+
+def render(report: DemoReport) -> RenderableType:
+    """The page for people."""
+    return Group(
+        Panel(_way(report), title="A year of flights, all the way through", title_align="left"),
+        _topics(report),
+        _refusals(report),
+        _verdict(report),
+        _samples(report),
+        _timings(report),
+        _whats_left(report),
+    )
+
+
+def _way(report: DemoReport) -> RenderableType:
+    compaction = report.compaction
+    accepted = report.flights.accepted + report.weather.accepted
+    read = report.flights.read_back + report.weather.read_back
+    before = report.flights.bytes_before + report.weather.bytes_before
+    after = report.flights.bytes_after + report.weather.bytes_after
+    rows = (
+        ("produced over HTTP", f"{accepted:,} records", "flights and weather interleaved, in file order"),
+        (
+            "written by the agent",
+            f"{report.ingestion_files:,} ingestion files",
+            f"{human_bytes(before)}, both topics",
+        ),
+        (
+            "read by Spark",
+            f"{compaction.get_requests:,} GETs",
+            f"{compaction.get_requests_per_input_file:.1f} for each file, counted at the object store",
+        ),
+        (
+            "written by Spark",
+            f"{report.compacted_files:,} compacted files",
+            f"{human_bytes(after)}, {compaction.records_in:,} records in, {compaction.records_out:,} out",
+        ),
+        ("read back by HTTP", f"{read:,} records", "from offset 0 of every partition"),
+    )
+    return table(None, "step", ">what", "how", rows=rows)
+
+
+def _topics(report: DemoReport) -> RenderableType:
+    return table(
+        "Topics",
+        "topic",
+        "cleanup.policy",
+        ">partitions",
+        ">rows",
+        ">accepted",
+        ">refused",
+        ">read back",
+        ">before",
+        ">after",
+        rows=(
+            (
+                each.name,
+                each.policy,
+                each.partitions,
+                each.rows,
+                each.accepted,
+                each.refused,
+                each.read_back,
+                human_bytes(each.bytes_before),
+                human_bytes(each.bytes_after),
+            )
+            for each in (report.flights, report.weather)
+        ),
+    )
+
+
+def _refusals(report: DemoReport) -> RenderableType:
+    if report.first_refusal is None:
+        return Text("Every row had a key; nothing was refused.\n")
+    return Text(
+        f"{report.flights.refused:,} flights have no tail number. A compacted topic needs keys, so the\n"
+        f"agent refused these, each by itself:\n  {report.first_refusal}\n"
+    )
+
+
+def _verdict(report: DemoReport) -> RenderableType:
+    if report.differences == 0:
+        return Text(
+            f"✓ An independent oracle agrees: {report.flights.read_back:,} flights, each the last of its\n"
+            f"  tail number, and {report.weather.read_back:,} hours of weather. Key, value, offset and\n"
+            "  timestamp of every one are as they must be.\n",
+            style="bold green",
+        )
+    shown = "\n".join(f"  {each}" for each in report.examples)
+    return Text(f"✗ {report.differences:,} differences from the oracle, such as\n{shown}\n", style="bold red")
+
+
+def _samples(report: DemoReport) -> RenderableType:
+    if not report.samples:
+        return Text("")
+    lines = ["Look for yourself (the agent of the demo has stopped; the first line starts another):\n"]
+    lines.append(f"  siltstone agent {report.options}\n")
+    for sample in report.samples:
+        lines.append(f"  curl 'http://127.0.0.1:8080{sample.path}'\n")
+        value = textwrap.shorten(sample.value, MAX_VALUE_SHOWN, placeholder=" …")
+        lines.append(f"    offset {sample.offset:,}  {sample.key}  {value}\n")
+    return Text("".join(lines))
+
+
+def _timings(report: DemoReport) -> RenderableType:
+    phases = "  ".join(f"{name} {seconds:.1f} s" for name, seconds in report.seconds.items())
+    return Text(f"{sum(report.seconds.values()):.1f} s in all: {phases}\n", style="dim")
+
+
+def _whats_left(report: DemoReport) -> RenderableType:
+    return Text(
+        f"The data stays in {report.data_dir} and {report.object_store}. More to try:\n"
+        f"  siltstone topics describe flights {report.options}\n"
+        f"  siltstone plan {report.options}\n"
+        f"  siltstone fsck --deep {report.options}\n"
+    )

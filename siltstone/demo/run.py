@@ -1,0 +1,235 @@
+"""The main job, end to end on real input: produced, stored, compacted on Spark, read back, compared.
+
+The agent is a process of its own and is spoken to over HTTP alone; Spark runs in this process. What must come
+out is worked out beforehand, by `siltstone.demo.oracle`, from the input alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from catalog.model import FileKind
+from siltstone.agent_client import AgentClient
+from siltstone.compaction import compact
+from siltstone.demo.agent_process import running_agent
+from siltstone.demo.check import Differences, check_outcomes, check_partition
+from siltstone.demo.data import load_input
+from siltstone.demo.oracle import expect
+from siltstone.demo.report import DemoReport, SampleRead, TopicFigures
+from siltstone.demo.topics import FLIGHTS, WEATHER, recreate
+from siltstone.rooms import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
+
+    from catalog.model import Topic
+    from siltstone.agent_client import RecordOutcome, RecordToSend
+    from siltstone.configuration import Settings
+    from siltstone.demo.data import DemoInput, Row
+    from siltstone.demo.oracle import ExpectedTopic
+    from siltstone.demo.topics import DemoTopic
+    from siltstone.output import Narrator
+    from siltstone.rooms import Rooms
+    from spark_jobs.report import CompactionReport
+
+FLIGHTS_PER_REQUEST = 12_000
+READ_RECORDS = 5_000
+READ_BYTES = 8 * 1024 * 1024
+_EXTENTS_PER_QUERY = 500
+_SAMPLES = 2
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One topic on its way: its rows, what must become of them, and what did."""
+
+    plan: DemoTopic
+    topic: Topic
+    rows: Sequence[Row]
+    expected: ExpectedTopic
+    differences: Differences = field(default_factory=Differences)
+    sent: int = 0
+    accepted: int = 0
+    refused: int = 0
+    first_refusal: str | None = None
+    read_back: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    samples: list[SampleRead] = field(default_factory=list)
+
+    def figures(self) -> TopicFigures:
+        return TopicFigures(
+            name=self.plan.name,
+            partitions=self.plan.partitions,
+            policy=self.topic.config.cleanup_policy,
+            rows=len(self.rows),
+            accepted=self.accepted,
+            refused=self.refused,
+            read_back=self.read_back,
+            expected=self.expected.record_count,
+            bytes_before=self.bytes_before,
+            bytes_after=self.bytes_after,
+        )
+
+
+class _Stopwatch:
+    """Seconds by phase, in order."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._clock = rooms.clock
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        begun = self._clock.monotonic()
+        yield
+        self.seconds[name] = self._clock.monotonic() - begun
+
+
+def run_demo(settings: Settings, narrator: Narrator, *, rows: int | None, options: str) -> DemoReport:
+    """Run the main job; `rows` limits the flights, `options` are what leads other commands to the data."""
+    with opened(settings) as rooms:
+        watch = _Stopwatch(rooms)
+        with watch.time("input"), narrator.phase("Read the input and work out what must come of it"):
+            data = load_input(rows)
+            lanes = _lanes(data, recreate(rooms, settings.data_dir))
+        with contextlib.ExitStack() as running:
+            with watch.time("agent"), narrator.phase("Start an agent, as a process of its own"):
+                url = running.enter_context(running_agent(settings, settings.data_dir / "demo-agent.log"))
+                client = running.enter_context(AgentClient(url, rooms.clock))
+            with watch.time("produce"):
+                _produce(client, lanes, narrator)
+            before = [_measure(rooms, lane.topic) for lane in lanes]
+            with watch.time("compact"):
+                compaction = compact(rooms, settings, narrator)
+            after = [_measure(rooms, lane.topic) for lane in lanes]
+            with watch.time("read back"):
+                _read_back(client, lanes, narrator)
+        for lane, (_, bytes_before), (_, bytes_after) in zip(lanes, before, after, strict=True):
+            lane.bytes_before, lane.bytes_after = bytes_before, bytes_after
+        ingestion_files = _files(before, FileKind.INGESTION)
+        compacted_files = _files(after, FileKind.COMPACTED)
+        return _report(
+            settings, rooms, lanes, compaction, watch, ingestion_files, compacted_files, options=options
+        )
+
+
+def _lanes(data: DemoInput, topics: tuple[Topic, Topic]) -> list[_Lane]:
+    return [
+        _Lane(plan, topic, rows, expect(rows, plan.partitions, compacted=plan.compacted))
+        for plan, topic, rows in zip((FLIGHTS, WEATHER), topics, (data.flights, data.weather), strict=True)
+    ]
+
+
+def _produce(client: AgentClient, lanes: list[_Lane], narrator: Narrator) -> None:
+    """Send both topics side by side: at each step one request of each, so that they share ingestion files.
+
+    A topic's requests follow one another, each sent when the one before is answered: this keeps file order.
+    """
+    total = sum(len(lane.rows) for lane in lanes)
+    steps = max(1, -(-len(lanes[0].rows) // FLIGHTS_PER_REQUEST))
+    with narrator.phase("Produce over HTTP", total) as advance, ThreadPoolExecutor(len(lanes)) as senders:
+        for step in range(1, steps + 1):
+            sending = [
+                (lane, lane.sent, senders.submit(_send, client, lane, len(lane.rows) * step // steps))
+                for lane in lanes
+            ]
+            for lane, first_row, answer in sending:
+                _take_in(lane, first_row, answer.result())
+                advance(lane.sent - first_row)
+
+
+def _send(client: AgentClient, lane: _Lane, end: int) -> list[RecordOutcome]:
+    records: list[RecordToSend] = [
+        {"key": row.key, "value": row.value, "timestamp": row.timestamp} for row in lane.rows[lane.sent : end]
+    ]
+    lane.sent = end
+    return client.produce(lane.plan.name, records) if records else []
+
+
+def _take_in(lane: _Lane, first_row: int, outcomes: list[RecordOutcome]) -> None:
+    check_outcomes(lane.plan.name, first_row, outcomes, lane.expected, lane.differences)
+    for row, outcome in enumerate(outcomes, first_row):
+        if outcome.error is None:
+            lane.accepted += 1
+            continue
+        lane.refused += 1
+        lane.first_refusal = lane.first_refusal or f"row {row:,} of the file: {outcome.error}"
+
+
+def _measure(rooms: Rooms, topic: Topic) -> tuple[set[tuple[UUID, FileKind]], int]:
+    """The files that a topic's live extents lie in, and how many bytes of them are the topic's."""
+    files: set[tuple[UUID, FileKind]] = set()
+    size = 0
+    for state in rooms.catalog.topics.partitions(topic.topic_id):
+        offset = state.log_start_offset
+        while offset < state.log_end_offset:
+            extents = rooms.catalog.log.extents(
+                topic.topic_id, state.partition, offset, max_extents=_EXTENTS_PER_QUERY, max_bytes=2**62
+            )
+            files.update((extent.file_id, extent.file_kind) for extent in extents)
+            size += sum(extent.length for extent in extents)
+            offset = extents[-1].last_offset + 1
+    return files, size
+
+
+def _files(measured: list[tuple[set[tuple[UUID, FileKind]], int]], kind: FileKind) -> int:
+    return len({file_id for files, _ in measured for file_id, file_kind in files if file_kind is kind})
+
+
+def _read_back(client: AgentClient, lanes: list[_Lane], narrator: Narrator) -> None:
+    total = sum(lane.expected.record_count for lane in lanes)
+    with narrator.phase("Read everything back and compare", total) as advance:
+        for lane in lanes:
+            for partition, expected in enumerate(lane.expected.partitions):
+                pages = client.read_all(
+                    lane.plan.name, partition, max_records=READ_RECORDS, max_bytes=READ_BYTES
+                )
+                records = [record for page in pages for record in page.records]
+                count = check_partition(lane.plan.name, partition, records, expected, lane.differences)
+                lane.read_back += count
+                advance(count)
+                if records and len(lane.samples) < _SAMPLES // len(lanes):
+                    middle = records[len(records) // 2]
+                    lane.samples.append(
+                        SampleRead(
+                            path=f"/v1/topics/{lane.plan.name}/partitions/{partition}/records"
+                            f"?offset={middle.offset}&max_records=1",
+                            key=(middle.key or b"").decode(),
+                            value=(middle.value or b"").decode(),
+                            offset=middle.offset,
+                        )
+                    )
+
+
+def _report(
+    settings: Settings,
+    rooms: Rooms,
+    lanes: list[_Lane],
+    compaction: CompactionReport,
+    watch: _Stopwatch,
+    ingestion_files: int,
+    compacted_files: int,
+    *,
+    options: str,
+) -> DemoReport:
+    flights, weather = lanes
+    return DemoReport(
+        flights=flights.figures(),
+        weather=weather.figures(),
+        first_refusal=flights.first_refusal,
+        ingestion_files=ingestion_files,
+        compacted_files=compacted_files,
+        compaction=compaction,
+        differences=sum(lane.differences.count for lane in lanes),
+        examples=[example for lane in lanes for example in lane.differences.examples],
+        samples=[sample for lane in lanes for sample in lane.samples],
+        seconds=watch.seconds,
+        data_dir=settings.data_dir,
+        object_store=rooms.store.url,
+        options=options,
+    )

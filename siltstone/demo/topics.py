@@ -1,0 +1,73 @@
+"""The demo's topics: made anew for each run, and never somebody else's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+
+from bedrock.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from catalog.model import Topic
+    from siltstone.rooms import Rooms
+
+NOTE = "demo.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoTopic:
+    """How one of the demo's topics is set up."""
+
+    name: str
+    partitions: int
+    compacted: bool
+    config: Mapping[str, str]
+
+
+FLIGHTS = DemoTopic(name="flights", partitions=12, compacted=True, config={"cleanup.policy": "compact"})
+# The rows are of 2013: with Kafka's seven days of retention they would expire at once.
+WEATHER = DemoTopic(
+    name="weather",
+    partitions=3,
+    compacted=False,
+    config={"cleanup.policy": "delete", "retention.ms": "-1"},
+)
+
+
+def recreate(rooms: Rooms, data_dir: Path) -> tuple[Topic, Topic]:
+    """Flights and weather, new and empty.
+
+    A note in the data directory remembers which topics earlier runs made; only those are deleted. Raises
+    `InvalidInputError` when a topic of the same name is somebody else's.
+    """
+    note = data_dir / NOTE
+    ours = _remembered(note)
+    for topic in (FLIGHTS, WEATHER):
+        try:
+            found = rooms.catalog.topics.get(topic.name)
+        except NotFoundError:
+            continue
+        if str(found.topic_id) not in ours:
+            raise InvalidInputError(
+                f"this catalog has a topic {topic.name} that no demo of data directory {data_dir} made",
+                remedy=f"use another catalog, or delete it with: siltstone topics delete {topic.name}",
+            )
+        rooms.catalog.topics.delete(topic.name)
+    made = []
+    for topic in (FLIGHTS, WEATHER):
+        made.append(rooms.catalog.topics.create(topic.name, topic.partitions, dict(topic.config)))
+        data_dir.mkdir(parents=True, exist_ok=True)
+        note.write_bytes(orjson.dumps({"topics": [str(each.topic_id) for each in made]}))
+    return made[0], made[1]
+
+
+def _remembered(note: Path) -> frozenset[str]:
+    try:
+        return frozenset(map(str, orjson.loads(note.read_bytes())["topics"]))
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return frozenset()
