@@ -3,16 +3,8 @@
 from object_format.segment_file.directory import Directory, read_directory
 from object_format.segment_file.errors import CorruptSegmentError, NeedMoreTail
 from object_format.segment_file.forward_reader import DataBlock, ForwardReader
-from object_format.segment_file.layout import (
-    BLOCK_TARGET,
-    MAX_PAYLOAD,
-    TRAILER_LENGTH,
-    FileHeader,
-    SectionEntry,
-    SectionFooter,
-    SectionHeader,
-    SegmentKind,
-)
+from object_format.segment_file.layout import BLOCK_TARGET, MAX_PAYLOAD, TRAILER_LENGTH, SegmentKind
+from object_format.segment_file.payloads import FileHeader, SectionEntry, SectionFooter, SectionHeader
 from object_format.segment_file.random_access import SectionIndex, parse_data_blocks, parse_holes_block
 from object_format.segment_file.stream_buffer import ByteSource
 from object_format.segment_file.writer import FileSummary, SegmentFileWriter

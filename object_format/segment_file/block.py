@@ -63,6 +63,10 @@ class BlockChecker:
             what, file=self.file, section=self.section, position=position, remedy=remedy
         )
 
+    def out_of_place(self, block: BlockHeader, position: int) -> CorruptSegmentError:
+        """The error to raise about a block that must not stand where it stands."""
+        return self.corrupt(f"a {type_name(block.kind)} block is out of place", position)
+
     def header(self, data: memoryview, position: int, limit: int | None) -> BlockHeader:
         """The header at byte `position`, from its 12 bytes; the block must end at or before `limit`."""
         header = BlockHeader._make(BLOCK_HEADER.unpack(data))

@@ -24,9 +24,9 @@ _BEFORE_LENGTH = 12
 # The walk's state, one int64 each, carried from buffer to buffer of one section.
 PENDING_BYTES, PENDING_BASE, PENDING_TIMESTAMP, LAST_OFFSET, BATCHES, RECORDS, FIRST_OFFSET = range(7)
 _STATE_SIZE = 7
-# What is known of a block that is full: where it ends in the buffer, its size, first offset, max timestamp.
-CUT_END, CUT_SIZE, CUT_BASE, CUT_TIMESTAMP = range(4)
-_CUT_SIZE = 4
+# What is known of a block that is full: where it ends in the buffer, its first offset, max timestamp.
+CUT_END, CUT_BASE, CUT_TIMESTAMP = range(3)
+_CUT_SIZE = 3
 
 _FAULTS = (
     "",
@@ -86,7 +86,6 @@ def _walk(
         newest = _integer(data, start + 35, 8)
         if state[PENDING_BYTES] > 0 and state[PENDING_BYTES] + size > target:
             cuts[count, CUT_END] = start
-            cuts[count, CUT_SIZE] = state[PENDING_BYTES]
             cuts[count, CUT_BASE] = state[PENDING_BASE]
             cuts[count, CUT_TIMESTAMP] = state[PENDING_TIMESTAMP]
             count += 1

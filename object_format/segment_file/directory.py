@@ -10,14 +10,8 @@ from bedrock.errors import InvalidInputError
 from object_format.segment_file.block import BlockChecker
 from object_format.segment_file.checksum import file_seed
 from object_format.segment_file.errors import NeedMoreTail
-from object_format.segment_file.layout import (
-    BLOCK_HEADER,
-    DIRECTORY_ENTRY,
-    TRAILER_LENGTH,
-    BlockType,
-    SectionEntry,
-    Trailer,
-)
+from object_format.segment_file.layout import BLOCK_HEADER, DIRECTORY_ENTRY, TRAILER_LENGTH, BlockType
+from object_format.segment_file.payloads import SectionEntry, Trailer
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from bedrock.errors import InvalidInputError
-from object_format.segment_file.block import NEWER_REMEDY, BlockChecker, is_known, type_name
+from object_format.segment_file.block import NEWER_REMEDY, BlockChecker, is_known
 from object_format.segment_file.checksum import block_seed, extend, file_seed
 from object_format.segment_file.layout import (
     BLOCK_HEADER,
     DIRECTORY_ENTRY,
     FILE_HEADER,
-    INDEX_ENTRY,
-    INDEX_HEADER,
     MAGIC,
     VERSION,
     BlockHeader,
     BlockType,
+)
+from object_format.segment_file.passing import PassingSection
+from object_format.segment_file.payloads import (
     FileHeader,
     SectionEntry,
     SectionFooter,
     SectionHeader,
-    SegmentKind,
     Trailer,
     file_id_of,
 )
@@ -46,21 +45,6 @@ class DataBlock(NamedTuple):
 
     position: int
     payload: memoryview
-
-
-@dataclass(slots=True)
-class _Passing:
-    """What the reader has seen of the section it is in."""
-
-    header: SectionHeader
-    data_position: int = 0
-    data_length: int = 0
-    data_blocks: int = 0
-    index: tuple[int, int] = (0, 0)
-    holes: tuple[int, int] = (0, 0)
-    holes_payload: bytes | None = None
-    footer: SectionFooter | None = None
-    entry: SectionEntry | None = None
 
 
 class ForwardReader:
@@ -90,7 +74,7 @@ class ForwardReader:
         self._size = size
         self._checker = BlockChecker(file=name, seed=0)
         self._header: FileHeader | None = None
-        self._passing: _Passing | None = None
+        self._passing: PassingSection | None = None
         self._section_count = 0
         self._directory_checksum = 0
         self._ended = False
@@ -138,7 +122,7 @@ class ForwardReader:
         return checked_holes(
             payload,
             self._checker,
-            section.holes[0],
+            section.holes_position,
             span=footer.last_offset - footer.base_offset + 1,
             record_count=footer.record_count,
         )
@@ -170,7 +154,7 @@ class ForwardReader:
             self._failure = failure
             raise
 
-    def _finished_section(self) -> _Passing:
+    def _finished_section(self) -> PassingSection:
         section = self._passing
         if section is None or section.entry is None:
             raise InvalidInputError(
@@ -193,7 +177,7 @@ class ForwardReader:
                 )
         block = self._block_header()
         if block.kind != BlockType.FILE_HEADER:
-            raise self._out_of_place(block)
+            raise self._checker.out_of_place(block, self.position)
         self._require(block.size)
         self._checker.seed = file_seed(file_id_of(buffer.peek(start + FILE_HEADER.size)[start:]))
         self._header = self._unpacked(block, FileHeader.unpack)
@@ -215,93 +199,50 @@ class ForwardReader:
                 self._read_directory(block)
                 return None
             if is_known(block.kind):
-                raise self._out_of_place(block)
+                raise self._checker.out_of_place(block, self.position)
             self._pass_over(block)
 
-    def _enter_section(self, block: BlockHeader, previous: _Passing | None) -> SectionHeader:
+    def _enter_section(self, block: BlockHeader, previous: PassingSection | None) -> SectionHeader:
         position = self.position
         header = self._unpacked(block, lambda payload: SectionHeader.unpack(payload, position))
         self._checker.section = header.key
         if previous is not None and header.key <= previous.header.key:
             raise self._checker.corrupt("sections are not in ascending order", position)
-        self._passing = _Passing(header)
+        self._passing = PassingSection(header, self.header.kind, self._checker)
         return header
 
-    def _next_block(self, section: _Passing, *, skip: bool) -> DataBlock | None:
+    def _next_block(self, section: PassingSection, *, skip: bool) -> DataBlock | None:
         """The next DATA block, or None once the footer is read; with `skip` always goes on to the footer."""
         while section.footer is None:
             block = self._block_header()
             if block.kind == BlockType.DATA:
-                position = self._note_data(section, block)
+                position = self.position
+                section.note_data(block, position)
                 if not skip:
                     return DataBlock(position, self._payload(block))
                 self._pass_over(block)
             elif block.kind == BlockType.SECTION_FOOTER:
                 self._leave_section(section, block)
             elif block.kind == BlockType.SECTION_INDEX:
-                self._note_index(section, block)
+                section.note_index(block, self.position)
                 self._pass_over(block)
             elif block.kind == BlockType.HOLES:
-                self._note_holes(section, block)
+                section.note_holes(block, self.position)
                 if skip:
                     self._pass_over(block)
                 else:
                     section.holes_payload = bytes(self._payload(block))
             elif is_known(block.kind):
-                raise self._out_of_place(block)
+                raise self._checker.out_of_place(block, self.position)
             else:
                 self._pass_over(block)
         return None
 
-    def _note_data(self, section: _Passing, block: BlockHeader) -> int:
-        position = self.position
-        follows = not section.data_length or section.data_position + section.data_length == position
-        if not follows or section.index[1] or section.holes[1]:
-            raise self._out_of_place(block)
-        if block.length == 0:
-            raise self._checker.corrupt("a DATA block without batches", position)
-        section.data_position = section.data_position or position
-        section.data_length += block.size
-        section.data_blocks += 1
-        return position
-
-    def _note_index(self, section: _Passing, block: BlockHeader) -> None:
-        if self.header.kind is not SegmentKind.COMPACTED or section.index[1] or section.holes[1]:
-            raise self._out_of_place(block)
-        if block.length != INDEX_HEADER.size + section.data_blocks * INDEX_ENTRY.size:
-            raise self._checker.corrupt(
-                f"an index of {block.length} bytes for {section.data_blocks} DATA blocks", self.position
-            )
-        section.index = (self.position, block.size)
-
-    def _note_holes(self, section: _Passing, block: BlockHeader) -> None:
-        if self.header.kind is not SegmentKind.COMPACTED or section.holes[1]:
-            raise self._out_of_place(block)
-        section.holes = (self.position, block.size)
-
-    def _leave_section(self, section: _Passing, block: BlockHeader) -> None:
+    def _leave_section(self, section: PassingSection, block: BlockHeader) -> None:
         position = self.position
         footer = self._unpacked(block, SectionFooter.unpack)
-        compacted = self.header.kind is SegmentKind.COMPACTED
-        if compacted and not section.holes[1]:
-            raise self._checker.corrupt("a compacted section without HOLES", position)
-        if compacted and section.data_blocks and not section.index[1]:
-            raise self._checker.corrupt("a compacted section without SECTION_INDEX", position)
-        if footer.data_length != section.data_length:
-            raise self._checker.corrupt(
-                f"the footer counts {footer.data_length} bytes of DATA, there are {section.data_length}",
-                position,
-            )
-        section.footer = footer
-        section.entry = SectionEntry.of(
-            section.header,
-            footer,
-            end=self.position,
-            data_position=section.data_position,
-            index=section.index,
-            holes=section.holes,
-        )
-        self._directory_checksum = extend(self._directory_checksum, section.entry.pack())
+        entry = section.end(footer, position, self.position)
+        self._directory_checksum = extend(self._directory_checksum, entry.pack())
         self._section_count += 1
 
     def _read_directory(self, block: BlockHeader) -> None:
@@ -325,7 +266,7 @@ class ForwardReader:
         position = self.position
         block = self._block_header()
         if block.kind != BlockType.TRAILER:
-            raise self._out_of_place(block)
+            raise self._checker.out_of_place(block, self.position)
         trailer = self._unpacked(block, Trailer.unpack)
         expected = Trailer(
             file_id=self.header.file_id,
@@ -386,6 +327,3 @@ class ForwardReader:
     def _pass_over(self, block: BlockHeader) -> None:
         for _ in self._chunks(block):
             pass
-
-    def _out_of_place(self, block: BlockHeader) -> Exception:
-        return self._checker.corrupt(f"a {type_name(block.kind)} block is out of place", self.position)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
     from typing_extensions import Buffer
 
-    from object_format.segment_file.layout import SectionEntry
+    from object_format.segment_file.payloads import SectionEntry
 
 _INDEX_DTYPE = np.dtype([("base_offset", ">i8"), ("max_timestamp", ">i8"), ("position", ">u8")])
 assert _INDEX_DTYPE.itemsize == INDEX_ENTRY.size

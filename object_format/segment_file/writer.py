@@ -5,27 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
-from bedrock.errors import FatalError, InvalidInputError
+from bedrock.errors import InvalidInputError
 from object_format.holes import serialise_holes
-from object_format.segment_file.checksum import block_seed, extend, file_seed
+from object_format.segment_file.block_sink import BlockSink
+from object_format.segment_file.checksum import file_seed
 from object_format.segment_file.cutting import (
     BATCHES,
     CUT_BASE,
     CUT_END,
-    CUT_SIZE,
     CUT_TIMESTAMP,
-    FIRST_OFFSET,
-    LAST_OFFSET,
     PENDING_BASE,
     PENDING_BYTES,
     PENDING_TIMESTAMP,
-    RECORDS,
-    BlockCutter,
 )
 from object_format.segment_file.layout import (
-    BLOCK_HEADER,
     BLOCK_TARGET,
     DIRECTORY_ENTRY,
     INDEX_ENTRY,
@@ -36,23 +29,25 @@ from object_format.segment_file.layout import (
     NO_TIMESTAMP,
     OPTIONAL,
     TRAILER_LENGTH,
-    BlockHeader,
     BlockType,
+    SegmentKind,
+)
+from object_format.segment_file.open_section import OpenSection
+from object_format.segment_file.payloads import (
     FileHeader,
     SectionEntry,
     SectionFooter,
     SectionHeader,
-    SegmentKind,
     Trailer,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from uuid import UUID
 
+    from pyroaring import BitMap64
     from typing_extensions import Buffer
 
-    Piece = bytes | memoryview
     Sink = Callable[[bytes | memoryview], object]
 
 
@@ -65,17 +60,6 @@ class FileSummary:
     directory_position: int
     directory_length: int
     sections: tuple[SectionEntry, ...]
-
-
-class _OpenSection:
-    """What is known of the section being written."""
-
-    def __init__(self, header: SectionHeader, data_position: int, block_target: int) -> None:
-        self.header = header
-        self.data_position = data_position
-        self.cutter = BlockCutter(block_target)
-        self.pending: list[Piece] = []
-        self.index = bytearray()
 
 
 class SegmentFileWriter:
@@ -108,21 +92,19 @@ class SegmentFileWriter:
             raise InvalidInputError(f"a block target of {block_target} bytes is not in 1..{MAX_PAYLOAD}")
         self._kind = kind
         self._file_id = file_id
-        self._seed = file_seed(file_id)
-        self._sink = sink
+        self._blocks = BlockSink(sink, file_seed(file_id))
         self._block_target = block_target
-        self._position = 0
-        self._section: _OpenSection | None = None
+        self._section: OpenSection | None = None
         self._entries: list[SectionEntry] = []
-        self._state = "open"
+        self._finished = False
         header = FileHeader(kind=kind, file_id=file_id, writer_id=writer_id, created_ms=created_ms)
-        self._put(MAGIC)
-        self._put_block(BlockType.FILE_HEADER, [header.pack()])
+        self._blocks.put(MAGIC)
+        self._blocks.put_block(BlockType.FILE_HEADER, [header.pack()])
 
     @property
     def position(self) -> int:
         """Bytes of the file that went to the sink so far."""
-        return self._position
+        return self._blocks.position
 
     def begin_section(self, topic_id: UUID, partition: int) -> None:
         """Start the section of one partition; it must sort after the one before."""
@@ -137,9 +119,9 @@ class SegmentFileWriter:
                 f"section {topic_id}/{partition} does not sort after {last_topic}/{last_partition}",
                 remedy="write sections in ascending order of topic id and partition, each once",
             )
-        header = SectionHeader(topic_id=topic_id, partition=partition, position=self._position)
-        self._put_block(BlockType.SECTION_HEADER, [header.pack()])
-        self._section = _OpenSection(header, self._position, self._block_target)
+        header = SectionHeader(topic_id=topic_id, partition=partition, position=self.position)
+        self._blocks.put_block(BlockType.SECTION_HEADER, [header.pack()])
+        self._section = OpenSection(header, self.position, self._block_target)
 
     def append(self, batches: Buffer, *, stable: bool = False) -> None:
         """Add whole v2 batches, in offset order, to the open section.
@@ -158,7 +140,7 @@ class SegmentFileWriter:
             end = cut[CUT_END]
             if end > start:
                 section.pending.append(data[start:end])
-            self._put_data(section, cut[CUT_SIZE], cut[CUT_BASE], cut[CUT_TIMESTAMP])
+            self._put_data(section, cut[CUT_BASE], cut[CUT_TIMESTAMP])
             start = end
         if start == len(data):
             return
@@ -188,14 +170,16 @@ class SegmentFileWriter:
         place. The numbers must agree with the batches and with each other.
         """
         section = self._open_section()
-        holes = self._check_end(section, base_offset, last_offset, record_count, holes)
-        if min_timestamp > max_timestamp:
+        holes = section.check_end(self._kind, base_offset, last_offset, record_count, holes)
+        if not -MAX_INT64 <= min_timestamp <= max_timestamp <= MAX_INT64:
             raise InvalidInputError(f"timestamps run from {min_timestamp} to {max_timestamp}")
         if section.cutter.get(PENDING_BYTES):
             self._put_pending(section)
-        data_length = self._position - section.data_position
+        data_length = self.position - section.data_position
         index = self._put_index(section, data_length) if self._kind is SegmentKind.COMPACTED else (0, 0)
-        bitmap = (0, 0) if holes is None else self._put_located(BlockType.HOLES, [serialise_holes(holes)])
+        bitmap = (0, 0)
+        if holes is not None:
+            bitmap = self._blocks.put_block(BlockType.HOLES, [serialise_holes(holes)])
         footer = SectionFooter(
             base_offset=base_offset,
             last_offset=last_offset,
@@ -206,12 +190,12 @@ class SegmentFileWriter:
             max_timestamp=max_timestamp if record_count else NO_TIMESTAMP,
             unique_keys=unique_keys,
         )
-        self._put_block(BlockType.SECTION_FOOTER, [footer.pack()])
+        self._blocks.put_block(BlockType.SECTION_FOOTER, [footer.pack()])
         self._section = None
         entry = SectionEntry.of(
             section.header,
             footer,
-            end=self._position,
+            end=self.position,
             data_position=section.data_position,
             index=index,
             holes=bitmap,
@@ -227,7 +211,7 @@ class SegmentFileWriter:
         if len(self._entries) * DIRECTORY_ENTRY.size > MAX_PAYLOAD:
             raise InvalidInputError(f"{len(self._entries)} sections do not fit one directory")
         payload = b"".join([entry.pack() for entry in self._entries])
-        position, length = self._put_located(BlockType.DIRECTORY, [payload])
+        position, length = self._blocks.put_block(BlockType.DIRECTORY, [payload])
         trailer = Trailer(
             file_id=self._file_id,
             directory_position=position,
@@ -235,117 +219,40 @@ class SegmentFileWriter:
             section_count=len(self._entries),
             size=position + length + TRAILER_LENGTH,
         )
-        self._put_block(BlockType.TRAILER, [trailer.pack()])
-        self._state = "finished"
+        self._blocks.put_block(BlockType.TRAILER, [trailer.pack()])
+        self._finished = True
         return FileSummary(
             file_id=self._file_id,
-            size=self._position,
+            size=self.position,
             directory_position=position,
             directory_length=length,
             sections=tuple(self._entries),
         )
 
     def _check_open(self) -> None:
-        if self._state == "failed":
-            raise FatalError("writing this file failed earlier", remedy="write the file anew")
-        if self._state == "finished":
+        self._blocks.check()
+        if self._finished:
             raise InvalidInputError("the file is finished", remedy="take a new writer for another file")
 
-    def _open_section(self) -> _OpenSection:
+    def _open_section(self) -> OpenSection:
         self._check_open()
         if self._section is None:
             raise InvalidInputError("no section is open", remedy="begin one first")
         return self._section
 
-    def _check_end(
-        self,
-        section: _OpenSection,
-        base_offset: int,
-        last_offset: int,
-        record_count: int,
-        holes: BitMap64 | None,
-    ) -> BitMap64 | None:
-        """Whether the caller's numbers agree with the batches; returns the holes to write."""
-        if not 0 <= base_offset <= last_offset <= MAX_INT64:
-            raise InvalidInputError(f"a section cannot run from offset {base_offset} to {last_offset}")
-        cutter = section.cutter
-        if cutter.get(RECORDS) != record_count:
-            raise InvalidInputError(
-                f"{record_count} records, but the batch headers count {cutter.get(RECORDS)}"
-            )
-        first, last = cutter.get(FIRST_OFFSET), cutter.get(LAST_OFFSET)
-        if cutter.get(BATCHES) and not base_offset <= first <= last <= last_offset:
-            raise InvalidInputError(
-                f"batches hold offsets {first} to {last}, the section only {base_offset} to {last_offset}"
-            )
-        span = last_offset - base_offset + 1
-        if record_count > span:
-            raise InvalidInputError(f"{record_count} records do not fit {span} offsets")
-        if self._kind is SegmentKind.INGESTION:
-            if holes is not None:
-                raise InvalidInputError("an ingestion file has no holes")
-            return None
-        return self._check_holes(BitMap64() if holes is None else holes, span, record_count)
-
-    @staticmethod
-    def _check_holes(holes: BitMap64, span: int, record_count: int) -> BitMap64:
-        if len(holes) != span - record_count:
-            raise InvalidInputError(
-                f"{record_count} records and {len(holes)} holes do not make {span} offsets"
-            )
-        if holes and holes.max() >= span:
-            raise InvalidInputError(
-                f"hole {holes.max()} lies beyond the section's {span} offsets",
-                remedy="give holes relative to the base offset",
-            )
-        return holes
-
-    def _put(self, data: Piece) -> None:
-        try:
-            self._sink(data)
-        except BaseException:
-            self._state = "failed"
-            raise
-        self._position += len(data)
-
-    def _put_block(self, kind: BlockType, payload: Sequence[Piece], flags: int = 0) -> None:
-        length = sum(map(len, payload))
-        if length > MAX_PAYLOAD:
-            self._state = "failed"
-            raise InvalidInputError(
-                f"a {kind.name} payload of {length} bytes is above the limit of {MAX_PAYLOAD}"
-            )
-        header = BlockHeader(kind, flags, 0, length, 0)
-        checksum = block_seed(self._seed, self._position, header)
-        for piece in payload:
-            checksum = extend(checksum, piece)
-        self._put(BLOCK_HEADER.pack(kind, flags, 0, length, checksum))
-        for piece in payload:
-            self._put(piece)
-
-    def _put_located(self, kind: BlockType, payload: Sequence[Piece], flags: int = 0) -> tuple[int, int]:
-        """Write a block; returns its position and length."""
-        position = self._position
-        self._put_block(kind, payload, flags)
-        return position, self._position - position
-
-    def _put_index(self, section: _OpenSection, data_length: int) -> tuple[int, int]:
+    def _put_index(self, section: OpenSection, data_length: int) -> tuple[int, int]:
         if data_length == 0:
             return 0, 0
-        return self._put_located(
-            BlockType.SECTION_INDEX, [INDEX_HEADER.pack(data_length), bytes(section.index)], OPTIONAL
-        )
+        header = INDEX_HEADER.pack(data_length)
+        return self._blocks.put_block(BlockType.SECTION_INDEX, [header, bytes(section.index)], OPTIONAL)
 
-    def _put_pending(self, section: _OpenSection) -> None:
+    def _put_pending(self, section: OpenSection) -> None:
         cutter = section.cutter
-        self._put_data(
-            section, cutter.get(PENDING_BYTES), cutter.get(PENDING_BASE), cutter.get(PENDING_TIMESTAMP)
-        )
+        self._put_data(section, cutter.get(PENDING_BASE), cutter.get(PENDING_TIMESTAMP))
         cutter.block_done()
 
-    def _put_data(self, section: _OpenSection, size: int, base_offset: int, max_timestamp: int) -> None:
-        relative = self._position - section.data_position
+    def _put_data(self, section: OpenSection, base_offset: int, max_timestamp: int) -> None:
+        relative = self.position - section.data_position
         section.index += INDEX_ENTRY.pack(base_offset, max_timestamp, relative)
         pieces, section.pending = section.pending, []
-        self._put_block(BlockType.DATA, pieces)
-        assert self._position - section.data_position == relative + BLOCK_HEADER.size + size
+        self._blocks.put_block(BlockType.DATA, pieces)

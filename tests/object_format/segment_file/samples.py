@@ -83,9 +83,7 @@ class Section:
             count = batch.records + batch.missing
             body = bytes([number % 251]) * batch.size
             found.append(
-                make_batch(
-                    offset, batch.records, body=body, timestamp=batch.timestamp, offset_count=count
-                )
+                make_batch(offset, batch.records, body=body, timestamp=batch.timestamp, offset_count=count)
             )
             offset += count
         return found
@@ -212,7 +210,9 @@ class ReadFile:
     sections: list[ReadSection]
 
 
-def read_file(data: bytes, *, step: int | None = None, size: int | None = None, read_size: int = 256) -> ReadFile:
+def read_file(
+    data: bytes, *, step: int | None = None, size: int | None = None, read_size: int = 256
+) -> ReadFile:
     """Read everything forward."""
     reader = ForwardReader(BytesSource(data, step), name="a.seg", size=size, read_size=read_size)
     found: list[ReadSection] = []
@@ -232,12 +232,17 @@ BATCHES = st.builds(
     timestamp=TIMESTAMPS,
 )
 DENSE_BATCHES = st.builds(
-    Batch, records=st.integers(1, 50), size=st.one_of(st.integers(0, 120), st.integers(0, 1000)), timestamp=TIMESTAMPS
+    Batch,
+    records=st.integers(1, 50),
+    size=st.one_of(st.integers(0, 120), st.integers(0, 1000)),
+    timestamp=TIMESTAMPS,
 )
 PARTITIONS = st.integers(0, 2**31 - 1)
 
 
-def _sections(batches: st.SearchStrategy[Batch], base_offsets: st.SearchStrategy[int]) -> st.SearchStrategy[Section]:
+def _sections(
+    batches: st.SearchStrategy[Batch], base_offsets: st.SearchStrategy[int]
+) -> st.SearchStrategy[Section]:
     return st.builds(
         Section,
         topic_id=st.uuids(),

@@ -1,0 +1,307 @@
+"""The payloads of fixed shape, as values.
+
+`pack` and `unpack` mirror each other. `unpack` takes a payload of the right length whose checksum has been
+verified, and raises ValueError when a field has a value that no writer writes; readers add file, section and
+position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+
+from object_format.segment_file.layout import (
+    BLOCK_HEADER,
+    DIRECTORY_ENTRY,
+    END_MAGIC,
+    FILE_HEADER,
+    SECTION_FOOTER,
+    SECTION_HEADER,
+    TRAILER,
+    TRAILER_LENGTH,
+    UNIQUE_KEYS,
+    VERSION,
+    SegmentKind,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+def _require_zero(name: str, value: int) -> None:
+    if value != 0:
+        raise ValueError(f"{name} has bits set that mean nothing in version {VERSION}: {value:#x}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileHeader:
+    """The FILE_HEADER payload: which file this is, and who wrote it when (milliseconds since the epoch)."""
+
+    kind: SegmentKind
+    file_id: UUID
+    writer_id: UUID
+    created_ms: int
+
+    def pack(self) -> bytes:
+        """The payload."""
+        return FILE_HEADER.pack(
+            VERSION, self.kind, 0, 0, self.created_ms, self.file_id.bytes, self.writer_id.bytes
+        )
+
+    @classmethod
+    def unpack(cls, payload: Buffer) -> Self:
+        """The mirror of `pack`; the version has been checked."""
+        _, kind, reserved, reserved_too, created_ms, file_id, writer_id = FILE_HEADER.unpack(payload)
+        _require_zero("FILE_HEADER", reserved | reserved_too)
+        return cls(
+            kind=SegmentKind(kind),
+            file_id=UUID(bytes=file_id),
+            writer_id=UUID(bytes=writer_id),
+            created_ms=created_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionHeader:
+    """The SECTION_HEADER payload, and the byte of the file where the section begins."""
+
+    topic_id: UUID
+    partition: int
+    position: int
+
+    @property
+    def key(self) -> tuple[UUID, int]:
+        """What sections are sorted by."""
+        return self.topic_id, self.partition
+
+    def pack(self) -> bytes:
+        """The payload."""
+        return SECTION_HEADER.pack(self.topic_id.bytes, self.partition, 0)
+
+    @classmethod
+    def unpack(cls, payload: Buffer, position: int) -> Self:
+        """The mirror of `pack`."""
+        topic_id, partition, flags = SECTION_HEADER.unpack(payload)
+        _require_zero("SECTION_HEADER", flags)
+        if partition < 0:
+            raise ValueError(f"partition {partition} is negative")
+        return cls(topic_id=UUID(bytes=topic_id), partition=partition, position=position)
+
+
+def _check_offsets(base_offset: int, last_offset: int, record_count: int, *, has_data: bool) -> None:
+    """What holds between the numbers of every section."""
+    if not 0 <= base_offset <= last_offset:
+        raise ValueError(f"offsets run from {base_offset} to {last_offset}")
+    if not 0 <= record_count <= last_offset - base_offset + 1:
+        raise ValueError(f"{record_count} records at offsets {base_offset} to {last_offset}")
+    if record_count > 0 and not has_data:
+        raise ValueError(f"{record_count} records in a section without DATA")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionFooter:
+    """The SECTION_FOOTER payload.
+
+    Offsets are relative to the section in an ingestion file and absolute in a compacted one. `data_length`
+    counts the bytes of the section's DATA blocks with their headers. Timestamps are milliseconds, both -1
+    when there is no record.
+    """
+
+    base_offset: int
+    last_offset: int
+    record_count: int
+    batch_count: int
+    data_length: int
+    min_timestamp: int
+    max_timestamp: int
+    unique_keys: bool
+
+    def pack(self) -> bytes:
+        """The payload."""
+        flags = UNIQUE_KEYS if self.unique_keys else 0
+        return SECTION_FOOTER.pack(*astuple(self)[:7], flags, 0)
+
+    @classmethod
+    def unpack(cls, payload: Buffer) -> Self:
+        """The mirror of `pack`."""
+        base, last, records, batches, data_length, oldest, newest, flags, reserved = SECTION_FOOTER.unpack(
+            payload
+        )
+        _require_zero("SECTION_FOOTER", flags & ~UNIQUE_KEYS | reserved)
+        _check_offsets(base, last, records, has_data=data_length > 0)
+        if batches < 0 or (batches > 0) != (data_length > 0):
+            raise ValueError(f"{batches} batches in {data_length} bytes of DATA")
+        return cls(
+            base_offset=base,
+            last_offset=last,
+            record_count=records,
+            batch_count=batches,
+            data_length=data_length,
+            min_timestamp=oldest,
+            max_timestamp=newest,
+            unique_keys=flags == UNIQUE_KEYS,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionEntry:
+    """One section as the DIRECTORY has it: where its parts lie in the file, and its footer's numbers.
+
+    Positions count from byte 0 of the file; lengths are of whole blocks. A part that is not there has
+    position 0 and length 0. [data_position, data_position + data_length) is whole DATA blocks, nothing else.
+    """
+
+    topic_id: UUID
+    partition: int
+    position: int
+    length: int
+    data_position: int
+    data_length: int
+    index_position: int
+    index_length: int
+    holes_position: int
+    holes_length: int
+    base_offset: int
+    last_offset: int
+    record_count: int
+    min_timestamp: int
+    max_timestamp: int
+    unique_keys: bool
+
+    @property
+    def key(self) -> tuple[UUID, int]:
+        """What sections are sorted by."""
+        return self.topic_id, self.partition
+
+    @classmethod
+    def of(
+        cls,
+        header: SectionHeader,
+        footer: SectionFooter,
+        *,
+        end: int,
+        data_position: int,
+        index: tuple[int, int],
+        holes: tuple[int, int],
+    ) -> Self:
+        """The entry of a section that ends at byte `end`; `index` and `holes` are (position, length)."""
+        return cls(
+            topic_id=header.topic_id,
+            partition=header.partition,
+            position=header.position,
+            length=end - header.position,
+            data_position=data_position if footer.data_length else 0,
+            data_length=footer.data_length,
+            index_position=index[0],
+            index_length=index[1],
+            holes_position=holes[0],
+            holes_length=holes[1],
+            base_offset=footer.base_offset,
+            last_offset=footer.last_offset,
+            record_count=footer.record_count,
+            min_timestamp=footer.min_timestamp,
+            max_timestamp=footer.max_timestamp,
+            unique_keys=footer.unique_keys,
+        )
+
+    def pack(self) -> bytes:
+        """The 128 bytes of this entry in the DIRECTORY."""
+        return DIRECTORY_ENTRY.pack(
+            self.topic_id.bytes,
+            self.partition,
+            UNIQUE_KEYS if self.unique_keys else 0,
+            self.position,
+            self.length,
+            self.data_position,
+            self.data_length,
+            self.index_position,
+            self.index_length,
+            self.holes_position,
+            self.holes_length,
+            self.base_offset,
+            self.last_offset,
+            self.record_count,
+            self.min_timestamp,
+            self.max_timestamp,
+        )
+
+    @classmethod
+    def unpack(cls, data: Buffer) -> Self:
+        """The mirror of `pack`; also checks that the section's parts lie inside it."""
+        topic_id, partition, flags, *numbers = DIRECTORY_ENTRY.unpack(data)
+        _require_zero("DIRECTORY entry", flags & ~UNIQUE_KEYS)
+        position, length, *parts = numbers[:8]
+        base, last, records, oldest, newest = numbers[8:]
+        if partition < 0:
+            raise ValueError(f"partition {partition} is negative")
+        _check_offsets(base, last, records, has_data=parts[1] > 0)
+        for part, part_length in zip(parts[::2], parts[1::2], strict=True):
+            inside = position < part and part + part_length <= position + length
+            if not (inside if part_length else part == 0):
+                raise ValueError(
+                    f"bytes {part}+{part_length} do not lie in their section {position}+{length}"
+                )
+        return cls(
+            topic_id=UUID(bytes=topic_id),
+            partition=partition,
+            position=position,
+            length=length,
+            data_position=parts[0],
+            data_length=parts[1],
+            index_position=parts[2],
+            index_length=parts[3],
+            holes_position=parts[4],
+            holes_length=parts[5],
+            base_offset=base,
+            last_offset=last,
+            record_count=records,
+            min_timestamp=oldest,
+            max_timestamp=newest,
+            unique_keys=flags == UNIQUE_KEYS,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trailer:
+    """The TRAILER payload; `directory_length` is that of the whole block."""
+
+    file_id: UUID
+    directory_position: int
+    directory_length: int
+    section_count: int
+    size: int
+
+    def pack(self) -> bytes:
+        """The payload."""
+        return TRAILER.pack(
+            self.file_id.bytes,
+            self.directory_position,
+            self.directory_length,
+            self.section_count,
+            self.size,
+            END_MAGIC,
+        )
+
+    @classmethod
+    def unpack(cls, payload: Buffer) -> Self:
+        """The mirror of `pack`; also checks that the numbers describe one file."""
+        file_id, position, length, count, size, magic = TRAILER.unpack(payload)
+        if magic != END_MAGIC:
+            raise ValueError("the file does not end like a segment file")
+        if length != BLOCK_HEADER.size + count * DIRECTORY_ENTRY.size:
+            raise ValueError(f"a directory of {length} bytes cannot hold {count} sections")
+        if position + length + TRAILER_LENGTH != size:
+            raise ValueError(f"a directory at {position}+{length} does not end a file of {size} bytes")
+        return cls(
+            file_id=UUID(bytes=file_id),
+            directory_position=position,
+            directory_length=length,
+            section_count=count,
+            size=size,
+        )
+
+
+def file_id_of(file_header: Buffer) -> UUID:
+    """The file id in a FILE_HEADER payload that has not been verified: its own checksum starts from it."""
+    return UUID(bytes=FILE_HEADER.unpack(file_header)[5])
