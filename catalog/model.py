@@ -80,7 +80,8 @@ class Extent:
     that the commit refused stays in the bytes and belongs to nobody. `offset_shift` is 0 in a compacted file.
     An extent may be empty of records (length 0): a stretch of the log whose records are all gone.
     [index_position, index_position + index_length) holds the section's sparse index block; length 0 when
-    there is none.
+    there is none. `claimed_by` is the open job that has taken the extent; only the planner's queries fill it
+    in.
     """
 
     topic_id: UUID
@@ -101,6 +102,7 @@ class Extent:
     leader_epoch: int
     unique_keys: bool
     committed_ms: int
+    claimed_by: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +155,11 @@ class FileCommit:
 
 
 class RunRefusal(StrEnum):
-    """Why a run was not appended; the agent answers with Kafka's error of the same meaning."""
+    """Why a run was not appended; the agent answers with Kafka's error of the same meaning.
+
+    UNKNOWN_PRODUCER_ID is there for the protocol's sake: like Kafka today, a commit takes any first sequence
+    number from a producer that it does not know, and never refuses for this reason.
+    """
 
     UNKNOWN_TOPIC_OR_PARTITION = "unknown_topic_or_partition"
     OUT_OF_ORDER_SEQUENCE = "out_of_order_sequence"
@@ -224,13 +230,13 @@ class JobSpec:
     """A unit of compaction work with everything frozen that its outcome depends on.
 
     `now_ms` is the time against which delete horizons are judged and set; `hash_seed` (16 bytes) keys the
-    fingerprints; `reason` is for people.
+    fingerprints and stays out of logs; `reason` is for people.
     """
 
     job_id: UUID
     created_ms: int
     now_ms: int
-    hash_seed: bytes
+    hash_seed: bytes = field(repr=False)
     table_bytes: int
     reason: str
     inputs: tuple[JobInput, ...]

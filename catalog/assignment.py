@@ -1,0 +1,129 @@
+"""Decides a commit: which runs of a section are appended, at which offsets, and which extents that makes.
+
+Pure functions over what the transaction has read under its locks; the transaction writes what they say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from catalog.errors import InvalidCommitError
+from catalog.model import RunRefusal, RunResult
+from catalog.sequences import append_batch, check_sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from catalog.model import BatchRun, FileCommit, SectionCommit
+    from catalog.sequences import ProducerState
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedExtent:
+    """A stretch of offsets that a section got: neighbouring accepted runs in one."""
+
+    base_offset: int
+    last_offset: int
+    record_count: int
+    min_timestamp: int
+    max_timestamp: int
+    offset_shift: int
+
+
+@dataclass(frozen=True, slots=True)
+class SectionAssignment:
+    """What becomes of a section: an answer per run, the new end of the log, the producers that moved on."""
+
+    runs: tuple[RunResult, ...]
+    log_end_offset: int
+    producers: Mapping[int, ProducerState]
+
+
+def check_commit(commit: FileCommit) -> None:
+    """Raise InvalidCommitError when a file names a partition twice or its runs do not follow each other."""
+    seen = set()
+    for section in commit.sections:
+        place = f"file {commit.file_id}, topic {section.topic_id}, partition {section.partition}"
+        if (section.topic_id, section.partition) in seen:
+            raise InvalidCommitError(f"{place}: the partition has two sections")
+        seen.add((section.topic_id, section.partition))
+        _check_runs(section.runs, place)
+
+
+def _check_runs(runs: Sequence[BatchRun], place: str) -> None:
+    if not runs:
+        raise InvalidCommitError(f"{place}: the section is empty")
+    expected = 0
+    for run in runs:
+        if run.first_offset != expected or run.offset_count < 1:
+            raise InvalidCommitError(
+                f"{place}: a run begins at {run.first_offset} with {run.offset_count} offsets, "
+                f"the one before ends at {expected}"
+            )
+        if not 0 <= run.record_count <= run.offset_count:
+            raise InvalidCommitError(
+                f"{place}: a run has {run.record_count} records at {run.offset_count} offsets"
+            )
+        expected += run.offset_count
+
+
+def assign_section(
+    runs: Sequence[BatchRun], log_end_offset: int, producers: Mapping[int, ProducerState]
+) -> SectionAssignment:
+    """Give offsets from `log_end_offset` on to the runs, in order; `producers` is the partition's, by id."""
+    end = log_end_offset
+    moved: dict[int, ProducerState] = {}
+    results = []
+    for run in runs:
+        stamp = run.producer
+        if stamp is not None:
+            state = moved.get(stamp.producer_id) or producers.get(stamp.producer_id)
+            verdict = check_sequence(state, stamp, run.offset_count)
+            if verdict is not None:
+                results.append(verdict)
+                continue
+            moved[stamp.producer_id] = append_batch(state, stamp, run.offset_count, end)
+        results.append(RunResult(base_offset=end))
+        end += run.offset_count
+    return SectionAssignment(tuple(results), end, moved)
+
+
+def refuse_section(runs: Sequence[BatchRun]) -> tuple[RunResult, ...]:
+    """The answers when topic or partition is gone."""
+    gone = RunResult(refusal=RunRefusal.UNKNOWN_TOPIC_OR_PARTITION, detail="the topic was deleted")
+    return (gone,) * len(runs)
+
+
+def extents_of_section(section: SectionCommit, results: Sequence[RunResult]) -> list[AssignedExtent]:
+    """The extents that the accepted runs of a section make, coalesced where both sides are neighbours."""
+    extents: list[AssignedExtent] = []
+    for run, result in zip(section.runs, results, strict=True):
+        if result.refusal is not None or result.duplicate:
+            continue
+        shift = result.base_offset - run.first_offset
+        last_offset = result.base_offset + run.offset_count - 1
+        if extents and extents[-1].offset_shift == shift:
+            before = extents.pop()
+            extents.append(
+                AssignedExtent(
+                    before.base_offset,
+                    last_offset,
+                    before.record_count + run.record_count,
+                    min(before.min_timestamp, run.min_timestamp),
+                    max(before.max_timestamp, run.max_timestamp),
+                    shift,
+                )
+            )
+        else:
+            extents.append(
+                AssignedExtent(
+                    result.base_offset,
+                    last_offset,
+                    run.record_count,
+                    run.min_timestamp,
+                    run.max_timestamp,
+                    shift,
+                )
+            )
+    return extents

@@ -1,0 +1,248 @@
+"""Transactions on PostgreSQL: a bounded pool, timeouts, retries, and errors of our own kinds.
+
+A unit of work is a function of a `Transaction`. It may run several times, so it must leave nothing behind but
+what it does through the transaction. After a serialization failure or a deadlock nothing has happened and the
+work is simply done again. After a lost connection the commit may or may not have happened: only work that is
+marked idempotent is repeated then.
+
+Statements of one transaction go out in pipeline mode: what does not wait for an answer shares a round trip,
+BEGIN and COMMIT included.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import ConnectionPool, PoolTimeout
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
+from typing_extensions import override
+
+from bedrock.errors import FatalError
+from catalog import arrays
+from catalog.errors import CatalogAddressError, CatalogUnavailableError
+from catalog.operation_counts import OperationCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.sql_files import Query
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Connection = psycopg.Connection[Row]
+
+SCHEMA = "siltstone"
+_ATTEMPTS = 8
+_FIRST_WAIT_SECONDS = 0.01
+_LONGEST_WAIT_SECONDS = 2.0
+_NEVER_HAPPENED = (pg.SerializationFailure, pg.DeadlockDetected)
+_NOT_REPEATED = (pg.QueryCanceled, pg.LockNotAvailable, PoolTimeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseLimits:
+    """Bounds on what a process asks of the catalog, in connections and seconds."""
+
+    max_connections: int = 8
+    connect_seconds: int = 10
+    statement_seconds: int = 30
+    lock_seconds: int = 20
+    idle_in_transaction_seconds: int = 60
+
+
+def connection_string(url: str, limits: DatabaseLimits) -> str:
+    """`url` with Siltstone's timeouts and search path; CatalogAddressError without a word of its password."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error:
+        raise CatalogAddressError(
+            "the catalog's connection string cannot be understood",
+            remedy="give it as postgresql://user@host:port/database",
+        ) from None
+    options = (
+        f"-c search_path={SCHEMA} -c timezone=UTC -c client_min_messages=warning"
+        f" -c statement_timeout={limits.statement_seconds}s -c lock_timeout={limits.lock_seconds}s"
+        f" -c idle_in_transaction_session_timeout={limits.idle_in_transaction_seconds}s"
+    )
+    defaults: dict[str, str | int | None] = {
+        "connect_timeout": limits.connect_seconds,
+        "application_name": "siltstone",
+        "keepalives_idle": 30,
+        "tcp_user_timeout": limits.statement_seconds * 1000,
+    }
+    given_options = given.pop("options", None)
+    merged = {**defaults, **given, "options": f"{options} {given_options or ''}".strip()}
+    return make_conninfo("", **merged)
+
+
+def describe_address(url: str) -> str:
+    """Host, port and database of a connection string, for people; never its password."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error:
+        return "an address that cannot be understood"
+    return f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
+
+
+class Transaction:
+    """What a unit of work may do; handed to it by `Database.transact`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.statements = 0
+
+    def send(self, query: Query, params: Mapping[str, object] | None = None) -> psycopg.Cursor[Row]:
+        """Send a statement without waiting for its answer; `fetchall` on what is returned waits."""
+        self.statements += 1
+        cursor = self._connection.cursor(binary=True)
+        cursor.execute(query.sql, params)
+        return cursor
+
+    def rows(self, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
+        """Send a statement and wait for its rows."""
+        return self.send(query, params).fetchall()
+
+    def count(self, query: Query, params: Mapping[str, object] | None = None) -> int:
+        """Send a statement, wait for it, and say how many rows it touched."""
+        cursor = self.send(query, params)
+        self._flush()
+        return cursor.rowcount
+
+    def _flush(self) -> None:
+        with self._connection.pipeline() as pipeline:
+            pipeline.sync()
+
+
+class Database:
+    """A pool of connections to one catalog; safe to use from many threads."""
+
+    def __init__(self, url: str, clock: Clock, ids: Ids, limits: DatabaseLimits | None = None) -> None:
+        self._limits = limits or DatabaseLimits()
+        self._clock = clock
+        self._ids = ids
+        self.conninfo = connection_string(url, self._limits)
+        self.address = describe_address(url)
+        self.counts = OperationCounts()
+        self._pool: ConnectionPool[Connection] = ConnectionPool(
+            self.conninfo,
+            kwargs={"autocommit": True},
+            min_size=1,
+            max_size=self._limits.max_connections,
+            timeout=self._limits.connect_seconds,
+            max_waiting=1000,
+            num_workers=1,
+            configure=arrays.register,
+            open=True,
+        )
+
+    @override
+    def __repr__(self) -> str:
+        return f"Database({self.address!r})"
+
+    def close(self) -> None:
+        """Close every connection; waits for none of them to come back."""
+        self._pool.close()
+
+    def transact(self, operation: str, work: Callable[[Transaction], T], *, idempotent: bool = True) -> T:
+        """Do `work` in one transaction and return what it returns; counts it under `operation`."""
+
+        def attempt(connection: Connection, tally: _Tally) -> T:
+            transaction = Transaction(connection)
+            try:
+                with connection.pipeline(), connection.transaction():
+                    return work(transaction)
+            finally:
+                tally.statements += transaction.statements
+
+        return self._repeat(operation, attempt, idempotent=idempotent)
+
+    def read(self, operation: str, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
+        """The rows of one statement, in one round trip."""
+
+        def attempt(connection: Connection, tally: _Tally) -> list[Row]:
+            tally.statements += 1
+            return connection.cursor(binary=True).execute(query.sql, params).fetchall()
+
+        return self._repeat(operation, attempt, idempotent=True)
+
+    def _repeat(self, operation: str, attempt: Callable[[Connection, _Tally], T], *, idempotent: bool) -> T:
+        def worth_repeating(error: BaseException) -> bool:
+            if isinstance(error, _NEVER_HAPPENED):
+                return True
+            return (
+                idempotent
+                and isinstance(error, psycopg.OperationalError)
+                and not isinstance(error, _NOT_REPEATED)
+            )
+
+        with self._counted(operation) as tally, self._own_errors(operation):
+            for again in Retrying(
+                stop=stop_after_attempt(_ATTEMPTS),
+                wait=self._wait,
+                sleep=self._clock.sleep,
+                retry=retry_if_exception(worth_repeating),
+                reraise=True,
+            ):
+                with again:
+                    number = again.retry_state.attempt_number
+                    tally.retries = number - 1
+                    if number > 1:
+                        self._pool.check()
+                    with self._pool.connection() as connection:
+                        return attempt(connection, tally)
+        raise AssertionError  # reraise leaves no other way out
+
+    def _wait(self, state: RetryCallState) -> float:
+        """Full jitter (Brooker, "Exponential backoff and jitter")."""
+        ceiling = min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2.0**state.attempt_number)
+        return self._ids.random() * ceiling
+
+    @contextmanager
+    def _counted(self, operation: str) -> Iterator[_Tally]:
+        tally = _Tally()
+        started = self._clock.monotonic()
+        failed = True
+        try:
+            yield tally
+            failed = False
+        finally:
+            self.counts.add(
+                operation,
+                retries=tally.retries,
+                failed=failed,
+                statements=tally.statements,
+                seconds=self._clock.monotonic() - started,
+            )
+
+    @contextmanager
+    def _own_errors(self, operation: str) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            raise CatalogUnavailableError(
+                f"the catalog at {self.address} did not answer {operation}: {_first_line(error)}",
+                remedy="check that PostgreSQL runs there and is not overloaded",
+                retry_after_seconds=1.0,
+            ) from error
+        except psycopg.Error as error:
+            raise FatalError(
+                f"the catalog at {self.address} refused {operation}: {error.sqlstate} {_first_line(error)}",
+                remedy="this is a defect of Siltstone, or the database was changed by other hands",
+            ) from error
+
+
+@dataclass(slots=True)
+class _Tally:
+    retries: int = 0
+    statements: int = 0
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,233 @@
+"""The log: commits of ingestion files, and the extents that a reader needs.
+
+A commit is one transaction of two round trips, whatever the number of partitions. The first takes every lock
+and reads what the decision needs, in this order: the file, the session, the partitions in (topic id,
+partition) order, the producers. Then `catalog.assignment` decides. The second writes, and commits. A retry of
+a file that was committed before gets the answer of that time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from catalog import arrays
+from catalog.assignment import assign_section, check_commit, extents_of_section, refuse_section
+from catalog.commit_answers import read_answers, with_extents, write_answers
+from catalog.commit_columns import (
+    ExtentColumns,
+    LockedPartition,
+    PartitionColumns,
+    ProducerColumns,
+    known_producers,
+)
+from catalog.errors import CommitForgottenError
+from catalog.model import FileKind, PartitionId, SectionResult
+from catalog.notifications import CHANNEL, encode_partitions
+from catalog.rows import extent_of
+from catalog.sessions import fenced
+from catalog.sql_files import load_queries
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from bedrock.clock import Clock
+    from catalog.database import Database, Row, Transaction
+    from catalog.model import Extent, FileCommit
+    from catalog.sequences import ProducerState
+
+_COMMIT = load_queries("commit")
+_SQL = load_queries("log")
+ANSWERS_KEPT_MS: Final = 60 * 60 * 1000
+_TIMESTAMP_PAGE: Final = 1000
+
+
+class Log:
+    """Commits and extents; part of `Catalog`, and as safe to use from many threads."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def commit(self, commit: FileCommit) -> tuple[SectionResult, ...]:
+        """Make an uploaded file part of the log; the answers stand in the order of its sections.
+
+        May be repeated until it answers: a file is committed once. SessionFencedError when the session may
+        not commit, CommitForgottenError when the first answer was given too long ago to be known still.
+        """
+        check_commit(commit)
+        now_ms = self._clock.now_ms()
+
+        def work(transaction: Transaction) -> tuple[list[SectionResult], int]:
+            return _Commit(transaction, commit, now_ms).run()
+
+        answers, committed_ms = self._database.transact("log.commit", work)
+        return with_extents(answers, commit, committed_ms)
+
+    def extents(
+        self, topic_id: UUID, partition: int, offset: int, *, max_extents: int = 100, max_bytes: int = 2**30
+    ) -> list[Extent]:
+        """The extent that covers `offset`, and those after it in order.
+
+        At most `max_extents`, and at most `max_bytes` of data unless the first alone has more. Empty at the
+        log's end, and when there is no such partition. Costs as much as it answers.
+        """
+        params = {
+            "topic_id": topic_id,
+            "partition": partition,
+            "offset": offset,
+            "max_extents": max_extents,
+            "max_bytes": max_bytes,
+        }
+        return [extent_of(row) for row in self._database.read("log.extents", _SQL["extents_from"], params)]
+
+    def first_extent_at_or_after_timestamp(
+        self, topic_id: UUID, partition: int, timestamp: int
+    ) -> Extent | None:
+        """The first extent in offset order with a record whose timestamp is at or after `timestamp`.
+
+        A bisection finds the first extent that may have one. It has one unless compaction has removed the
+        record since; then the extents after it are looked through, a page at a time.
+        """
+        params: dict[str, object] = {
+            "topic_id": topic_id,
+            "partition": partition,
+            "timestamp": timestamp,
+            "page": _TIMESTAMP_PAGE,
+        }
+        bounds = self._database.read("log.bisect_timestamp", _SQL["bisect_timestamp"], params)
+        offset: int | None = min(bounds[0]) if bounds else None
+        while offset is not None:
+            params["offset"] = offset
+            rows = self._database.read("log.page_of_timestamp", _SQL["page_of_timestamp"], params)
+            found, offset = rows[0]
+            if found is not None:
+                extents = self.extents(topic_id, partition, found, max_extents=1)
+                return extents[0] if extents else None
+        return None
+
+
+class _Commit:
+    """One try at a commit, inside its transaction."""
+
+    def __init__(self, transaction: Transaction, commit: FileCommit, now_ms: int) -> None:
+        self._transaction = transaction
+        self._commit = commit
+        self._now_ms = now_ms
+        self._moved = PartitionColumns()
+        self._extents = ExtentColumns()
+        self._producers = ProducerColumns()
+
+    def run(self) -> tuple[list[SectionResult], int]:
+        """The answers, and the time of the commit that gave them."""
+        earlier, locked, known = self._lock_and_read()
+        if earlier is not None:
+            return earlier
+        answers = [self._decide(index, locked, known) for index in range(len(self._commit.sections))]
+        self._write(answers)
+        return answers, self._now_ms
+
+    def _lock_and_read(
+        self,
+    ) -> tuple[
+        tuple[list[SectionResult], int] | None,
+        dict[tuple[UUID, int], LockedPartition],
+        dict[tuple[UUID, int], dict[int, ProducerState]],
+    ]:
+        sections = self._commit.sections
+        params = {
+            "file_id": self._commit.file_id,
+            "session_id": self._commit.session_id,
+            "topic_ids": arrays.uuids(section.topic_id for section in sections),
+            "partitions": arrays.integers([section.partition for section in sections]),
+        }
+        named = ProducerColumns.named_in(sections)
+        send = self._transaction.send
+        send(_COMMIT["lock_file"], params)
+        result = send(_COMMIT["find_result"], params)
+        session = send(_COMMIT["lock_session"], params)
+        partitions = send(_COMMIT["lock_partitions"], params)
+        producers = send(_COMMIT["read_producers"], named.params()) if named.topic_ids else None
+        earlier = self._earlier(result.fetchall())
+        if earlier is None:
+            self._check_session(session.fetchall())
+        locked = {(row[0], row[1]): LockedPartition(*row[2:]) for row in partitions.fetchall()}
+        return earlier, locked, known_producers(producers.fetchall() if producers else ())
+
+    def _earlier(self, rows: list[Row]) -> tuple[list[SectionResult], int] | None:
+        if not rows:
+            return None
+        data, committed_ms = rows[0]
+        if data is None:
+            raise CommitForgottenError(
+                f"file {self._commit.file_id} was committed at {committed_ms} ms, "
+                f"longer ago than answers are kept ({ANSWERS_KEPT_MS} ms)",
+                remedy="read the log to see what it holds",
+            )
+        return read_answers(data, self._commit), committed_ms
+
+    def _check_session(self, rows: list[Row]) -> None:
+        state = rows[0][0] if rows else "unknown"
+        if state != "active":
+            raise fenced(self._commit.session_id, state)
+
+    def _decide(
+        self,
+        index: int,
+        locked: dict[tuple[UUID, int], LockedPartition],
+        known: dict[tuple[UUID, int], dict[int, ProducerState]],
+    ) -> SectionResult:
+        section = self._commit.sections[index]
+        key = (section.topic_id, section.partition)
+        partition = locked.get(key)
+        if partition is None:
+            return SectionResult(
+                topic_id=section.topic_id,
+                partition=section.partition,
+                log_start_offset=-1,
+                high_watermark=-1,
+                leader_epoch=-1,
+                runs=refuse_section(section.runs),
+            )
+        assignment = assign_section(section.runs, partition.log_end_offset, known.get(key, {}))
+        extents = extents_of_section(section, assignment.runs)
+        max_timestamp = partition.max_timestamp
+        for extent in extents:
+            max_timestamp = max(max_timestamp, extent.max_timestamp)
+            self._extents.add(section, extent, max_timestamp, partition.leader_epoch)
+        if extents:
+            self._moved.add(section, assignment.log_end_offset, max_timestamp, len(extents))
+        self._producers.add(section, assignment.producers)
+        return SectionResult(
+            topic_id=section.topic_id,
+            partition=section.partition,
+            log_start_offset=partition.log_start_offset,
+            high_watermark=assignment.log_end_offset,
+            leader_epoch=partition.leader_epoch,
+            runs=assignment.runs,
+        )
+
+    def _write(self, answers: list[SectionResult]) -> None:
+        commit, send = self._commit, self._transaction.send
+        file = {
+            "file_id": commit.file_id,
+            "object_name": commit.object_name,
+            "kind": FileKind.INGESTION.value,
+            "size": commit.size,
+            "directory_length": commit.directory_length,
+            "owner_id": commit.session_id,
+            "now_ms": self._now_ms,
+            "extents": len(self._extents),
+            "sections": write_answers(answers),
+            "before_ms": self._now_ms - ANSWERS_KEPT_MS,
+        }
+        send(_COMMIT["insert_file"], file)
+        send(_COMMIT["insert_result"], file)
+        send(_COMMIT["forget_results"], file)
+        if len(self._extents):
+            send(_COMMIT["move_partitions"], {**file, **self._moved.params()})
+            send(_COMMIT["insert_extents"], {**file, **self._extents.params()})
+            moved = zip(self._moved.topic_ids, self._moved.partitions, strict=True)
+            payload = encode_partitions(PartitionId(*each) for each in moved)
+            send(_COMMIT["notify"], {"channel": CHANNEL, "payload": payload})
+        if self._producers.topic_ids:
+            send(_COMMIT["write_producers"], {**file, **self._producers.params()})

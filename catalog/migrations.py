@@ -1,0 +1,86 @@
+"""Brings a database to the present schema, whoever else tries the same at that moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from catalog.database import SCHEMA
+from catalog.errors import CatalogUnavailableError, SchemaVersionError
+from catalog.sql_files import load_migrations, load_schema
+
+if TYPE_CHECKING:
+    from catalog.database import Connection, Database
+
+_ADVISORY_LOCK = 0x51175704E  # any number that nobody else uses in this database
+
+
+def schema_version(connection: Connection) -> int:
+    """The version of the schema in the database; 0 when there is none."""
+    row = connection.execute("SELECT to_regclass('schema_version') IS NOT NULL").fetchone()
+    if row is None or not row[0]:
+        return 0
+    versions = connection.execute("SELECT version FROM schema_version").fetchall()
+    return int(versions[0][0]) if versions else 0
+
+
+def check_schema_version(found: int) -> None:
+    """Raise SchemaVersionError unless `found` is the version that this code speaks."""
+    wanted = len(load_migrations())
+    if found > wanted:
+        raise SchemaVersionError(
+            f"the catalog has schema version {found}, this Siltstone knows only {wanted}",
+            remedy="use the newer Siltstone that has migrated it",
+        )
+    if found == 0:
+        raise SchemaVersionError("the database holds no catalog", remedy="open it with migrate_schema=True")
+    if found < wanted:
+        raise SchemaVersionError(
+            f"the catalog has schema version {found}, this Siltstone needs {wanted}",
+            remedy="open it with migrate_schema=True once all older processes have stopped",
+        )
+
+
+def migrate(database: Database) -> int:
+    """Make or bring up the schema, under a lock that lets one process at a time do so; returns its version.
+
+    An empty database gets `schema.sql`; an older one gets the migrations that it lacks. All or nothing.
+    """
+    migrations = load_migrations()
+    try:
+        with psycopg.connect(database.conninfo, autocommit=True) as connection, connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
+            found = schema_version(connection)
+            if found == 0:
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}".encode())
+                connection.execute(load_schema())
+                connection.execute("INSERT INTO schema_version (version) VALUES (%s)", (len(migrations),))
+            else:
+                for migration in migrations[found:]:
+                    connection.execute(migration.sql)
+                connection.execute(
+                    "UPDATE schema_version SET version = greatest(version, %s)", (len(migrations),)
+                )
+            version = schema_version(connection)
+    except psycopg.OperationalError as error:
+        raise CatalogUnavailableError(
+            f"the catalog at {database.address} cannot be reached or migrated: {str(error).strip()}",
+            remedy="check that PostgreSQL runs there and that the user may create a schema",
+        ) from error
+    check_schema_version(version)
+    return version
+
+
+def check_schema(database: Database) -> int:
+    """The schema's version, which is the one that this code speaks; otherwise SchemaVersionError."""
+    try:
+        with psycopg.connect(database.conninfo, autocommit=True) as connection:
+            version = schema_version(connection)
+    except psycopg.OperationalError as error:
+        raise CatalogUnavailableError(
+            f"the catalog at {database.address} cannot be reached: {str(error).strip()}",
+            remedy="check that PostgreSQL runs there",
+        ) from error
+    check_schema_version(version)
+    return version

@@ -1,0 +1,86 @@
+"""The door to the catalog: opens it, makes its schema, and gives its parts under one name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from catalog.database import Database, DatabaseLimits
+from catalog.embedded import EmbeddedPostgres
+from catalog.garbage import Garbage
+from catalog.log import Log
+from catalog.migrations import check_schema, migrate
+from catalog.notifications import CommitWatcher
+from catalog.sessions import Sessions
+from catalog.topics import Topics
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.operation_counts import OperationCount
+
+__all__ = ["Catalog", "DatabaseLimits", "EmbeddedPostgres", "open_catalog"]
+
+
+class Catalog:
+    """What bytes of which objects hold which offsets; a context manager.
+
+    Every call blocks, is one transaction or one query, has timeouts, and may come from any thread. Errors are
+    those of `catalog.errors`.
+    """
+
+    def __init__(self, database: Database, clock: Clock, ids: Ids) -> None:
+        self._database = database
+        self.garbage = Garbage(database, clock)
+        self.topics = Topics(database, clock, ids, self.garbage)
+        self.sessions = Sessions(database, clock)
+        self.log = Log(database, clock)
+
+    @override
+    def __repr__(self) -> str:
+        return f"Catalog({self._database.address!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def watcher(self) -> CommitWatcher:
+        """A new watcher of commits, with a connection of its own; close it."""
+        return CommitWatcher(self._database)
+
+    def operation_counts(self) -> dict[str, OperationCount]:
+        """How often each operation ran, how long it took, how often it was repeated or failed."""
+        return self._database.counts.snapshot()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._database.close()
+
+
+def open_catalog(
+    url: str, clock: Clock, ids: Ids, *, migrate_schema: bool = True, limits: DatabaseLimits | None = None
+) -> Catalog:
+    """The catalog in the database at `url` (`postgresql://…`).
+
+    An empty database gets the schema and an older one is brought up to date, unless `migrate_schema` is
+    False: then SchemaVersionError says what is amiss, as it does for a schema newer than this code.
+    CatalogUnavailableError when nobody answers, CatalogAddressError for an address that makes no sense.
+    """
+    database = Database(url, clock, ids, limits)
+    try:
+        if migrate_schema:
+            migrate(database)
+        else:
+            check_schema(database)
+    except BaseException:
+        database.close()
+        raise
+    return Catalog(database, clock, ids)

@@ -1,0 +1,116 @@
+"""Sessions: who may commit files that lie below its prefix, and who may no longer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from catalog.errors import SessionFencedError
+from catalog.sql_files import load_queries
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from bedrock.clock import Clock
+    from catalog.database import Database, Row, Transaction
+
+_SQL = load_queries("sessions")
+
+
+class SessionState(StrEnum):
+    """active → ended | fenced; only an active session commits."""
+
+    ACTIVE = "active"
+    ENDED = "ended"
+    FENCED = "fenced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """An agent's stay, from its start to its end."""
+
+    session_id: UUID
+    description: str
+    state: SessionState
+    started_ms: int
+    heartbeat_ms: int
+
+
+class Sessions:
+    """The sessions of a catalog; part of `Catalog`, and as safe to use from many threads.
+
+    Heartbeats carry the clock of the process that sends them: whoever fences silent sessions must allow for
+    the difference between two machines' clocks.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def register(self, session_id: UUID, description: str) -> None:
+        """Make a session known, so that it may commit."""
+        params = {"session_id": session_id, "description": description, "now_ms": self._clock.now_ms()}
+        self._database.transact(
+            "sessions.register", lambda transaction: transaction.send(_SQL["register_session"], params)
+        )
+
+    def heartbeat(self, session_id: UUID) -> None:
+        """Say that a session lives; SessionFencedError when it may no longer commit."""
+        params = {"session_id": session_id, "now_ms": self._clock.now_ms()}
+
+        def work(transaction: Transaction) -> int:
+            return transaction.count(_SQL["heartbeat_session"], params)
+
+        if not self._database.transact("sessions.heartbeat", work):
+            raise fenced(session_id)
+
+    def end(self, session_id: UUID) -> None:
+        """Say that a session will commit nothing any more."""
+        self._database.transact(
+            "sessions.end",
+            lambda transaction: transaction.send(_SQL["end_session"], {"session_id": session_id}),
+        )
+
+    def fence(self, session_id: UUID) -> None:
+        """Make sure that a session cannot commit any more; what it committed stays."""
+        self._database.transact(
+            "sessions.fence",
+            lambda transaction: transaction.send(_SQL["fence_session"], {"session_id": session_id}),
+        )
+
+    def fence_silent(self, older_than_ms: int) -> list[UUID]:
+        """Fence the sessions whose last heartbeat is older than that many milliseconds; returns them."""
+        before_ms = self._clock.now_ms() - older_than_ms
+
+        def work(transaction: Transaction) -> list[Row]:
+            return transaction.rows(_SQL["fence_silent_sessions"], {"before_ms": before_ms})
+
+        return [row[0] for row in self._database.transact("sessions.fence_silent", work)]
+
+    def get(self, session_id: UUID) -> Session | None:
+        """One session, or None when it was never registered."""
+        rows = self._database.read("sessions.get", _SQL["find_session"], {"session_id": session_id})
+        return _session_of(rows[0]) if rows else None
+
+    def active(self) -> list[Session]:
+        """The sessions that may commit."""
+        return [_session_of(row) for row in self._database.read("sessions.active", _SQL["list_sessions"])]
+
+
+def fenced(session_id: UUID, state: str | None = None) -> SessionFencedError:
+    """The error for a session that may not commit."""
+    why = "is not active" if state is None else f"is {state}"
+    return SessionFencedError(
+        f"session {session_id} {why}: it may not commit", remedy="register a new session"
+    )
+
+
+def _session_of(row: Row) -> Session:
+    return Session(
+        session_id=row[0],
+        description=row[1],
+        state=SessionState(row[2]),
+        started_ms=row[3],
+        heartbeat_ms=row[4],
+    )

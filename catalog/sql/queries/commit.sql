@@ -1,0 +1,99 @@
+-- name: lock_file
+-- Makes concurrent tries to commit one file wait for each other.
+SELECT pg_advisory_xact_lock(hashtextextended(%(file_id)s::text, 0));
+
+-- name: find_result
+-- What the file's commit answered, if it was committed already; null when that is no longer kept.
+SELECT r.sections, f.committed_ms
+FROM files AS f LEFT JOIN commit_results AS r USING (file_id)
+WHERE f.file_id = %(file_id)s;
+
+-- name: lock_session
+-- The session's state; it cannot be fenced while the commit is under way.
+SELECT state FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
+
+-- name: lock_partitions
+-- Locks the rows of a commit, in the order that every transaction keeps, and gives what assigning offsets needs.
+SELECT p.topic_id, p.partition, p.log_start_offset, p.high_watermark, p.log_end_offset, p.leader_epoch,
+       p.max_timestamp
+FROM unnest(%(topic_ids)s, %(partitions)s) AS wanted (topic_id, partition)
+JOIN partitions AS p USING (topic_id, partition)
+ORDER BY p.topic_id, p.partition
+FOR UPDATE OF p;
+
+-- name: read_producers
+-- What the partitions of a commit know of the producers in it.
+SELECT p.topic_id, p.partition, p.producer_id, p.producer_epoch, p.batches
+FROM unnest(%(topic_ids)s, %(partitions)s, %(producer_ids)s) AS wanted (topic_id, partition, producer_id)
+JOIN producers AS p USING (topic_id, partition, producer_id);
+
+-- name: insert_file
+-- Adds the object. One of which nothing was taken is dead from birth.
+INSERT INTO files (file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents, dead_ms)
+VALUES (
+    %(file_id)s, %(object_name)s, %(kind)s, %(size)s, %(directory_length)s, %(owner_id)s, %(now_ms)s,
+    %(extents)s::bigint, CASE WHEN %(extents)s::bigint = 0 THEN %(now_ms)s::bigint END
+);
+
+-- name: insert_result
+-- Keeps the answer for a retry.
+INSERT INTO commit_results (file_id, committed_ms, sections) VALUES (%(file_id)s, %(now_ms)s, %(sections)s);
+
+-- name: forget_results
+-- Each commit forgets a few answers that are too old for a retry, so that they never pile up.
+DELETE FROM commit_results
+WHERE file_id IN (
+    SELECT file_id FROM commit_results
+    WHERE committed_ms < %(before_ms)s
+    ORDER BY committed_ms
+    LIMIT 4
+    FOR UPDATE SKIP LOCKED
+);
+
+-- name: move_partitions
+-- Moves the end of each partition's log and adds up what was added.
+UPDATE partitions AS p
+SET log_end_offset = v.log_end_offset,
+    high_watermark = v.log_end_offset,
+    last_stable_offset = v.log_end_offset,
+    max_timestamp = v.max_timestamp,
+    live_bytes = p.live_bytes + v.bytes,
+    dirty_bytes = p.dirty_bytes + v.bytes,
+    dirty_since_ms = coalesce(p.dirty_since_ms, %(now_ms)s::bigint),
+    ingestion_extents = p.ingestion_extents + v.extents
+FROM unnest(
+    %(topic_ids)s, %(partitions)s, %(log_end_offsets)s, %(max_timestamps)s, %(bytes)s, %(extents)s
+) AS v (topic_id, partition, log_end_offset, max_timestamp, bytes, extents)
+WHERE p.topic_id = v.topic_id AND p.partition = v.partition;
+
+-- name: insert_extents
+-- Adds the extents of an ingestion file.
+INSERT INTO extents (
+    topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+    max_timestamp_so_far, file_id, position, length, index_position, index_length, offset_shift, leader_epoch,
+    unique_keys, committed_ms
+)
+SELECT topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+       max_timestamp_so_far, %(file_id)s, position, length, 0, 0, offset_shift, leader_epoch, false, %(now_ms)s
+FROM unnest(
+    %(topic_ids)s, %(partitions)s, %(base_offsets)s, %(last_offsets)s, %(record_counts)s, %(min_timestamps)s,
+    %(max_timestamps)s, %(max_timestamps_so_far)s, %(positions)s, %(lengths)s, %(offset_shifts)s,
+    %(leader_epochs)s
+) AS v (
+    topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+    max_timestamp_so_far, position, length, offset_shift, leader_epoch
+);
+
+-- name: write_producers
+-- Keeps the producers' last batches.
+INSERT INTO producers (topic_id, partition, producer_id, producer_epoch, batches, updated_ms)
+SELECT topic_id, partition, producer_id, producer_epoch::smallint, batches::bigint[], %(now_ms)s
+FROM unnest(%(topic_ids)s, %(partitions)s, %(producer_ids)s, %(producer_epochs)s, %(batches)s::text[]) AS v (
+    topic_id, partition, producer_id, producer_epoch, batches
+)
+ON CONFLICT (topic_id, partition, producer_id) DO UPDATE
+SET producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_ms = excluded.updated_ms;
+
+-- name: notify
+-- Tells watchers which partitions grew, once the commit is durable.
+SELECT pg_notify(%(channel)s, %(payload)s);

@@ -1,0 +1,67 @@
+-- name: insert_topic
+-- Adds a topic unless its name, or one that differs only by '.' and '_', is taken.
+INSERT INTO topics (topic_id, name, partition_count, config, created_ms)
+VALUES (%(topic_id)s, %(name)s, %(partition_count)s, %(config)s, %(created_ms)s)
+ON CONFLICT DO NOTHING;
+
+-- name: insert_partitions
+-- Adds the empty partitions of a new topic; a second try changes nothing.
+INSERT INTO partitions (topic_id, partition)
+SELECT %(topic_id)s, number FROM generate_series(0, %(partition_count)s - 1) AS number
+WHERE EXISTS (SELECT FROM topics WHERE topic_id = %(topic_id)s)
+ON CONFLICT DO NOTHING;
+
+-- name: find_topic
+-- The topic whose name is this one or differs only by '.' and '_'.
+SELECT topic_id, name, partition_count, config, created_ms
+FROM topics
+WHERE translate(name, '.', '_') = translate(%(name)s, '.', '_') AND deleted_ms IS NULL;
+
+-- name: topic_by_id
+-- The topic of that identifier, unless it was deleted.
+SELECT topic_id, name, partition_count, config, created_ms
+FROM topics
+WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL;
+
+-- name: list_topics
+-- All topics by name.
+SELECT topic_id, name, partition_count, config, created_ms
+FROM topics
+WHERE deleted_ms IS NULL
+ORDER BY name;
+
+-- name: lock_topic
+-- Locks a topic's row, so that changes to the topic come one after the other.
+SELECT config FROM topics WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL FOR UPDATE;
+
+-- name: set_config
+-- Replaces a topic's settings.
+UPDATE topics SET config = %(config)s WHERE topic_id = %(topic_id)s;
+
+-- name: mark_topic_deleted
+-- Frees a topic's name; its extents are removed afterwards, a bounded number at a time.
+UPDATE topics SET deleted_ms = %(now_ms)s WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL;
+
+-- name: lock_topic_partitions
+-- Waits for the commits that are under way in a topic; in the order in which commits lock.
+SELECT partition FROM partitions WHERE topic_id = %(topic_id)s ORDER BY partition FOR UPDATE;
+
+-- name: delete_partitions
+-- Takes a deleted topic's partitions away: from here on a commit to them is refused.
+DELETE FROM partitions WHERE topic_id = %(topic_id)s;
+
+-- name: partition_states
+-- Bounds of all partitions of a topic.
+SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
+       first_dirty_offset, leader_epoch
+FROM partitions
+WHERE topic_id = %(topic_id)s
+ORDER BY partition;
+
+-- name: states_of
+-- Bounds of the partitions that are named and exist.
+SELECT p.topic_id, p.partition, p.log_start_offset, p.last_stable_offset, p.high_watermark, p.log_end_offset,
+       p.first_dirty_offset, p.leader_epoch
+FROM unnest(%(topic_ids)s, %(partitions)s) AS wanted (topic_id, partition)
+JOIN partitions AS p USING (topic_id, partition)
+ORDER BY p.topic_id, p.partition;

@@ -1,0 +1,41 @@
+"""Which names a topic may have: Kafka's rules (org.apache.kafka.common.internals.Topic)."""
+
+from __future__ import annotations
+
+import re
+
+from catalog.errors import InvalidTopicError
+
+MAX_NAME_LENGTH = 249
+MAX_PARTITIONS = 100_000
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic_name(name: str) -> None:
+    """Raise InvalidTopicError unless `name` is one that Kafka would take."""
+    remedy = "use 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+    if not name:
+        raise InvalidTopicError("a topic's name is empty", remedy=remedy)
+    if name in {".", ".."}:
+        raise InvalidTopicError(f"a topic cannot be named {name!r}", remedy=remedy)
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidTopicError(
+            f"the topic name {name[:40]!r}… has {len(name)} characters, more than {MAX_NAME_LENGTH}",
+            remedy=remedy,
+        )
+    if not _LEGAL.fullmatch(name):
+        raise InvalidTopicError(f"the topic name {name!r} has a character that is not allowed", remedy=remedy)
+
+
+def check_partition_count(name: str, partition_count: int) -> None:
+    """Raise InvalidTopicError unless a topic may have that many partitions."""
+    if not 1 <= partition_count <= MAX_PARTITIONS:
+        raise InvalidTopicError(
+            f"topic {name!r} cannot have {partition_count} partitions",
+            remedy=f"choose from 1 to {MAX_PARTITIONS}",
+        )
+
+
+def collide(one: str, other: str) -> bool:
+    """Whether two names become one where '.' and '_' are not told apart, as in names of metrics."""
+    return one.replace(".", "_") == other.replace(".", "_")

@@ -1,0 +1,129 @@
+"""Topics and the bounds of their partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg.types.json import Jsonb
+
+from catalog import arrays
+from catalog.errors import TopicExistsError, TopicNotFoundError
+from catalog.rows import state_of, topic_of
+from catalog.sql_files import load_queries
+from catalog.topic_config import TopicConfig
+from catalog.topic_names import check_partition_count, check_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.database import Database, Transaction
+    from catalog.garbage import Garbage
+    from catalog.model import PartitionId, PartitionState, Topic
+
+_SQL = load_queries("topics")
+
+
+class Topics:
+    """What topics there are; part of `Catalog`, and as safe to use from many threads."""
+
+    def __init__(self, database: Database, clock: Clock, ids: Ids, garbage: Garbage) -> None:
+        self._database = database
+        self._clock = clock
+        self._ids = ids
+        self._garbage = garbage
+
+    def create(self, name: str, partition_count: int, config: Mapping[str, str] | None = None) -> Topic:
+        """Make a topic; TopicExistsError, InvalidTopicError and InvalidConfigError say what is in the way."""
+        check_topic_name(name)
+        check_partition_count(name, partition_count)
+        settings = TopicConfig.of(config or {})
+        params = {
+            "topic_id": self._ids.new_uuid(),
+            "name": name,
+            "partition_count": partition_count,
+            "config": Jsonb(settings.as_strings()),
+            "created_ms": self._clock.now_ms(),
+        }
+
+        def work(transaction: Transaction) -> Topic:
+            transaction.send(_SQL["insert_topic"], params)
+            transaction.send(_SQL["insert_partitions"], params)
+            (row,) = transaction.rows(_SQL["find_topic"], params)
+            return topic_of(row)
+
+        topic = self._database.transact("topics.create", work)
+        if topic.topic_id != params["topic_id"]:
+            how = "exists" if topic.name == name else f"collides with topic {topic.name!r}"
+            raise TopicExistsError(
+                f"topic {name!r} {how}",
+                remedy="choose another name; '.' and '_' are not told apart in names of metrics",
+            )
+        return topic
+
+    def get(self, name: str) -> Topic:
+        """The topic of that name, or TopicNotFoundError."""
+        rows = self._database.read("topics.get", _SQL["find_topic"], {"name": name})
+        if not rows or rows[0][1] != name:
+            raise TopicNotFoundError(f"there is no topic {name!r}", remedy="list the topics, or create it")
+        return topic_of(rows[0])
+
+    def by_id(self, topic_id: UUID) -> Topic:
+        """The topic of that identifier, or TopicNotFoundError once it is deleted."""
+        rows = self._database.read("topics.by_id", _SQL["topic_by_id"], {"topic_id": topic_id})
+        if not rows:
+            raise TopicNotFoundError(f"there is no topic with identifier {topic_id}")
+        return topic_of(rows[0])
+
+    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> Topic:
+        """Change settings, None taking one back to its default; what is not named stays as it is."""
+        topic_id = self.get(name).topic_id
+
+        def work(transaction: Transaction) -> None:
+            rows = transaction.rows(_SQL["lock_topic"], {"topic_id": topic_id})
+            if not rows:
+                raise TopicNotFoundError(f"topic {name!r} was deleted meanwhile")
+            config = TopicConfig.of(rows[0][0]).altered(changes)
+            transaction.send(_SQL["set_config"], {"topic_id": topic_id, "config": Jsonb(config.as_strings())})
+
+        self._database.transact("topics.alter_config", work)
+        return self.by_id(topic_id)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic at once, and then what it held, in transactions of bounded size.
+
+        From the first transaction on the name is free and commits to the topic are refused. When the
+        process dies before the last one, `garbage.remove_deleted` goes on where it stopped.
+        """
+        topic_id = self.get(name).topic_id
+        params = {"topic_id": topic_id, "now_ms": self._clock.now_ms()}
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["mark_topic_deleted"], params)
+            transaction.send(_SQL["lock_topic_partitions"], params)
+            transaction.send(_SQL["delete_partitions"], params)
+
+        self._database.transact("topics.delete", work)
+        while self._garbage.remove_deleted():
+            pass
+
+    def partitions(self, topic_id: UUID) -> list[PartitionState]:
+        """Bounds of all partitions of a topic; TopicNotFoundError when it is deleted."""
+        rows = self._database.read("topics.partitions", _SQL["partition_states"], {"topic_id": topic_id})
+        if not rows:
+            raise TopicNotFoundError(f"there is no topic with identifier {topic_id}")
+        return [state_of(row) for row in rows]
+
+    def states(self, partitions: Sequence[PartitionId]) -> list[PartitionState]:
+        """Bounds of the given partitions, in section order; those that do not exist are left out."""
+        params = {
+            "topic_ids": arrays.uuids(partition.topic_id for partition in partitions),
+            "partitions": arrays.integers([partition.partition for partition in partitions]),
+        }
+        return [state_of(row) for row in self._database.read("topics.states", _SQL["states_of"], params)]
+
+    def list(self) -> list[Topic]:
+        """All topics by name."""
+        return [topic_of(row) for row in self._database.read("topics.list", _SQL["list_topics"])]
