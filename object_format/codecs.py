@@ -1,0 +1,234 @@
+"""The five compression types of Kafka, as libraries implement them, with bounded output.
+
+Snappy is written in the framing of xerial's snappy-java, as Kafka's Java client does, and read with or
+without it (other clients write raw blocks). LZ4 is its frame format with independent blocks, all that
+Kafka's Java reader takes.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import cramjam
+import lz4.frame
+import numpy as np
+import zstandard
+from isal import isal_zlib
+from isal.isal_zlib import IsalError
+
+from bedrock.errors import CorruptDataError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
+"""The most that one batch may grow to. Kafka bounds the compressed size alone (message.max.bytes, 1 MiB by
+default); a compaction task must hold a batch decompressed, filtered and compressed again within 256 MiB."""
+
+_ZSTD_MAX_WINDOW: Final = 1 << 27
+"""What zstd's decoders accept by default, and level 22 asks for; what is never written takes no memory."""
+
+_GZIP_WBITS: Final = 31
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK: Final = 64 * 1024
+_LZ4_MOST_RATIO: Final = 255
+"""One more byte of a match length adds 255 bytes at the most."""
+
+_ZSTD_BLOCK: Final = 128 * 1024
+"""The most that one zstd block holds (RFC 8878 §3.1.1.2.4)."""
+
+_LIBRARY_ERRORS: Final[tuple[type[Exception], ...]] = (
+    IsalError,  # type: ignore[assignment]  # its stub calls the class an instance
+    cramjam.DecompressionError,
+    zstandard.ZstdError,
+    EOFError,
+    ValueError,
+)
+
+
+class Codec(IntEnum):
+    """A compression type, by the number that batch attributes have."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class CompressedDataError(CorruptDataError):
+    """Bytes that cannot be decompressed."""
+
+
+class DecompressedTooLargeError(CompressedDataError):
+    """Bytes that decompress to more than the limit allows."""
+
+
+class _Zstandard(threading.local):
+    """zstd contexts are costly to make and must not be shared between threads."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=3)
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
+
+
+_zstd = _Zstandard()
+
+
+def compress(codec: Codec, data: Buffer) -> bytes:
+    """`data` compressed, at each library's default level (Kafka's default levels are the same)."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            return isal_zlib.compress(data, wbits=_GZIP_WBITS)
+        case Codec.SNAPPY:
+            return _compress_xerial(memoryview(data).cast("B"))
+        case Codec.LZ4:
+            compressed: bytes = lz4.frame.compress(
+                data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+            )
+            return compressed
+        case Codec.ZSTD:
+            return _zstd.compressor.compress(memoryview(data))
+
+
+def decompress(codec: Codec, data: Buffer, *, limit: int = MAX_DECOMPRESSED_BATCH_BYTES) -> Buffer:
+    """`data` decompressed; no more than `limit` bytes, whatever `data` claims.
+
+    Raises DecompressedTooLargeError beyond `limit`, CompressedDataError for anything else that is wrong.
+    """
+    view = memoryview(data).cast("B")
+    try:
+        match codec:
+            case Codec.NONE:
+                return _within(view, limit)
+            case Codec.GZIP:
+                return _decompress_gzip(view, limit)
+            case Codec.SNAPPY:
+                return _decompress_snappy(view, limit)
+            case Codec.LZ4:
+                return _decompress_lz4(view, limit)
+            case Codec.ZSTD:
+                return _decompress_zstd(view, limit)
+    except _LIBRARY_ERRORS as error:
+        raise CompressedDataError(f"{codec.name.lower()} data is malformed: {error}") from error
+
+
+def _too_large(limit: int) -> DecompressedTooLargeError:
+    return DecompressedTooLargeError(f"data decompresses to more than {limit} bytes")
+
+
+def _within(data: memoryview, limit: int) -> memoryview:
+    if len(data) > limit:
+        raise _too_large(limit)
+    return data
+
+
+def _decompress_gzip(data: memoryview, limit: int) -> bytes:
+    """One gzip member or several, as Java's GZIPInputStream takes them."""
+    parts: list[bytes] = []
+    total = 0
+    rest: Buffer = data
+    while True:
+        member = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+        part = member.decompress(rest, limit - total + 1)
+        total += len(part)
+        if total > limit:
+            raise _too_large(limit)
+        parts.append(part)
+        if not member.eof:
+            raise CompressedDataError("gzip data ends early")
+        rest = member.unused_data
+        if not rest:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
+    if data[: len(_XERIAL_MAGIC)].tobytes() == _XERIAL_MAGIC:
+        return _decompress_xerial(data, limit)
+    if cramjam.snappy.decompress_raw_len(data) > limit:
+        raise _too_large(limit)
+    return cramjam.snappy.decompress_raw(data)
+
+
+def _decompress_xerial(data: memoryview, limit: int) -> bytes:
+    """Blocks of raw snappy, each behind its length."""
+    parts: list[memoryview] = []
+    total = 0
+    at = len(_XERIAL_HEADER)
+    if len(data) < at:
+        raise CompressedDataError("snappy data ends inside its header")
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 4], "big")
+        at += 4
+        block = data[at : at + length]
+        if len(block) < length or not length:
+            raise CompressedDataError("a snappy block reaches beyond the data")
+        total += cramjam.snappy.decompress_raw_len(block)
+        if total > limit:
+            raise _too_large(limit)
+        parts.append(memoryview(cramjam.snappy.decompress_raw(block)))
+        at += length
+    return b"".join(parts)
+
+
+def _compress_xerial(data: memoryview) -> bytes:
+    parts: list[Buffer] = [_XERIAL_HEADER]
+    for at in range(0, len(data), _XERIAL_BLOCK):
+        block = memoryview(cramjam.snappy.compress_raw(data[at : at + _XERIAL_BLOCK]))
+        parts += (len(block).to_bytes(4, "big"), block)
+    return b"".join(parts)
+
+
+def _decompress_lz4(data: memoryview, limit: int) -> Buffer:
+    most = len(data) * _LZ4_MOST_RATIO
+    out = np.empty(min(most, limit), np.uint8)  # what is never written to takes no memory
+    try:
+        length = cramjam.lz4.decompress_into(data, out.data)
+    except cramjam.DecompressionError as error:
+        if most > limit and "whole buffer" in str(error):
+            raise _too_large(limit) from error
+        raise
+    return out[:length].data
+
+
+def _decompress_zstd(data: memoryview, limit: int) -> bytes:
+    size = zstandard.frame_content_size(data)
+    most = _zstd_bound(data) if size < 0 else size
+    if size > limit:
+        raise _too_large(limit)
+    try:
+        return _zstd.decompressor.decompress(
+            data, max_output_size=max(min(most, limit), 1), allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        if most > limit:
+            raise _too_large(limit) from error
+        raise
+
+
+def _zstd_bound(data: memoryview) -> int:
+    """The most that a frame without a content size can hold, from its block headers (RFC 8878 §3.1.1.2)."""
+    at = zstandard.frame_header_size(data)
+    most = 0
+    while True:
+        if at + 3 > len(data):
+            raise CompressedDataError("zstd data ends early")
+        header = int.from_bytes(data[at : at + 3], "little")
+        size = header >> 3
+        match header >> 1 & 3:
+            case 0:
+                most += size
+            case 1:
+                most += size
+                size = 1
+            case _:
+                most += _ZSTD_BLOCK
+        at += 3 + size
+        if header & 1:
+            return most

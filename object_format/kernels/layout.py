@@ -1,0 +1,66 @@
+"""Where things are in a record batch of format v2, and the table row that kernels keep per batch.
+
+Source: Kafka's protocol documentation, "Record Batch"; KIP-98 (producer fields), KIP-534 (delete horizon).
+All integers are big-endian. The CRC covers everything from the attributes to the end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+BASE_OFFSET: Final = 0
+BATCH_LENGTH: Final = 8
+LEADER_EPOCH: Final = 12
+MAGIC: Final = 16
+CRC: Final = 17
+ATTRIBUTES: Final = 21
+LAST_OFFSET_DELTA: Final = 23
+BASE_TIMESTAMP: Final = 27
+MAX_TIMESTAMP: Final = 35
+PRODUCER_ID: Final = 43
+PRODUCER_EPOCH: Final = 51
+BASE_SEQUENCE: Final = 53
+RECORD_COUNT: Final = 57
+BATCH_OVERHEAD: Final = 61
+LENGTH_OVERHEAD: Final = 12
+"""Bytes before the part that the batch length counts."""
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+LAST_CODEC: Final = 4
+
+SMALLEST_RECORD: Final = 7
+"""Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
+
+BATCH_ROW: Final = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "position",  # of the batch in the buffer
+            "size",
+            "base_offset",
+            "crc",
+            "attributes",
+            "last_offset_delta",
+            "base_timestamp",
+            "max_timestamp",  # as the header says
+            "producer_id",
+            "producer_epoch",
+            "base_sequence",
+            "record_count",
+            "records_start",  # of the records, in the array that holds them uncompressed
+            "records_end",
+            "lowest_timestamp",  # of the records themselves: filled by check_records
+            "highest_timestamp",
+            "keyless",  # how many records have no key
+            "fault",
+            "fault_position",
+        )
+    ]
+)
+"""One row per batch, filled by `walk.read_headers`."""

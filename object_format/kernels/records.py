@@ -1,0 +1,135 @@
+"""Walking the records of many batches: into columns, for validation, and to find those without a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.errors import Fault
+from object_format.kernels.layout import CODEC_MASK, LOG_APPEND_TIME
+from object_format.kernels.primitives import read_varint
+from object_format.kernels.record import parse_record
+
+if TYPE_CHECKING:
+    from object_format.kernels.signatures import ByteArray, Integer, Integers, Numbers, Rows
+
+_NONE = int(Fault.NONE)
+_OFFSET = int(Fault.RECORD_OFFSET)
+_TRAILING = int(Fault.TRAILING_BYTES)
+_NOT_CONSECUTIVE = int(Fault.OFFSETS_NOT_CONSECUTIVE)
+_INT64_MAX = np.iinfo(np.int64).max
+_INT64_MIN = np.iinfo(np.int64).min
+
+
+@njit(nogil=True, cache=True)
+def decode_rows(data: ByteArray, rows: Rows, shift: Integer, longs: Numbers, lengths: Numbers) -> Integers:
+    """Columns of all records of `rows`; fault, position and row.
+
+    `longs` is int64[5, n]: offset, timestamp, key start, value start, headers start. `lengths` is int32[3,
+    n]: of key and value, -1 for null, and of the headers with their count.
+    """
+    n = 0
+    for b in range(rows.size):
+        row = rows[b]
+        at = row.records_start
+        stamped = row.attributes & LOG_APPEND_TIME != 0
+        previous = np.int64(-1)
+        for _ in range(row.record_count):
+            fault, end, _body, delta, _at, offset_delta, key, key_length, value, value_length, headers = (
+                parse_record(data, at, row.records_end)
+            )
+            if fault != _NONE:
+                return fault, at, b
+            if offset_delta <= previous or offset_delta > row.last_offset_delta:
+                return _OFFSET, at, b
+            previous = offset_delta
+            longs[0, n] = row.base_offset + shift + offset_delta
+            longs[1, n] = row.max_timestamp if stamped else row.base_timestamp + delta
+            longs[2, n] = key
+            longs[3, n] = value
+            longs[4, n] = headers
+            lengths[0, n] = key_length
+            lengths[1, n] = value_length
+            lengths[2, n] = end - headers
+            n += 1
+            at = end
+        if at != row.records_end:
+            return _TRAILING, at, b
+    return _NONE, 0, 0
+
+
+@njit(nogil=True, cache=True)
+def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
+    """Judge the records of each row as a producer's: its fault, timestamps and number of keyless records.
+
+    Offset deltas must be 0, 1, 2 … Only rows with `compressed` records are looked at, or only those without,
+    and none that has a fault already.
+    """
+    for b in range(rows.size):
+        row = rows[b]
+        if row.fault != _NONE or (row.attributes & CODEC_MASK != 0) != compressed:
+            continue
+        at = row.records_start
+        lowest = np.int64(_INT64_MAX)
+        highest = np.int64(_INT64_MIN)
+        keyless = 0
+        fault = _NONE
+        for i in range(row.record_count):
+            fault, end, _body, delta, _at, offset_delta, _key, key_length, _value, _length, _headers = (
+                parse_record(data, at, row.records_end)
+            )
+            if fault == _NONE and offset_delta != i:
+                fault = _NOT_CONSECUTIVE
+            if fault != _NONE:
+                break
+            timestamp = row.base_timestamp + delta
+            lowest = min(lowest, timestamp)
+            highest = max(highest, timestamp)
+            if key_length < 0:
+                keyless += 1
+            at = end
+        if fault == _NONE and at != row.records_end:
+            fault = _TRAILING
+        row.fault = fault
+        row.fault_position = at
+        row.lowest_timestamp = lowest
+        row.highest_timestamp = highest
+        row.keyless = keyless
+
+
+@njit(nogil=True, cache=True)
+def find_keyless(data: ByteArray, start: Integer, end: Integer, indexes: Numbers) -> Integer:
+    """The indexes of the first records without a key, as many as `indexes` takes; the records are sound."""
+    at = start
+    found = 0
+    i = 0
+    while at < end and found < indexes.size:
+        _fault, stop, _body, _delta, _at, _offset, _key, key_length, _value, _length, _headers = parse_record(
+            data, at, end
+        )
+        if key_length < 0:
+            indexes[found] = i
+            found += 1
+        at = stop
+        i += 1
+    return found
+
+
+@njit(nogil=True, cache=True)
+def split_headers(data: ByteArray, at: Integer, parts: Numbers) -> None:
+    """Start and length of each header's key and value, of a header block that is sound.
+
+    `parts` is int64[count, 4]: key start, key length, value start, value length (-1 for null).
+    """
+    _count, at = read_varint(data, at, data.size)
+    for i in range(parts.shape[0]):
+        length, at = read_varint(data, at, data.size)
+        parts[i, 0] = at
+        parts[i, 1] = length
+        at += length
+        length, at = read_varint(data, at, data.size)
+        parts[i, 2] = at
+        parts[i, 3] = max(length, -1)
+        at += max(length, 0)
