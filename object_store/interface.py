@@ -27,6 +27,7 @@ class Purpose(StrEnum):
     COMPACTION = "compaction"
     GC = "gc"
     FSCK = "fsck"
+    CHECK = "check"  # may this store be used as it is configured?
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,11 @@ class Upload(Protocol):
 
 
 class ObjectStore(Protocol):
-    """Objects by name. Implementations are safe to use from many threads."""
+    """Objects by name. Implementations are safe to use from many threads.
+
+    Every call may raise `StoreUnavailableError` (wait and call again), `StoreAccessError` (credentials,
+    bucket or permissions are wrong) and `InvalidInputError` (the name is none, see `names.check_name`).
+    """
 
     @property
     def url(self) -> str:
@@ -89,15 +94,24 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
-        """Write the concatenation of `body` in one PUT; durable on return. Returns the size."""
+        """Write the concatenation of `body` in one PUT; durable on return. Returns the size.
+
+        Replaces what is there; readers see the old or the new object, never a mixture.
+        """
         ...
 
     def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
-        """As `put`, but raises `ObjectExistsError` when the name is taken; one of several racers wins."""
+        """As `put`, but raises `ObjectExistsError` when the name is taken; one of several racers wins.
+
+        After `StoreUnavailableError` it is unknown whether the name was taken by this call.
+        """
         ...
 
     def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
-        """Exactly `length` bytes from `position` in one GET; fewer in the object is an error."""
+        """Exactly `length` bytes from `position` in one GET.
+
+        Raises `ObjectTooShortError` when the object ends before, `ObjectNotFoundError` when there is none.
+        """
         ...
 
     def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:
@@ -105,7 +119,10 @@ class ObjectStore(Protocol):
         ...
 
     def open_stream(self, name: str, position: int = 0, *, purpose: Purpose) -> ForwardStream:
-        """Read forward from `position`; no request is made before the first read."""
+        """Read forward from `position`; no request is made before the first read.
+
+        The first read raises `ObjectNotFoundError`, or `ObjectTooShortError` for a position behind the end.
+        """
         ...
 
     def start_upload(self, name: str, *, purpose: Purpose) -> Upload:
@@ -117,7 +134,25 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
-        """Remove objects in batches; names that do not exist are no error."""
+        """Remove objects in batches; names that do not exist are no error.
+
+        Goes through all of them before it raises `ObjectsNotDeletedError` for those that are still there.
+        """
+        ...
+
+    def sweep_unfinished(self, before_ms: int, *, purpose: Purpose) -> int:
+        """Drop what crashed writers left invisible: begun before `before_ms` and never completed.
+
+        Returns how many. An upload that is still alive and that old is lost (`UploadLostError` tells it), so
+        leave more time than any upload takes.
+        """
+        ...
+
+    def check(self) -> None:
+        """Make sure that the store can be reached and used; raises `StoreAccessError` with a remedy if not.
+
+        A local directory is made when it is missing; a bucket is not.
+        """
         ...
 
     def close(self) -> None:

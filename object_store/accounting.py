@@ -1,0 +1,139 @@
+"""Every request and byte, by kind and purpose: part of the product, in metrics, reports and tests."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from object_store.interface import Purpose
+
+
+class RequestKind(StrEnum):
+    """What a request does, as a store's price list sorts them."""
+
+    GET = "get"
+    PUT = "put"  # a whole object
+    PART = "part"  # one part of a multipart upload
+    POST = "post"  # beginning or completing a multipart upload
+    HEAD = "head"
+    LIST = "list"
+    DELETE = "delete"  # a batch of names, or a multipart upload that is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was counted for one kind and purpose, or a sum of such.
+
+    `requests` holds everything that went over the wire, so also what `retries` (the same request sent again)
+    and `resumes` (a broken stream taken up where it stopped) caused; `errors` are requests that failed, by
+    status or by silence. Bytes are those of bodies, `bytes_in` towards us.
+    """
+
+    requests: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    errors: int = 0
+    retries: int = 0
+    resumes: int = 0
+
+    def values(self) -> tuple[int, int, int, int, int, int]:
+        """The six numbers, in the order of the fields."""
+        return (
+            self.requests,
+            self.bytes_in,
+            self.bytes_out,
+            self.errors,
+            self.retries,
+            self.resumes,
+        )
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(a + b for a, b in zip(self.values(), other.values(), strict=True)))
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(*(a - b for a, b in zip(self.values(), other.values(), strict=True)))
+
+
+_NOTHING = Tally()
+_FIELDS = tuple(field.name for field in fields(Tally))
+
+
+@dataclass(frozen=True, slots=True)
+class CountsSnapshot:
+    """The counts at one moment; subtract an earlier one to see what happened in between."""
+
+    tallies: Mapping[tuple[RequestKind, Purpose], Tally]
+
+    def __sub__(self, earlier: CountsSnapshot) -> CountsSnapshot:
+        differences = {key: tally - earlier.tallies.get(key, _NOTHING) for key, tally in self.tallies.items()}
+        return CountsSnapshot({key: tally for key, tally in differences.items() if tally != _NOTHING})
+
+    def __add__(self, other: CountsSnapshot) -> CountsSnapshot:
+        """The counts of two stores, for a report over many tasks."""
+        keys = self.tallies.keys() | other.tallies.keys()
+        return CountsSnapshot(
+            {key: self.tallies.get(key, _NOTHING) + other.tallies.get(key, _NOTHING) for key in keys}
+        )
+
+    def of(self, kind: RequestKind | None = None, purpose: Purpose | None = None) -> Tally:
+        """The sum over everything of that kind and purpose; None means any."""
+        total = _NOTHING
+        for (each_kind, each_purpose), tally in self.tallies.items():
+            if kind in (None, each_kind) and purpose in (None, each_purpose):
+                total += tally
+        return total
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        """For reports: purpose → `get_requests`, `put_requests`, … `bytes_in`, `bytes_out`, `resumes`, ….
+
+        Purposes that asked for nothing are left out; those that are there have every name.
+        """
+        report: dict[str, dict[str, int]] = {}
+        for purpose in sorted({purpose for _, purpose in self.tallies}):
+            entry = {f"{kind}_requests": self.of(kind, purpose).requests for kind in RequestKind}
+            total = self.of(purpose=purpose)
+            entry.update((name, getattr(total, name)) for name in _FIELDS if name != "requests")
+            report[purpose.value] = entry
+        return report
+
+
+class RequestCounts:
+    """The running counts of one store; threads add to it, anybody may take a snapshot."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers: dict[tuple[RequestKind, Purpose], list[int]] = {}
+
+    def record(
+        self,
+        kind: RequestKind,
+        purpose: Purpose,
+        *,
+        requests: int = 0,
+        bytes_in: int = 0,
+        bytes_out: int = 0,
+        errors: int = 0,
+        retries: int = 0,
+        resumes: int = 0,
+    ) -> None:
+        """Add to the counts of one kind and purpose."""
+        with self._lock:
+            numbers = self._numbers.get((kind, purpose))
+            if numbers is None:
+                numbers = self._numbers[kind, purpose] = [0] * len(_FIELDS)
+            numbers[0] += requests
+            numbers[1] += bytes_in
+            numbers[2] += bytes_out
+            numbers[3] += errors
+            numbers[4] += retries
+            numbers[5] += resumes
+
+    def snapshot(self) -> CountsSnapshot:
+        """The counts as they are now."""
+        with self._lock:
+            return CountsSnapshot({key: Tally(*numbers) for key, numbers in self._numbers.items()})

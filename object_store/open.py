@@ -1,0 +1,105 @@
+"""From a URL to a store.
+
+::
+
+    s3://bucket, s3://bucket/some/prefix     with an endpoint for servers other than Amazon's
+    file:///absolute/path, or a plain path    a local directory
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from bedrock.errors import InvalidInputError
+from object_store.local import LocalStore
+from object_store.names import check_name
+from object_store.s3 import S3Store
+
+if TYPE_CHECKING:
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from object_store.interface import ObjectStore
+
+_FORMS = "write s3://bucket/prefix, file:///absolute/path or a path"
+# The rules of S3, with the underscores and capitals that old buckets and other servers allow
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Where objects live: plain values that may be written down, logged and sent to Spark tasks; no secrets.
+
+    A plain path is made absolute at once, so that it means the same in every process. `endpoint` and `region`
+    are for S3 alone; without them, boto3 finds its own (environment, profile, instance).
+    """
+
+    url: str
+    endpoint: str | None = None
+    region: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.url.startswith("s3://"):
+            _bucket_and_prefix(self.url)
+            _check_endpoint(self.endpoint)
+        else:
+            object.__setattr__(self, "url", _directory(self.url).as_uri())
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only processes of this machine (or of a shared file system) can read it."""
+        return self.url.startswith("file:")
+
+
+def open_store(config: StoreConfig, clock: Clock, ids: Ids) -> ObjectStore:
+    """A store for one process; makes no request. `check` tells whether it can be used."""
+    if config.is_local:
+        return LocalStore(_directory(config.url), ids)
+    bucket, prefix = _bucket_and_prefix(config.url)
+    return S3Store(bucket, prefix, endpoint=config.endpoint, region=config.region, clock=clock, ids=ids)
+
+
+def _directory(url: str) -> Path:
+    if not url:
+        raise InvalidInputError("the object store's URL is empty", remedy=_FORMS)
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return Path(url).expanduser().absolute()
+    if scheme != "file":
+        # Only the scheme is repeated: what follows may hold a password.
+        raise InvalidInputError(f"an object store of kind {scheme!r} is not known", remedy=_FORMS)
+    parts = urlsplit(url)
+    path = Path(unquote(parts.path))
+    if parts.netloc not in {"", "localhost"} or parts.query or parts.fragment or not path.is_absolute():
+        raise InvalidInputError(f"{url!r} names no local directory", remedy=_FORMS)
+    return path
+
+
+def _bucket_and_prefix(url: str) -> tuple[str, str]:
+    """The bucket, and the prefix without slashes at its ends."""
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        # Not repeated: somebody may have put credentials there.
+        raise InvalidInputError(
+            "the object store's URL has no valid bucket name after s3://",
+            remedy=f"{_FORMS}; credentials never belong into it",
+        )
+    prefix = prefix.strip("/")
+    if prefix:
+        check_name(prefix)
+    return bucket, prefix
+
+
+def _check_endpoint(endpoint: str | None) -> None:
+    if endpoint is None:
+        return
+    parts = urlsplit(endpoint)
+    if parts.username or parts.password:
+        raise InvalidInputError("the S3 endpoint holds credentials", remedy="let boto3 find them elsewhere")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise InvalidInputError(
+            f"{endpoint!r} is no S3 endpoint", remedy="write http://host:port or https://host:port"
+        )
