@@ -1,0 +1,127 @@
+"""Who is read when: a job's extents, sorted into the one order in which every input only goes forward."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from bedrock.errors import InvalidInputError
+from catalog.model import PartitionId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from catalog.model import Extent, JobPartition, JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class InputPart:
+    """The extents of one partition in one input file, by offset; `input_index` counts the job's inputs."""
+
+    input_index: int
+    extents: tuple[Extent, ...]
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether there is anything to read."""
+        return any(extent.length for extent in self.extents)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWork:
+    """One partition of a job and its parts, oldest first."""
+
+    partition: JobPartition
+    parts: tuple[InputPart, ...]
+
+    @property
+    def records_in(self) -> int:
+        """How many records the catalog counts."""
+        return sum(extent.record_count for part in self.parts for extent in part.extents)
+
+    @property
+    def unique_keys(self) -> bool:
+        """Whether no key can be there twice, whatever is done: all is one part that has each key once."""
+        parts = [part for part in self.parts if part.has_bytes]
+        return len(parts) <= 1 and all(extent.unique_keys for part in parts for extent in part.extents)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.partition.topic_name}-{self.partition.partition}"
+
+    @property
+    def partition_id(self) -> PartitionId:
+        """Which section of each file this is."""
+        return PartitionId(self.partition.topic_id, self.partition.partition)
+
+
+def arrange(spec: JobSpec) -> list[PartitionWork]:
+    """The job's partitions in the order of sections in files, each with its parts in the order of offsets.
+
+    Partitions that cover no offsets are left out. Costs one pass over the extents and their sorting. Raises
+    InvalidInputError unless the extents of every partition cover [base_offset, upper_offset) without gap or
+    overlap, and no input's part reaches into another's.
+    """
+    partitions = {PartitionId(each.topic_id, each.partition): each for each in spec.partitions}
+    parts: defaultdict[PartitionId, list[InputPart]] = defaultdict(list)
+    for index, job_input in enumerate(spec.inputs):
+        for partition_id, extents in _by_partition(job_input.extents).items():
+            if partition_id not in partitions:
+                raise InvalidInputError(
+                    f"job {spec.job_id}: {job_input.object_name} gives an extent of"
+                    f" {_name(partition_id)}, which is no partition of the job"
+                )
+            parts[partition_id].append(InputPart(index, extents))
+    work = []
+    for partition_id in sorted(partitions):
+        partition = partitions[partition_id]
+        ordered = tuple(sorted(parts[partition_id], key=lambda part: part.extents[0].base_offset))
+        _check_cover(spec, partition, [extent for part in ordered for extent in part.extents])
+        if ordered:
+            work.append(PartitionWork(partition, ordered))
+    return work
+
+
+def last_uses(work: Sequence[PartitionWork], *, deduplicated_only: bool) -> dict[int, int]:
+    """For each input index that anything reads, the last place in `work` that does."""
+    return {
+        part.input_index: place
+        for place, each in enumerate(work)
+        for part in each.parts
+        if part.has_bytes and (each.partition.deduplicate or not deduplicated_only)
+    }
+
+
+def _by_partition(extents: Iterable[Extent]) -> dict[PartitionId, tuple[Extent, ...]]:
+    found: defaultdict[PartitionId, list[Extent]] = defaultdict(list)
+    for extent in extents:
+        found[PartitionId(extent.topic_id, extent.partition)].append(extent)
+    return {
+        partition_id: tuple(sorted(each, key=lambda extent: extent.base_offset))
+        for partition_id, each in found.items()
+    }
+
+
+def _check_cover(spec: JobSpec, partition: JobPartition, extents: Sequence[Extent]) -> None:
+    where = f"job {spec.job_id}: partition {partition.topic_name}-{partition.partition}"
+    expected = f"[{partition.base_offset}, {partition.upper_offset})"
+    if not extents:
+        if partition.base_offset == partition.upper_offset:
+            return
+        raise InvalidInputError(f"{where}: no extents cover {expected}")
+    covered = f"[{extents[0].base_offset}, {extents[-1].last_offset + 1})"
+    if covered != expected:
+        raise InvalidInputError(f"{where}: the extents cover {covered}, not {expected}")
+    for extent, following in pairwise(extents):
+        if extent.last_offset + 1 != following.base_offset:
+            raise InvalidInputError(
+                f"{where}: an extent ends at {extent.last_offset} and the next begins at"
+                f" {following.base_offset}"
+            )
+
+
+def _name(partition_id: PartitionId) -> str:
+    return f"{partition_id.topic_id}/{partition_id.partition}"

@@ -1,0 +1,301 @@
+"""Runs compaction jobs on Spark, and hands their results to the catalog, which alone publishes them.
+
+    spark-submit spark_jobs/compact.py --catalog postgresql://… --object-store s3://…
+
+As a script it claims submitted jobs and runs them; what is worth a job is the planner's to decide. As a
+library, `run_jobs` runs jobs that the caller has claimed.
+
+While Spark works, the driver keeps the attempts alive in the catalog. A job ends in one of four ways: its
+result is published in one transaction; the catalog refuses the result, because the world moved on; it fails
+for good; or it goes back to the queue, since it may succeed later or the run was interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import click
+import orjson
+
+from bedrock.clock import SystemClock
+from bedrock.errors import InvalidInputError, SiltstoneError
+from bedrock.ids import SystemIds
+from catalog.open import open_catalog
+from object_store.open import StoreConfig
+from spark_jobs.errors import JobCancelledError
+from spark_jobs.job_kernel import PackedJob
+from spark_jobs.queries import JobQueries
+from spark_jobs.report import CompactionReport, JobFailure
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.transport import pack_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from uuid import UUID
+
+    from pyspark.sql import SparkSession
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.model import Job, JobResult
+
+MAX_ATTEMPTS = 3
+_HEARTBEAT_SECONDS = 5.0
+_POLL_SECONDS = 0.25
+
+
+class JobBook(Protocol):
+    """What a run needs of the catalog: `Catalog.jobs`."""
+
+    def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
+        """Keep a running attempt from being taken for dead; StaleStateError when it is not running."""
+
+    def complete(self, result: JobResult) -> None:
+        """Publish in one transaction; StaleStateError when the attempt or an input is not what it was."""
+
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str) -> None:
+        """Give the job up."""
+
+    def release(self, job_id: UUID, attempt_id: UUID) -> None:
+        """Let somebody else, or the next run, have it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """What became of one job, for whoever shows progress."""
+
+    job: Job
+    result: JobResult | None
+    failure: JobFailure | None
+
+
+def _say_nothing(_outcome: JobOutcome) -> None:
+    """Reports to nobody."""
+
+
+def run_jobs(
+    spark: SparkSession,
+    jobs: Sequence[Job],
+    *,
+    store: StoreConfig,
+    book: JobBook,
+    clock: Clock,
+    ids: Ids,
+    progress: Callable[[JobOutcome], None] = _say_nothing,
+    cancelled: threading.Event | None = None,
+) -> CompactionReport:
+    """Runs claimed jobs to their end and says what they did; one that fails does not harm the others.
+
+    `store` must mean the same to the executors. When `cancelled` is set, or the call is interrupted, Spark's
+    tasks are stopped, jobs that are not over go back to the catalog's queue, and JobCancelledError (or the
+    interrupt) is raised.
+    """
+    return _Run(jobs, book, clock, progress, cancelled or threading.Event()).run(spark, store, ids)
+
+
+class _Run:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        book: JobBook,
+        clock: Clock,
+        progress: Callable[[JobOutcome], None],
+        cancelled: threading.Event,
+    ) -> None:
+        self._running = {job.spec.job_id: job for job in jobs}
+        self._book = book
+        self._clock = clock
+        self._progress = progress
+        self._cancelled = cancelled
+        self._report = CompactionReport(jobs=len(jobs))
+        self._next_heartbeat = clock.monotonic() + _HEARTBEAT_SECONDS
+
+    def run(self, spark: SparkSession, store: StoreConfig, ids: Ids) -> CompactionReport:
+        begin = self._clock.monotonic()
+        packed = [
+            PackedJob(job.spec.job_id, _attempt_of(job), pack_spec(job.spec))
+            for job in self._running.values()
+        ]
+        try:
+            with JobQueries(spark, store, packed, tag=f"siltstone-{ids.new_uuid()}") as queries:
+                while self._running:
+                    self._heartbeat()
+                    answer = queries.next_answer(_POLL_SECONDS)
+                    if answer is not None:
+                        self._settle(*answer)
+                    elif self._cancelled.is_set():
+                        raise JobCancelledError("the run was stopped", remedy="run it again")
+        finally:
+            self._release_rest()
+        self._report.seconds["total"] = self._clock.monotonic() - begin
+        return self._report
+
+    def _settle(self, job_id: UUID, answer: JobResult | JobFailure) -> None:
+        job = self._running.pop(job_id, None)
+        if job is None:  # answered before, in a query that then died
+            return
+        failure = answer if isinstance(answer, JobFailure) else self._publish(answer)
+        result = None if isinstance(answer, JobFailure) or failure is not None else answer
+        if failure is not None:
+            failure = self._give_back(job, failure)
+            self._report.failures.append(failure)
+        self._progress(JobOutcome(job=job, result=result, failure=failure))
+
+    def _publish(self, result: JobResult) -> JobFailure | None:
+        try:
+            self._book.complete(result)
+        except SiltstoneError as error:
+            return JobFailure.of(result.job_id, error)
+        self._report.add(result)
+        return None
+
+    def _give_back(self, job: Job, failure: JobFailure) -> JobFailure:
+        """To the queue when it may succeed later, and was not tried too often; else as failed."""
+        released = failure.retryable and job.attempts < MAX_ATTEMPTS
+        try:
+            if released:
+                self._book.release(job.spec.job_id, _attempt_of(job))
+            else:
+                self._book.fail(job.spec.job_id, _attempt_of(job), failure.message)
+        except SiltstoneError as error:  # the catalog finds out itself once heartbeats stop
+            return replace(failure, message=f"{failure.message}; and the catalog was not told: {error}")
+        return replace(failure, released=released)
+
+    def _heartbeat(self) -> None:
+        if self._clock.monotonic() < self._next_heartbeat:
+            return
+        for job in self._running.values():
+            with suppress(SiltstoneError):  # a lost attempt shows when its result is refused
+                self._book.heartbeat(job.spec.job_id, _attempt_of(job))
+        self._next_heartbeat = self._clock.monotonic() + _HEARTBEAT_SECONDS
+
+    def _release_rest(self) -> None:
+        release_jobs(self._book, self._running.values())
+        self._running.clear()
+
+
+def release_jobs(book: JobBook, jobs: Iterable[Job]) -> None:
+    """Gives claimed jobs back to the queue, as far as they are still the caller's."""
+    for job in jobs:
+        with suppress(SiltstoneError):  # what cannot be told, the catalog finds out once heartbeats stop
+            book.release(job.spec.job_id, _attempt_of(job))
+
+
+def _attempt_of(job: Job) -> UUID:
+    if job.attempt_id is None:
+        raise InvalidInputError(f"job {job.spec.job_id} is {job.state}", remedy="claim it before running it")
+    return job.attempt_id
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, so that a run ends in order; a second one ends it at once."""
+    stopped = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(number: int, _frame: object) -> None:
+        stopped.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option("--catalog", envvar="SILTSTONE_CATALOG", required=True, help="postgresql://user@host/database.")
+@click.option(
+    "--object-store",
+    envvar="SILTSTONE_OBJECT_STORE",
+    required=True,
+    help="s3://bucket/prefix, or a directory that driver and executors share.",
+)
+@click.option("--s3-endpoint", envvar="SILTSTONE_S3_ENDPOINT", help="URL of an S3-compatible server.")
+@click.option("--s3-region", envvar="SILTSTONE_S3_REGION", help="Region of the bucket.")
+@click.option(
+    "--master",
+    envvar="SILTSTONE_SPARK_MASTER",
+    help="A Spark master, or sc://host:port of a Spark Connect server. Under spark-submit: its own.",
+)
+@click.option("--limit", type=click.IntRange(min=1), default=1000, help="How many jobs to run at the most.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+def main(
+    catalog: str,
+    object_store: str,
+    s3_endpoint: str | None,
+    s3_region: str | None,
+    master: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Run the compaction jobs that the catalog has in its queue, and publish their results.
+
+    Credentials of the object store are found by boto3, here and on the executors.
+    """
+    store = StoreConfig(url=object_store, endpoint=s3_endpoint, region=s3_region)
+    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        master = SparkSettings().master
+    try:
+        report = _run_queue(catalog, store, SparkSettings(master=master), limit)
+    except SiltstoneError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    _print(report, as_json=as_json)
+    sys.exit(1 if report.failures else 0)
+
+
+def _run_queue(catalog_url: str, store: StoreConfig, settings: SparkSettings, limit: int) -> CompactionReport:
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    with closing(open_catalog(catalog_url, clock, ids)) as catalog, stop_on_signals() as stopped:
+        application_id = f"{settings.app_name}-{ids.new_uuid()}"
+        jobs = catalog.jobs.claim(application_id, limit)
+        if not jobs:
+            return CompactionReport()
+        try:
+            with spark_session(settings) as spark:
+                return run_jobs(
+                    spark,
+                    jobs,
+                    store=store,
+                    book=catalog.jobs,
+                    clock=clock,
+                    ids=ids,
+                    progress=_narrate,
+                    cancelled=stopped,
+                )
+        finally:
+            release_jobs(catalog.jobs, jobs)
+
+
+def _narrate(outcome: JobOutcome) -> None:
+    if outcome.failure is not None:
+        fate = "goes back to the queue" if outcome.failure.released else "failed"
+        click.echo(f"job {outcome.job.spec.job_id} {fate}: {outcome.failure.message}", err=True)
+    elif outcome.result is not None:
+        click.echo(f"job {outcome.job.spec.job_id} done", err=True)
+
+
+def _print(report: CompactionReport, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(orjson.dumps(report.as_dict()))
+        return
+    click.echo(
+        f"{report.jobs_completed} of {report.jobs} jobs done: {report.input_files} files with"
+        f" {report.records_in} records became {report.compacted_files} with {report.records_out};"
+        f" {report.get_requests_per_input_file:.1f} GETs for each input file"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""One pass over the inputs of a job: batches by extent, counted against what the catalog says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from bedrock.errors import CorruptDataError
+from object_format.errors import MalformedBatchError
+from spark_jobs.extent_cut import ExtentCutter
+from spark_jobs.section_stream import SectionStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from catalog.model import Extent, JobSpec
+    from object_store.interface import ObjectStore
+    from spark_jobs.arrangement import InputPart, PartitionWork
+    from spark_jobs.extent_cut import Piece
+
+
+class InputPass:
+    """The streams of one pass, one for each input that the pass needs; `check` raises to stop it.
+
+    `last_uses` gives the inputs, and after which partition (by place) each is not needed any more.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        store: ObjectStore,
+        last_uses: Mapping[int, int],
+        *,
+        read_size: int,
+        check: Callable[[], None],
+    ) -> None:
+        self._inputs = spec.inputs
+        self._check = check
+        self._streams = {
+            index: SectionStream(store, spec.inputs[index], read_size=read_size) for index in last_uses
+        }
+        self._closings: defaultdict[int, list[int]] = defaultdict(list)
+        for index, place in last_uses.items():
+            self._closings[place].append(index)
+        self.largest_buffer = 0
+
+    def read(self, work: PartitionWork, part: InputPart, take: Callable[[Piece, Extent], None]) -> None:
+        """Hand the part's batches over, extent by extent; they are valid during the call of `take` only.
+
+        Raises CorruptDataError, naming file and place, also for malformed batches that `take` finds, and when
+        an extent does not have as many records as the catalog counts.
+        """
+        extents = [extent for extent in part.extents if extent.length]
+        if not extents:
+            return
+        name = self._inputs[part.input_index].object_name
+        stream = self._streams[part.input_index]
+        cutter = ExtentCutter(extents)
+        found = [0] * len(extents)
+        for block in stream.blocks(work.partition_id):
+            self._check()
+            with _placed(f"{name}: partition {work.name}, block at byte {block.position}"):
+                for piece in cutter.pieces(block.payload):
+                    found[piece.extent_index] += piece.record_count
+                    take(piece, extents[piece.extent_index])
+        self.largest_buffer = max(self.largest_buffer, stream.buffer_size)
+        for extent, count in zip(extents, found, strict=True):
+            if count != extent.record_count:
+                raise CorruptDataError(
+                    f"{name}: partition {work.name} has {count} records at offsets {extent.base_offset} to"
+                    f" {extent.last_offset}, where the catalog counts {extent.record_count}"
+                )
+
+    def close_after(self, place: int) -> None:
+        """Close the streams that nothing after `place` needs."""
+        for index in self._closings.pop(place, ()):
+            self._streams[index].close()
+
+    def close(self) -> None:
+        """Close all streams."""
+        for stream in self._streams.values():
+            stream.close()
+
+
+@contextmanager
+def _placed(where: str) -> Iterator[None]:
+    """Adds file and place to an error about batches."""
+    try:
+        yield
+    except MalformedBatchError as error:
+        raise CorruptDataError(f"{where}: {error.message}", remedy=error.remedy) from error

