@@ -1,0 +1,36 @@
+"""A bound on bytes held in memory: what does not fit is refused at once, never queued."""
+
+from __future__ import annotations
+
+from agent.errors import BusyError
+
+
+class ByteBudget:
+    """Counts bytes that are held; one reservation is all or nothing.
+
+    Belongs to the event loop: it is not safe to use from other threads.
+    """
+
+    def __init__(self, name: str, limit: int, *, retry_after_seconds: float = 1.0) -> None:
+        self.name = name
+        self.limit = limit
+        self.held = 0
+        self.refusals = 0
+        self._retry_after_seconds = retry_after_seconds
+
+    def reserve(self, count: int) -> None:
+        """Hold `count` more bytes, or raise `BusyError` and hold none of them."""
+        if count > self.limit - self.held:
+            self.refusals += 1
+            raise BusyError(
+                f"{self.name} is full: it holds {self.held} of {self.limit} bytes, {count} more do not fit",
+                remedy="wait and send the same request again",
+                retry_after_seconds=self._retry_after_seconds,
+            )
+        self.held += count
+
+    def release(self, count: int) -> None:
+        """Let go of `count` bytes that were reserved before."""
+        if count > self.held:
+            raise ValueError(f"{self.name}: {count} bytes released while {self.held} are held")
+        self.held -= count

@@ -1,0 +1,74 @@
+"""`/docs` and `/openapi.json`; the page's parts are served from here, so that it works off the internet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from starlette.responses import JSONResponse
+from starlette.staticfiles import StaticFiles
+from swagger_ui_bundle import swagger_ui_path
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+# The bundled Swagger UI is of the generation that reads OpenAPI 3.0.
+_OPENAPI_VERSION = "3.0.3"
+_ASSETS = "/docs/assets"
+
+
+def install(app: FastAPI) -> None:
+    """Add the documentation to `app`."""
+    app.openapi = lambda: _schema(app)  # type: ignore[method-assign]  # as FastAPI documents it
+    app.mount(_ASSETS, StaticFiles(directory=swagger_ui_path), name="docs-assets")
+
+    def openapi(request: Request) -> Response:
+        del request
+        return JSONResponse(app.openapi())
+
+    def docs(request: Request) -> Response:
+        del request
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title=app.title,
+            swagger_js_url=f"{_ASSETS}/swagger-ui-bundle.js",
+            swagger_css_url=f"{_ASSETS}/swagger-ui.css",
+            swagger_favicon_url=f"{_ASSETS}/favicon-32x32.png",
+        )
+
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
+    app.add_route("/docs", docs, include_in_schema=False)
+
+
+def _schema(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title,
+            version=app.version,
+            description=app.description,
+            routes=app.routes,
+            openapi_version=_OPENAPI_VERSION,
+        )
+        app.openapi_schema = _nullable(schema)
+    return app.openapi_schema
+
+
+def _nullable(node: Any) -> Any:  # noqa: ANN401  # any JSON
+    """OpenAPI 3.1 says "or null" by a type of its own, 3.0 by a flag beside the type."""
+    if isinstance(node, list):
+        return [_nullable(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    node = {key: _nullable(value) for key, value in node.items()}
+    choices = node.get("anyOf")
+    if isinstance(choices, list) and {"type": "null"} in choices:
+        others = [choice for choice in choices if choice != {"type": "null"}]
+        del node["anyOf"]
+        node.update(others[0] if len(others) == 1 else {"anyOf": others})
+        node["nullable"] = True
+    if "const" in node:
+        node["enum"] = [node.pop("const")]
+    return node

@@ -1,0 +1,129 @@
+"""The one place where errors become HTTP answers: the status follows from what the caller must do.
+
+==========================  ======  =======================================
+kind                        status  what a client does
+==========================  ======  =======================================
+not JSON, wrong media type  415     send `application/json`
+too large                   413     send less at once
+unknown name                404     name something that exists
+offset out of range         416     read within the range that is given
+name is taken               409     choose another
+other invalid input         422     change the request
+stale state                 409     look again, decide anew
+retryable                   503     send it again after `Retry-After`
+anything else               500     tell who runs the agent
+==========================  ======  =======================================
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import orjson
+import structlog
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from agent.errors import OffsetOutOfRangeError, PayloadTooLargeError, UnsupportedMediaTypeError
+from bedrock.errors import (
+    InvalidInputError,
+    NotFoundError,
+    RetryableError,
+    SiltstoneError,
+    StaleStateError,
+)
+from catalog.errors import TopicExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fastapi import FastAPI
+    from starlette.requests import Request
+
+_log = structlog.get_logger(__name__)
+
+# The first that fits decides.
+_STATUS: tuple[tuple[type[SiltstoneError], int], ...] = (
+    (UnsupportedMediaTypeError, 415),
+    (PayloadTooLargeError, 413),
+    (OffsetOutOfRangeError, 416),
+    (NotFoundError, 404),
+    (TopicExistsError, 409),
+    (InvalidInputError, 422),
+    (StaleStateError, 409),
+    (RetryableError, 503),
+)
+
+
+def status_of(error: SiltstoneError) -> int:
+    """The HTTP status that tells a client what to do about `error`."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def code_of(error: SiltstoneError) -> str:
+    """The error's name for programs: `OffsetOutOfRangeError` is `offset_out_of_range`."""
+    name = type(error).__name__.removesuffix("Error")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def error_body(code: str, message: str, remedy: str | None = None, **more: object) -> bytes:
+    """The JSON of one error, with a newline for those who read it in a terminal."""
+    detail = {"code": code, "message": message, **({"remedy": remedy} if remedy else {}), **more}
+    return orjson.dumps({"error": detail}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def error_response(error: SiltstoneError) -> Response:
+    """The answer to a request that ended in `error`."""
+    status = status_of(error)
+    if status >= 500 and not isinstance(error, RetryableError):
+        _log.error("a request failed", reason=str(error), exc_info=error)
+    headers: dict[str, str] = {}
+    if isinstance(error, RetryableError):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds or 1.0)))
+    bounds: Mapping[str, object] = {}
+    if isinstance(error, OffsetOutOfRangeError):
+        bounds = {"log_start_offset": error.log_start_offset, "high_watermark": error.high_watermark}
+    body = error_body(code_of(error), error.message, error.remedy, **bounds)
+    return Response(body, status_code=status, headers=headers, media_type="application/json")
+
+
+def _siltstone_error(request: Request, error: Exception) -> Response:
+    del request
+    assert isinstance(error, SiltstoneError)
+    return error_response(error)
+
+
+def _bad_parameters(request: Request, error: Exception) -> Response:
+    """FastAPI's own complaint about path, query or body, in our form."""
+    del request
+    assert isinstance(error, RequestValidationError)
+    problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
+    body = error_body("invalid_request", problems, "see /docs for what this call takes")
+    return Response(body, status_code=422, media_type="application/json")
+
+
+def _http_exception(request: Request, error: Exception) -> Response:
+    """No such path, or not by this method."""
+    assert isinstance(error, HTTPException)
+    code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    body = error_body(
+        code, f"{request.method} {request.url.path}: {error.detail}", "see /docs for what is here"
+    )
+    return Response(body, status_code=error.status_code, headers=error.headers, media_type="application/json")
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    _log.error("a request met a bug", method=request.method, path=request.url.path, exc_info=error)
+    body = error_body("internal_error", "the agent met an error that it did not expect", "see its log")
+    return Response(body, status_code=500, media_type="application/json")
+
+
+def install(app: FastAPI) -> None:
+    """Make `app` answer every error in the one form."""
+    app.add_exception_handler(SiltstoneError, _siltstone_error)
+    app.add_exception_handler(RequestValidationError, _bad_parameters)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _unexpected)

@@ -1,0 +1,104 @@
+"""uvicorn, run inside the agent's own loop: no signals, no logging set-up, a socket that is bound already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+import uvicorn
+from typing_extensions import override
+
+from bedrock.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from fastapi import FastAPI
+
+_BACKLOG = 2048
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening TCP socket; port 0 takes a free one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise InvalidInputError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            remedy="choose another host or port; port 0 takes a free one",
+        ) from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """HOST:PORT as others would write it."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to the agent, and others want to know when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    @override
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+class HttpServer:
+    """Serves one app on one socket."""
+
+    def __init__(self, app: FastAPI, listener: socket.socket, *, stop_timeout_seconds: float) -> None:
+        self._listener = listener
+        self.address = address_of(listener)
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=max(1, round(stop_timeout_seconds)),
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Serve; returns once it does."""
+        self._serving = asyncio.get_running_loop().create_task(
+            self._server.serve(sockets=[self._listener]), name="http"
+        )
+        listening = asyncio.ensure_future(self._server.listening.wait())
+        await asyncio.wait({listening, self._serving}, return_when=asyncio.FIRST_COMPLETED)
+        if not listening.done():
+            listening.cancel()
+            await self._serving
+            raise RuntimeError("the HTTP server ended before it served")
+
+    async def stop(self) -> None:
+        """Take no new connection; let the requests under way finish, within the time-out."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving

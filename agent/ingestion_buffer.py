@@ -1,0 +1,115 @@
+"""The open ingestion file: batches by partition, in the order of their arrival.
+
+Nothing here knows of time, threads or stores; the write path decides when a file is closed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent.pending_append import AppendResult
+from catalog.model import PartitionId
+
+if TYPE_CHECKING:
+    from agent.pending_append import PendingAppend
+    from agent.validation import BatchColumns, ValidatedBatches
+    from bedrock.errors import SiltstoneError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Consecutive batches of one append that go into one file.
+
+    `data` holds exactly the `batches`, and may be written to: offsets are patched where they lie.
+    `first_batch` is the number of the first one within the append.
+    """
+
+    data: memoryview
+    batches: tuple[BatchColumns, ...]
+    pending: PendingAppend
+    first_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Whom to answer for `batch_count` batches of an append, from `first_batch` on."""
+
+    pending: PendingAppend
+    first_batch: int
+    batch_count: int
+
+    def fail(self, error: SiltstoneError) -> None:
+        """Answer that none of them is in the log."""
+        self.pending.settle(self.first_batch, [AppendResult(error=error)] * self.batch_count)
+
+
+@dataclass(slots=True, eq=False)
+class OpenFile:
+    """One ingestion file to be: pieces by partition, and how many bytes of batches they are."""
+
+    sections: dict[PartitionId, list[Piece]] = field(default_factory=dict)
+    size: int = 0
+
+    def add(self, partition: PartitionId, piece: Piece) -> None:
+        """Append `piece` behind what the partition has in this file."""
+        self.sections.setdefault(partition, []).append(piece)
+        self.size += len(piece.data)
+
+    def receipts(self) -> list[Receipt]:
+        """Whom to answer for the file's batches."""
+        return [
+            Receipt(piece.pending, piece.first_batch, len(piece.batches))
+            for section in self.sections.values()
+            for piece in section
+        ]
+
+
+class IngestionBuffer:
+    """Cuts a stream of appends into files of at least `target` bytes, by whole batches.
+
+    A file is full once it reaches `target`; it exceeds it by less than one batch. An append with more than
+    what is left of a file goes on in the next one.
+    """
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.open = OpenFile()
+
+    def add(self, validated: ValidatedBatches, pending: PendingAppend) -> list[OpenFile]:
+        """Take an append; returns the files that became full by it, oldest first."""
+        partition = PartitionId(validated.topic.topic_id, validated.partition)
+        full: list[OpenFile] = []
+        first = 0
+        while first < len(validated.batches):
+            last, end = self._fill(validated, first)
+            start = validated.batches[first].position
+            self.open.add(
+                partition,
+                Piece(
+                    data=validated.data[start:end],
+                    batches=validated.batches[first:last],
+                    pending=pending,
+                    first_batch=first,
+                ),
+            )
+            if self.open.size >= self._target:
+                full.append(self.take())
+            first = last
+        return full
+
+    def _fill(self, validated: ValidatedBatches, first: int) -> tuple[int, int]:
+        """How far the open file takes the batches from `first`: (number behind the last, end position)."""
+        room = self._target - self.open.size
+        start = validated.batches[first].position
+        number = first
+        end = start
+        while number < len(validated.batches) and end - start < room:
+            end = validated.batches[number].position + validated.batches[number].size
+            number += 1
+        return number, end
+
+    def take(self) -> OpenFile:
+        """Close the open file and begin a new one."""
+        closed, self.open = self.open, OpenFile()
+        return closed

@@ -1,0 +1,170 @@
+"""Turns a closed buffer into the bytes of one ingestion file and the commit that the catalog is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.pending_append import AppendResult
+from catalog.model import BatchRun, FileCommit, SectionCommit
+from object_format.record_batch import assign_offsets
+from object_format.segment_file import SegmentFileWriter, SegmentKind
+from object_store.names import IngestionName
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.ingestion_buffer import OpenFile, Piece
+    from agent.pending_append import PendingAppend
+    from agent.validation import BatchColumns
+    from catalog.model import PartitionId, SectionResult
+    from object_store.interface import Buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceRuns:
+    """Where the batches of a piece are found among the runs of its section.
+
+    For each batch: the run's number, and the batch's first offset relative to the run's.
+    """
+
+    pending: PendingAppend
+    first_batch: int
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedFile:
+    """An ingestion file that is ready to be put: `body` is the whole object.
+
+    `pieces` lists, section by section in the order of `commit.sections`, whose batches lie where.
+    """
+
+    body: bytes
+    commit: FileCommit
+    pieces: tuple[tuple[PieceRuns, ...], ...]
+
+    @property
+    def object_name(self) -> str:
+        """The object's name in the store."""
+        return self.commit.object_name
+
+
+class _SectionRuns:
+    """Numbers the batches of one section and joins them to runs as the catalog takes them."""
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.runs: list[BatchRun] = []
+
+    def add(self, batch: BatchColumns) -> tuple[int, int]:
+        """Give the batch the next offsets of the section; returns its place in the runs."""
+        offset = self.next_offset
+        self.next_offset += batch.offset_count
+        last = self.runs[-1] if self.runs else None
+        if last is None or last.producer is not None or batch.producer is not None:
+            self.runs.append(
+                BatchRun(
+                    first_offset=offset,
+                    offset_count=batch.offset_count,
+                    record_count=batch.record_count,
+                    min_timestamp=batch.min_timestamp,
+                    max_timestamp=batch.max_timestamp,
+                    producer=batch.producer,
+                )
+            )
+            return len(self.runs) - 1, 0
+        self.runs[-1] = BatchRun(
+            first_offset=last.first_offset,
+            offset_count=last.offset_count + batch.offset_count,
+            record_count=last.record_count + batch.record_count,
+            min_timestamp=min(last.min_timestamp, batch.min_timestamp),
+            max_timestamp=max(last.max_timestamp, batch.max_timestamp),
+        )
+        return len(self.runs) - 1, offset - last.first_offset
+
+
+def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) -> SealedFile:
+    """Lay out `file` with its sections sorted by (topic id, partition), offsets relative to their section.
+
+    The batches are patched where they lie (neither base offset nor leader epoch is covered by their CRC) and
+    copied once, into the body: nothing of the producers' buffers is held on to by it.
+    """
+    parts: list[Buffer] = []
+    writer = SegmentFileWriter(
+        kind=SegmentKind.INGESTION,
+        file_id=file_id,
+        writer_id=session_id,
+        created_ms=created_ms,
+        sink=parts.append,
+    )
+    sections: list[SectionCommit] = []
+    pieces: list[tuple[PieceRuns, ...]] = []
+    for partition in sorted(file.sections):
+        section, placed = _write_section(writer, partition, file.sections[partition])
+        sections.append(section)
+        pieces.append(placed)
+    summary = writer.finish()
+    name = IngestionName(session_id=session_id, file_id=file_id)
+    return SealedFile(
+        body=b"".join(parts),
+        commit=FileCommit(
+            file_id=file_id,
+            object_name=str(name),
+            size=summary.size,
+            directory_length=summary.directory_length,
+            session_id=session_id,
+            sections=tuple(sections),
+        ),
+        pieces=tuple(pieces),
+    )
+
+
+def _write_section(
+    writer: SegmentFileWriter, partition: PartitionId, pieces: Sequence[Piece]
+) -> tuple[SectionCommit, tuple[PieceRuns, ...]]:
+    writer.begin_section(partition.topic_id, partition.partition)
+    runs = _SectionRuns()
+    placed: list[PieceRuns] = []
+    for piece in pieces:
+        assign_offsets(piece.data, runs.next_offset)
+        places = tuple(runs.add(batch) for batch in piece.batches)
+        writer.append(piece.data, stable=True)
+        placed.append(PieceRuns(pending=piece.pending, first_batch=piece.first_batch, places=places))
+    entry = writer.end_section(
+        base_offset=0,
+        last_offset=runs.next_offset - 1,
+        record_count=sum(run.record_count for run in runs.runs),
+        min_timestamp=min(run.min_timestamp for run in runs.runs),
+        max_timestamp=max(run.max_timestamp for run in runs.runs),
+    )
+    section = SectionCommit(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        position=entry.data_position,
+        length=entry.data_length,
+        runs=tuple(runs.runs),
+    )
+    return section, tuple(placed)
+
+
+def settle(sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+    """Hand every append what the catalog said of its batches; `results` is in the order of the sections."""
+    for section, pieces in zip(results, sealed.pieces, strict=True):
+        for placed in pieces:
+            placed.pending.settle(
+                placed.first_batch, [_batch_result(section, run, offset) for run, offset in placed.places]
+            )
+
+
+def _batch_result(section: SectionResult, run: int, offset: int) -> AppendResult:
+    result = section.runs[run]
+    return AppendResult(
+        base_offset=result.base_offset + offset if result.refusal is None else -1,
+        duplicate=result.duplicate,
+        refusal=result.refusal,
+        detail=result.detail,
+        log_start_offset=section.log_start_offset,
+        high_watermark=section.high_watermark,
+    )

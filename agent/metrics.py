@@ -1,0 +1,150 @@
+"""What the agent counts, for Prometheus: own instruments, and what other parts count, read at each scrape."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from prometheus_client.metrics_core import Metric
+
+    from catalog.open import Catalog
+    from object_store.interface import ObjectStore
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_FILE_BYTES = tuple(float(4**power * 1024) for power in range(8))  # 1 KiB to 16 MiB
+
+
+class AgentMetrics:
+    """The instruments of one agent, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        self.append_seconds = Histogram(
+            "siltstone_append_seconds",
+            "From the append of validated batches to their commit",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.put_seconds = Histogram(
+            "siltstone_ingestion_put_seconds",
+            "PUT of one ingestion file with its retries",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.commit_seconds = Histogram(
+            "siltstone_ingestion_commit_seconds",
+            "Commit of one ingestion file with its retries",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.fetch_seconds = Histogram(
+            "siltstone_fetch_seconds",
+            "One fetch without the time it waited for new records",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.ingestion_file_bytes = Histogram(
+            "siltstone_ingestion_file_bytes",
+            "Size of the ingestion files that were put",
+            buckets=_FILE_BYTES,
+            registry=registry,
+        )
+        self.files_failed = Counter(
+            "siltstone_ingestion_files_failed",
+            "Ingestion files that were lost before their commit",
+            registry=registry,
+        )
+        self.appended_records = Counter(
+            "siltstone_appended_records", "Records that were appended", registry=registry
+        )
+        self.appended_bytes = Counter(
+            "siltstone_appended_bytes", "Bytes of sections that were appended whole", registry=registry
+        )
+        self.refused_runs = Counter(
+            "siltstone_refused_runs", "Runs of batches refused by the catalog", ["reason"], registry=registry
+        )
+        self.fetched_bytes = Counter(
+            "siltstone_fetched_bytes", "Bytes of batches handed to readers", registry=registry
+        )
+        self.fetches = Counter("siltstone_fetches", "Fetches, by outcome", ["outcome"], registry=registry)
+        self.http_requests = Counter(
+            "siltstone_http_requests", "HTTP requests", ["method", "route", "status"], registry=registry
+        )
+
+    def expose(self, *sources: Collector) -> None:
+        """Add what other parts count."""
+        for source in sources:
+            self.registry.register(source)
+
+    def render(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class StoreCollector(Collector):
+    """The requests of an object store by kind and purpose."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        """One sample per field, kind and purpose."""
+        tallies = self._store.counts.snapshot().tallies
+        for field in ("requests", "bytes_in", "bytes_out", "errors", "retries", "resumes"):
+            family = CounterMetricFamily(
+                f"siltstone_store_{field}",
+                f"Object store: {field.replace('_', ' ')} by kind and purpose",
+                labels=["kind", "purpose"],
+            )
+            for (kind, purpose), tally in sorted(tallies.items()):
+                family.add_metric([kind.value, purpose.value], getattr(tally, field))
+            yield family
+
+
+class CatalogCollector(Collector):
+    """What the catalog does, by operation."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        """One sample per field and operation."""
+        counts = self._catalog.operation_counts()
+        for field in ("calls", "retries", "failures", "statements", "seconds"):
+            family = CounterMetricFamily(
+                f"siltstone_catalog_{field}", f"Catalog: {field} by operation", labels=["operation"]
+            )
+            for operation, count in sorted(counts.items()):
+                family.add_metric([operation], getattr(count, field))
+            yield family
+
+
+class NumbersCollector(Collector):
+    """Single numbers that some part keeps: name → (what it is, how to read it)."""
+
+    def __init__(
+        self,
+        *,
+        gauges: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
+        counters: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
+    ) -> None:
+        self._gauges = gauges or {}
+        self._counters = counters or {}
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        """One sample per number."""
+        for name, (text, read) in self._gauges.items():
+            yield GaugeMetricFamily(name, text, value=read())
+        for name, (text, read) in self._counters.items():
+            yield CounterMetricFamily(name, text, value=read())

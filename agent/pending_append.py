@@ -1,0 +1,65 @@
+"""What a producer waits for: the fate of each batch of one append."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bedrock.errors import SiltstoneError
+    from catalog.model import RunRefusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendResult:
+    """What became of one batch.
+
+    Appended (or a duplicate of one that was): `base_offset` is its first offset. Refused by the catalog:
+    `refusal` and `detail` say why. Failed: `error` is set and the same append may be sent again.
+    `log_start_offset` and `high_watermark` are the partition's after the commit, -1 where unknown.
+    """
+
+    base_offset: int = -1
+    duplicate: bool = False
+    refusal: RunRefusal | None = None
+    detail: str = ""
+    error: SiltstoneError | None = None
+    log_start_offset: int = -1
+    high_watermark: int = -1
+
+    @property
+    def appended(self) -> bool:
+        """Whether the batch is in the log."""
+        return self.base_offset >= 0
+
+
+class PendingAppend:
+    """Collects the results of an append's batches, which may be spread over several files.
+
+    The append lives on when the one who waits for it is cancelled: its batches are in a file by then.
+    """
+
+    def __init__(self, batch_count: int) -> None:
+        self._results: list[AppendResult | None] = [None] * batch_count
+        self._open = batch_count
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if batch_count == 0:
+            self._done.set_result(None)
+
+    def settle(self, first_batch: int, results: Sequence[AppendResult]) -> None:
+        """Record the results of the batches from `first_batch` on; each batch is settled once."""
+        for position, result in enumerate(results, first_batch):
+            if self._results[position] is not None:
+                raise ValueError(f"batch {position} of an append was settled twice")
+            self._results[position] = result
+        self._open -= len(results)
+        if self._open == 0:
+            self._done.set_result(None)
+
+    async def wait(self) -> list[AppendResult]:
+        """The results in batch order, once all are known. May be awaited by several, and cancelled."""
+        await asyncio.shield(self._done)
+        return [result for result in self._results if result is not None]

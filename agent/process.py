@@ -1,0 +1,285 @@
+"""The agent's process: its parts put together, started in order, stopped in the reverse.
+
+Stopping loses nothing that was taken: `/healthz` says so first (for `drain_ms`), then no new connection is
+accepted, those who wait at the tail are answered with what there is, open files are flushed at once, every
+append is answered, and the session ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from agent.byte_budget import ByteBudget
+from agent.commit_listeners import AppendCounting, CacheFilling
+from agent.commit_watch import CommitWatch
+from agent.health import CallHealth, LoopLag
+from agent.http.app import create_app
+from agent.http.server import HttpServer, bind
+from agent.http.services import Services
+from agent.metrics import AgentMetrics, CatalogCollector, NumbersCollector, StoreCollector
+from agent.object_reader import ObjectReader
+from agent.pools import Pools
+from agent.range_cache import RangeCache
+from agent.read_path import ReadPath
+from agent.record_producer import RecordProducer
+from agent.retry import RetryPolicy
+from agent.session import Session
+from agent.timestamp_lookup import TimestampLookup
+from agent.topic_directory import TopicDirectory
+from agent.write_path import WritePath
+from bedrock.clock import SystemClock
+from bedrock.ids import SystemIds
+from catalog.open import open_catalog
+from object_store.open import StoreConfig, open_store
+
+try:
+    import uvloop
+except ImportError:  # where it does not exist, asyncio's own loop serves
+    _new_loop = asyncio.new_event_loop
+else:
+    _new_loop = uvloop.new_event_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent.settings import AgentSettings
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+    from object_store.interface import ObjectStore
+
+_log = structlog.get_logger(__name__)
+_MOST_LOOP_LAG_SECONDS = 5.0
+
+
+class Agent:
+    """One agent over a store and a catalog, which stay the caller's to close.
+
+    Make it inside a running event loop. `start` serves; `stop` may be called once, after `start`.
+    """
+
+    def __init__(
+        self, *, settings: AgentSettings, store: ObjectStore, catalog: Catalog, clock: Clock, ids: Ids
+    ) -> None:
+        self.settings = settings
+        self.metrics = AgentMetrics()
+        self.store_health = CallHealth(clock, limit_seconds=settings.unhealthy_after_ms / 1000)
+        self.catalog_health = CallHealth(clock, limit_seconds=settings.unhealthy_after_ms / 1000)
+        self.loop_lag = LoopLag()
+        self.pools = Pools.open(settings)
+        retry = RetryPolicy(
+            attempts=settings.write_attempts,
+            first_pause=settings.retry_pause_ms / 1000,
+            max_pause=settings.max_retry_pause_ms / 1000,
+            ids=ids,
+        )
+        self.session = Session(
+            catalog.sessions,
+            description=f"agent on {socket.gethostname()}, process {os.getpid()}",
+            pool=self.pools.catalog,
+            ids=ids,
+            interval_ms=settings.heartbeat_interval_ms,
+            health=self.catalog_health,
+        )
+        self.cache = RangeCache(settings.cache_bytes)
+        self.watch = CommitWatch(catalog.watcher(), health=self.catalog_health, retry=retry)
+        self.directory = TopicDirectory(
+            catalog.topics, pool=self.pools.catalog, clock=clock, keep_ms=settings.topic_cache_ms
+        )
+        self.write_path = WritePath(
+            settings=settings,
+            store=store,
+            log=catalog.log,
+            session=self.session,
+            pools=self.pools,
+            retry=retry,
+            clock=clock,
+            ids=ids,
+            metrics=self.metrics,
+            store_health=self.store_health,
+            # The cache before the watch: those who are woken shall find what was written.
+            listeners=(
+                CacheFilling(self.cache),
+                AppendCounting(self.metrics),
+                self.directory,
+                self.watch,
+            ),
+        )
+        reader = ObjectReader(
+            store,
+            self.cache,
+            self.pools,
+            gap=settings.coalesce_gap_bytes,
+            limit=settings.max_read_bytes,
+            health=self.store_health,
+        )
+        self.read_path = ReadPath(
+            settings=settings,
+            bounds=catalog.topics,
+            extents=catalog.log,
+            timestamps=TimestampLookup(catalog.log, reader, self.pools, settings),
+            reader=reader,
+            watch=self.watch,
+            pools=self.pools,
+            clock=clock,
+            metrics=self.metrics,
+        )
+        self.request_budget = ByteBudget("the memory for request bodies", settings.max_requests_bytes)
+        self.metrics.expose(StoreCollector(store), CatalogCollector(catalog), self._numbers())
+        self._services = Services(
+            settings=settings,
+            topics=catalog.topics,
+            directory=self.directory,
+            producer=RecordProducer(self.write_path, self.pools, clock=clock, ids=ids),
+            read_path=self.read_path,
+            pools=self.pools,
+            request_budget=self.request_budget,
+            metrics=self.metrics,
+            problems=self.problems,
+        )
+        self._http: HttpServer | None = None
+        self._stopping = False
+        self._stop_asked = asyncio.Event()
+
+    async def start(self) -> dict[str, str]:
+        """Serve, and return the addresses by protocol, as HOST:PORT."""
+        listener = bind(self.settings.http_host, self.settings.http_port)
+        try:
+            await self.session.start()
+            self.write_path.start()
+            self.watch.start()
+            self.loop_lag.start()
+            self._http = HttpServer(
+                create_app(self._services),
+                listener,
+                stop_timeout_seconds=self.settings.stop_timeout_ms / 1000,
+            )
+            await self._http.start()
+        except BaseException:
+            listener.close()
+            await self.stop()
+            raise
+        return {"http": self._http.address}
+
+    def ask_to_stop(self) -> None:
+        """Let `serve` come to its end."""
+        self._stop_asked.set()
+
+    async def serve(self, on_ready: Callable[[Mapping[str, str]], None]) -> None:
+        """Start, tell the addresses, and serve until asked to stop; then stop."""
+        addresses = await self.start()
+        try:
+            on_ready(addresses)
+            await self._stop_asked.wait()
+        finally:
+            await self.stop()
+
+    async def stop(self) -> None:
+        """Stop in good order; everything that was taken is answered."""
+        self._stopping = True
+        await asyncio.sleep(self.settings.drain_ms / 1000)
+        self.watch.release()
+        self.write_path.drain()
+        if self._http is not None:
+            await self._http.stop()
+        try:
+            await asyncio.wait_for(self.write_path.stop(), self.settings.stop_timeout_ms / 1000)
+        except TimeoutError:
+            _log.error("not everything that was taken could be committed before the agent had to stop")
+        await self.session.stop()
+        await self.watch.stop()
+        await self.loop_lag.stop()
+        await asyncio.to_thread(self.pools.close)
+
+    def problems(self) -> dict[str, str]:
+        """What keeps the agent from being well: name → what; empty when it is."""
+        found: dict[str, str] = {}
+        if self._stopping:
+            found["agent"] = "is stopping"
+        for name, health in (("object_store", self.store_health), ("catalog", self.catalog_health)):
+            if not health.is_healthy:
+                found[name] = f"every call has failed for {health.failing_seconds:.0f} seconds"
+        if self.loop_lag.seconds > _MOST_LOOP_LAG_SECONDS:
+            found["loop"] = f"is {self.loop_lag.seconds:.0f} seconds late"
+        return found
+
+    def _numbers(self) -> NumbersCollector:
+        gauges: dict[str, tuple[str, Callable[[], float]]] = {
+            "siltstone_write_buffer_bytes": ("Taken, not answered yet", lambda: self.write_path.budget.held),
+            "siltstone_write_files_in_flight": (
+                "Files closed, not answered yet",
+                lambda: self.write_path.files_in_flight,
+            ),
+            "siltstone_request_bytes": ("Request bodies in memory", lambda: self.request_budget.held),
+            "siltstone_cache_bytes": ("Ranges of objects in memory", lambda: self.cache.size),
+            "siltstone_loop_lag_seconds": ("How late the event loop is", lambda: self.loop_lag.seconds),
+        }
+        for pool in self.pools.all():
+            name = f"siltstone_pool_{pool.name.replace(' ', '_')}_calls"
+            gauges[name] = (f"Calls under way or waiting: {pool.name}", partial(getattr, pool, "pending"))
+        return NumbersCollector(
+            gauges=gauges,
+            counters={
+                "siltstone_cache_hits": ("Ranges found in memory", lambda: self.cache.hits),
+                "siltstone_cache_misses": ("Ranges that were read", lambda: self.cache.misses),
+                "siltstone_cache_joined": ("Ranges another read brought", lambda: self.cache.joined),
+                "siltstone_write_refusals": (
+                    "Appends refused by a full buffer",
+                    lambda: self.write_path.budget.refusals,
+                ),
+                "siltstone_request_refusals": (
+                    "Requests refused for want of memory",
+                    lambda: self.request_budget.refusals,
+                ),
+            },
+        )
+
+
+def run(
+    settings: AgentSettings,
+    *,
+    store_config: StoreConfig,
+    catalog_url: str,
+    on_ready: Callable[[Mapping[str, str]], None],
+) -> None:
+    """Run an agent until SIGTERM or SIGINT; blocks. `on_ready` gets the addresses once it serves.
+
+    A second signal ends the process at once. Raises what keeps the agent from starting.
+    """
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    with (
+        contextlib.closing(open_catalog(catalog_url, clock, ids)) as catalog,
+        contextlib.closing(open_store(store_config, clock, ids)) as store,
+        asyncio.Runner(loop_factory=_new_loop) as runner,
+    ):
+        runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
+
+
+async def _serve(
+    settings: AgentSettings,
+    store: ObjectStore,
+    catalog: Catalog,
+    clock: Clock,
+    ids: Ids,
+    on_ready: Callable[[Mapping[str, str]], None],
+) -> None:
+    agent = Agent(settings=settings, store=store, catalog=catalog, clock=clock, ids=ids)
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        agent.ask_to_stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    await agent.serve(on_ready)

@@ -1,0 +1,122 @@
+"""Recently read and written byte ranges of objects, held in bounded memory and fetched once however many ask.
+
+What is cached is never changed: objects are immutable, and readers patch copies of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from object_store.interface import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """The bytes [position, position + length) of one object."""
+
+    object_name: str
+    position: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """The position behind the last byte."""
+        return self.position + self.length
+
+    def covers(self, other: ByteRange) -> bool:
+        """Whether all of `other` lies within this range."""
+        return (
+            self.object_name == other.object_name
+            and self.position <= other.position
+            and other.end <= self.end
+        )
+
+
+class RangeCache:
+    """A least-recently-used cache of ranges, bounded by their bytes, with single flight.
+
+    A range is found when one that was put covers it whole. Belongs to the event loop.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self.hits = 0
+        self.misses = 0
+        self.joined = 0
+        self._ranges: OrderedDict[ByteRange, Buffer] = OrderedDict()
+        self._by_object: dict[str, list[ByteRange]] = {}
+        self._flights: dict[ByteRange, asyncio.Task[Buffer]] = {}
+
+    def get(self, wanted: ByteRange) -> memoryview | None:
+        """The bytes of `wanted`, read-only, or None."""
+        for held in self._by_object.get(wanted.object_name, ()):
+            if held.covers(wanted):
+                self._ranges.move_to_end(held)
+                self.hits += 1
+                return _part(self._ranges[held], held, wanted)
+        return None
+
+    def put(self, held: ByteRange, data: Buffer) -> None:
+        """Keep `data`, whose owner never changes it again, if there is room for it at all."""
+        if len(data) != held.length:
+            raise ValueError(f"{len(data)} bytes given for {held}")
+        if held.length > self.limit or held in self._ranges:
+            return
+        self._ranges[held] = data
+        self._by_object.setdefault(held.object_name, []).append(held)
+        self.size += held.length
+        while self.size > self.limit:
+            self._drop(next(iter(self._ranges)))
+
+    def forget(self, object_name: str) -> None:
+        """Drop what is held of an object that is gone."""
+        for held in list(self._by_object.get(object_name, ())):
+            self._drop(held)
+
+    async def read(self, wanted: ByteRange, load: Callable[[], Awaitable[Buffer]]) -> memoryview:
+        """The bytes of `wanted`: cached, from a flight under way that covers it, or by `load`.
+
+        A flight goes on when the one who began it is cancelled, because others may have joined it.
+        """
+        found = self.get(wanted)
+        if found is not None:
+            return found
+        for flying, flight in self._flights.items():
+            if flying.covers(wanted):
+                self.joined += 1
+                return _part(await asyncio.shield(flight), flying, wanted)
+        self.misses += 1
+        task = asyncio.get_running_loop().create_task(self._load(wanted, load), name="read a range")
+        self._flights[wanted] = task
+        task.add_done_callback(lambda done: self._landed(wanted, done))
+        return _part(await asyncio.shield(task), wanted, wanted)
+
+    async def _load(self, wanted: ByteRange, load: Callable[[], Awaitable[Buffer]]) -> Buffer:
+        data = await load()
+        self.put(wanted, data)
+        return data
+
+    def _landed(self, wanted: ByteRange, task: asyncio.Task[Buffer]) -> None:
+        del self._flights[wanted]
+        if not task.cancelled():
+            task.exception()  # seen, also when everyone who waited has left
+
+    def _drop(self, held: ByteRange) -> None:
+        del self._ranges[held]
+        self.size -= held.length
+        ranges = self._by_object[held.object_name]
+        ranges.remove(held)
+        if not ranges:
+            del self._by_object[held.object_name]
+
+
+def _part(data: Buffer, held: ByteRange, wanted: ByteRange) -> memoryview:
+    start = wanted.position - held.position
+    return memoryview(data).toreadonly()[start : start + wanted.length]

@@ -1,0 +1,96 @@
+"""What one agent process may be told: plain values, validated once, apart from injected parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from bedrock.errors import InvalidInputError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Limits and intervals of an agent; sizes are bytes, times are milliseconds unless the name says else.
+
+    Every value is a positive integer except those listed in `_MAY_BE_ZERO`, and texts.
+    """
+
+    # Where it serves. Port 0 takes a free one.
+    http_host: str = "127.0.0.1"
+    http_port: int = 8080
+
+    # Write path: a file is closed this long after its first append, or at this size.
+    flush_interval_ms: int = 250
+    flush_bytes: int = 8 * MIB
+    # Everything that was taken and not answered yet; beyond it producers are asked to come back.
+    max_buffered_bytes: int = 128 * MIB
+    # Files that are closed and not answered yet: being uploaded, or waiting for their turn to commit.
+    max_files_in_flight: int = 8
+    # What an upload and a commit may be tried in all, and how the pauses between tries grow (with jitter).
+    write_attempts: int = 5
+    retry_pause_ms: int = 50
+    max_retry_pause_ms: int = 2_000
+
+    # Thread pools; calls beyond the threads and `max_waiting_calls` are refused, not queued.
+    kernel_threads: int = 2
+    catalog_threads: int = 8
+    hot_read_threads: int = 8
+    cold_read_threads: int = 4
+    max_waiting_calls: int = 1_000
+
+    # Read path.
+    cache_bytes: int = 256 * MIB
+    # An extent committed this recently is read in the hot pool: those who catch up cannot delay the tail.
+    hot_window_ms: int = 60_000
+    # Ranges of one object that are at most this far apart are read by one GET, up to this length.
+    coalesce_gap_bytes: int = 64 * KIB
+    max_read_bytes: int = 32 * MIB
+    # A section of at least this length is read through its index, when it has one.
+    index_threshold_bytes: int = 1 * MIB
+    default_fetch_bytes: int = 1 * MIB
+    max_fetch_bytes: int = 64 * MIB
+    max_fetch_extents: int = 256
+    max_wait_ms: int = 60_000
+    # How often those who wait at the tail look again when no notification comes.
+    poll_interval_ms: int = 1_000
+    topic_cache_ms: int = 2_000
+
+    # HTTP.
+    max_request_bytes: int = 32 * MIB
+    max_requests_bytes: int = 128 * MIB
+    default_max_records: int = 1_000
+    max_max_records: int = 100_000
+    # After the order to stop: how long it serves on while /healthz answers 503, then the time to finish.
+    drain_ms: int = 0
+    stop_timeout_ms: int = 30_000
+
+    # Session.
+    heartbeat_interval_ms: int = 3_000
+    # A store or catalog that failed without one success for this long is unhealthy.
+    unhealthy_after_ms: int = 15_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < (0 if field.name in _MAY_BE_ZERO else 1):
+                raise InvalidInputError(
+                    f"agent setting {field.name} is {value}", remedy="give a positive number"
+                )
+        self._require_at_most("flush_bytes", "max_buffered_bytes")
+        self._require_at_most("default_fetch_bytes", "max_fetch_bytes")
+        self._require_at_most("max_request_bytes", "max_requests_bytes")
+        self._require_at_most("max_request_bytes", "max_buffered_bytes")
+        self._require_at_most("default_max_records", "max_max_records")
+        self._require_at_most("retry_pause_ms", "max_retry_pause_ms")
+
+    def _require_at_most(self, small: str, large: str) -> None:
+        if getattr(self, small) > getattr(self, large):
+            raise InvalidInputError(
+                f"agent setting {small} ({getattr(self, small)}) exceeds {large} ({getattr(self, large)})",
+                remedy=f"lower {small} or raise {large}",
+            )
+
+
+_MAY_BE_ZERO = frozenset({"http_port", "flush_interval_ms", "cache_bytes", "coalesce_gap_bytes", "drain_ms"})

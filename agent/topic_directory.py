@@ -1,0 +1,87 @@
+"""Topics by name, looked up in the catalog and remembered for a short while.
+
+What is remembered may be stale by `topic_cache_ms`: a topic that was deleted meanwhile is refused by the
+commit, one whose configuration changed is validated by the old one until then.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from agent.errors import UnknownPartitionError
+from catalog.model import RunRefusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.ingestion_file import SealedFile
+    from agent.work_pool import WorkPool
+    from bedrock.clock import Clock
+    from catalog.model import SectionResult, Topic
+
+_MOST_REMEMBERED = 100_000
+
+
+class Topics(Protocol):
+    """What the directory needs of the catalog."""
+
+    def get(self, name: str, /) -> Topic:
+        """The topic, or `NotFoundError`."""
+        ...
+
+
+class TopicDirectory:
+    """A bounded, short-lived memory of topics. Belongs to the event loop."""
+
+    def __init__(self, topics: Topics, *, pool: WorkPool, clock: Clock, keep_ms: int) -> None:
+        self._topics = topics
+        self._pool = pool
+        self._clock = clock
+        self._keep_seconds = keep_ms / 1000
+        self._known: dict[str, tuple[float, Topic]] = {}
+
+    async def get(self, name: str) -> Topic:
+        """The topic called `name`; `NotFoundError` when there is none."""
+        known = self._known.get(name)
+        if known is not None and known[0] > self._clock.monotonic():
+            return known[1]
+        self._known.pop(name, None)
+        topic = await self._pool.run(partial(self._topics.get, name))
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._known.clear()
+        self._known[name] = (self._clock.monotonic() + self._keep_seconds, topic)
+        return topic
+
+    async def get_partition(self, name: str, partition: int) -> Topic:
+        """The topic called `name`, which has that partition; `NotFoundError` otherwise."""
+        topic = await self.get(name)
+        require_partition(topic, partition)
+        return topic
+
+    def forget(self, name: str) -> None:
+        """Look it up anew next time."""
+        self._known.pop(name, None)
+
+    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+        """Forget topics that the catalog does not know any more."""
+        del sealed
+        gone: set[UUID] = {
+            result.topic_id
+            for result in results
+            if any(run.refusal is RunRefusal.UNKNOWN_TOPIC_OR_PARTITION for run in result.runs)
+        }
+        if gone:
+            self._known = {
+                name: known for name, known in self._known.items() if known[1].topic_id not in gone
+            }
+
+
+def require_partition(topic: Topic, partition: int) -> None:
+    """Raise `UnknownPartitionError` unless the topic has that partition."""
+    if not 0 <= partition < topic.partition_count:
+        raise UnknownPartitionError(
+            f"topic {topic.name!r} has no partition {partition}",
+            remedy=f"name a partition from 0 to {topic.partition_count - 1}",
+        )

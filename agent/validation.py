@@ -1,0 +1,172 @@
+"""Whether a topic takes a producer's batches: Kafka's rules, and the topic's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from agent.errors import InvalidRecordError
+from catalog.model import ProducerStamp
+from object_format.errors import Fault
+from object_format.record_batch import stamp_append_time, stamp_max_timestamp
+from object_format.validation import BatchProblem, BatchSummary, validate_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from catalog.model import Topic
+    from catalog.topic_config import TopicConfig
+    from object_store.interface import Buffer
+
+NO_TIMESTAMP = -1
+_CODES = {
+    Fault.MAGIC: "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+    Fault.DECOMPRESSED_TOO_LARGE: "MESSAGE_TOO_LARGE",
+    Fault.OFFSETS_NOT_CONSECUTIVE: "INVALID_RECORD",
+    Fault.CONTROL_BATCH: "INVALID_RECORD",
+    Fault.SEQUENCE: "INVALID_RECORD",
+    Fault.KEYLESS_RECORDS: "INVALID_RECORD",
+    Fault.TIMESTAMP_TYPE: "INVALID_TIMESTAMP",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRules:
+    """What a topic's configuration says about appends, as typed values."""
+
+    require_keys: bool
+    max_message_bytes: int
+    append_time: bool
+    before_max_ms: int
+    after_max_ms: int
+
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def of(config: TopicConfig) -> AppendRules:
+        """The rules of a topic with that configuration."""
+        return AppendRules(
+            require_keys=config.compacts,
+            max_message_bytes=config.max_message_bytes,
+            append_time=config.message_timestamp_type == "LogAppendTime",
+            before_max_ms=config.message_timestamp_before_max_ms,
+            after_max_ms=config.message_timestamp_after_max_ms,
+        )
+
+    def takes_timestamps(self, lowest: int, highest: int, now_ms: int) -> bool:
+        """Whether a producer may give these timestamps now; "none" is always allowed."""
+        if self.append_time:
+            return True
+        if lowest != NO_TIMESTAMP and now_ms - lowest > self.before_max_ms:
+            return False
+        return highest == NO_TIMESTAMP or highest - now_ms <= self.after_max_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchColumns:
+    """What the write path needs to know of one batch; `position` is in the buffer that was validated."""
+
+    position: int
+    size: int
+    offset_count: int
+    record_count: int
+    min_timestamp: int
+    max_timestamp: int
+    producer: ProducerStamp | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatedBatches:
+    """Batches that may be appended to a partition. `data` is writable, and belongs to the write path now."""
+
+    topic: Topic
+    partition: int
+    data: memoryview
+    batches: tuple[BatchColumns, ...]
+
+    @property
+    def record_count(self) -> int:
+        """Records in all batches."""
+        return sum(batch.record_count for batch in self.batches)
+
+
+def validate(topic: Topic, partition: int, data: Buffer, *, now_ms: int) -> ValidatedBatches:
+    """Judge the batches in `data`, and put right in place what a broker puts right: timestamps.
+
+    For the kernel pool. Raises `InvalidRecordError`, which names the batches and records at fault; nothing of
+    `data` may be appended then, as in Kafka. A read-only `data` is copied.
+    """
+    rules = AppendRules.of(topic.config)
+    buffer = memoryview(data)
+    if buffer.readonly:
+        buffer = memoryview(bytearray(buffer))
+    judged = validate_batches(buffer, require_keys=rules.require_keys)
+    where = f"{topic.name}-{partition}"
+    if judged.problems:
+        raise _refusal(where, judged.problems)
+    for number, batch in enumerate(judged.batches):
+        _check_limits(where, number, batch, rules, now_ms)
+    return ValidatedBatches(
+        topic=topic,
+        partition=partition,
+        data=buffer,
+        batches=tuple(_columns(buffer, batch, rules, now_ms) for batch in judged.batches),
+    )
+
+
+def _refusal(where: str, problems: Sequence[BatchProblem]) -> InvalidRecordError:
+    first = problems[0]
+    return InvalidRecordError(
+        f"records for {where} are refused: {first.message}",
+        code=_CODES.get(first.fault, "CORRUPT_MESSAGE"),
+        record_errors=tuple(
+            (problem.batch, index, problem.fault.explanation)
+            for problem in problems
+            for index in problem.record_indexes
+        ),
+    )
+
+
+def _check_limits(where: str, number: int, batch: BatchSummary, rules: AppendRules, now_ms: int) -> None:
+    if batch.size > rules.max_message_bytes:
+        raise InvalidRecordError(
+            f"batch {number} for {where} has {batch.size} bytes, and max.message.bytes is "
+            f"{rules.max_message_bytes}",
+            code="MESSAGE_TOO_LARGE",
+            remedy="send smaller batches, or raise the topic's max.message.bytes",
+        )
+    if not rules.takes_timestamps(batch.min_timestamp, batch.max_timestamp, now_ms):
+        raise InvalidRecordError(
+            f"batch {number} for {where} has timestamps {batch.min_timestamp} to {batch.max_timestamp}, "
+            f"too far from now ({now_ms})",
+            code="INVALID_TIMESTAMP",
+            remedy="see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+        )
+
+
+def _columns(data: memoryview, batch: BatchSummary, rules: AppendRules, now_ms: int) -> BatchColumns:
+    lowest, highest = batch.min_timestamp, batch.max_timestamp
+    if rules.append_time:
+        lowest = highest = now_ms
+        stamp_append_time(data, now_ms, batch.position)
+    elif highest != batch.header_max_timestamp:
+        stamp_max_timestamp(data, highest, batch.position)
+    return BatchColumns(
+        position=batch.position,
+        size=batch.size,
+        offset_count=batch.last_offset_delta + 1,
+        record_count=batch.record_count,
+        min_timestamp=lowest,
+        max_timestamp=highest,
+        producer=_stamp(batch),
+    )
+
+
+def _stamp(batch: BatchSummary) -> ProducerStamp | None:
+    if batch.producer_id < 0:
+        return None
+    return ProducerStamp(
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+    )

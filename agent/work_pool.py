@@ -1,0 +1,49 @@
+"""Blocking calls leave the event loop through bounded thread pools, one for each kind of work."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from agent.errors import BusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class WorkPool:
+    """Threads for one kind of blocking call.
+
+    At most `threads` calls run and `max_waiting` wait; what comes beyond is refused with `BusyError`.
+    Belongs to the event loop. A call that has begun runs to its end even if nobody waits for it any more.
+    """
+
+    def __init__(self, name: str, *, threads: int, max_waiting: int) -> None:
+        self.name = name
+        self.pending = 0
+        self._limit = threads + max_waiting
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"siltstone-{name}")
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """The result of `call`, made in a thread of this pool."""
+        if self.pending >= self._limit:
+            raise BusyError(
+                f"{self.pending} calls of kind {self.name} are under way or waiting",
+                remedy="wait and send the same request again",
+                retry_after_seconds=1.0,
+            )
+        loop = asyncio.get_running_loop()
+        job = self._executor.submit(call)
+        self.pending += 1
+        job.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finished))
+        return await asyncio.wrap_future(job)
+
+    def _finished(self) -> None:
+        self.pending -= 1
+
+    def close(self) -> None:
+        """Wait for the calls under way, drop those that have not begun."""
+        self._executor.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,285 @@
+"""The write path: from validated batches to acknowledged offsets.
+
+A file's way, and who may be ahead of whom:
+
+1. `append` adds batches to the open file. All of a call fits into the byte budget, or none is taken.
+2. The open file is closed `flush_interval_ms` after its first append, or once it reaches `flush_bytes`. While
+   `max_files_in_flight` files are unanswered a file that is due stays open and grows instead: a slow store
+   makes files larger, not more.
+3. Closed files are sealed (laid out in the kernel pool) and put, several at a time: one PUT each.
+4. Commits are made one by one in the order in which files were closed, so that what one producer sent in
+   order gets its offsets in order. A commit is idempotent by file, hence a lost answer is no harm.
+5. Only then are the appends answered, and the listeners told.
+
+A file that cannot be put or committed after `write_attempts` tries fails exactly its own appends; later
+files go on. An idempotent producer's later batches are then refused by the catalog as out of order, as they
+must be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from agent.byte_budget import ByteBudget
+from agent.errors import AppendFailedError, StoppingError
+from agent.ingestion_buffer import IngestionBuffer, OpenFile, Receipt
+from agent.ingestion_file import SealedFile, seal, settle
+from agent.pending_append import AppendResult, PendingAppend
+from bedrock.errors import SiltstoneError
+from catalog.errors import SessionFencedError
+from object_store.interface import Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.health import CallHealth
+    from agent.metrics import AgentMetrics
+    from agent.pools import Pools
+    from agent.retry import RetryPolicy
+    from agent.session import Session
+    from agent.settings import AgentSettings
+    from agent.validation import ValidatedBatches
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.model import FileCommit, SectionResult
+    from object_store.interface import ObjectStore
+
+_log = structlog.get_logger(__name__)
+
+
+class CommitLog(Protocol):
+    """The one thing that the write path asks of the catalog."""
+
+    def commit(self, commit: FileCommit, /) -> tuple[SectionResult, ...]:
+        """Make an uploaded file part of the log, once, however often it is called."""
+        ...
+
+
+class CommitListener(Protocol):
+    """Told of every committed file, in commit order, on the event loop: caches, the tail, the local tier."""
+
+    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+        """`results` is in the order of the file's sections. Must not block."""
+        ...
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A file on its way; it does not hold on to the producers' buffers."""
+
+    receipts: list[Receipt]
+    size: int
+    upload: asyncio.Task[SealedFile]
+
+
+class WritePath:
+    """The appends of one agent. Belongs to the event loop; `start` it first and `stop` it last."""
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        store: ObjectStore,
+        log: CommitLog,
+        session: Session,
+        pools: Pools,
+        retry: RetryPolicy,
+        clock: Clock,
+        ids: Ids,
+        metrics: AgentMetrics,
+        store_health: CallHealth,
+        listeners: Sequence[CommitListener] = (),
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._log = log
+        self._session = session
+        self._pools = pools
+        self._retry = retry
+        self._clock = clock
+        self._ids = ids
+        self._metrics = metrics
+        self._store_health = store_health
+        self._listeners = tuple(listeners)
+        self.budget = ByteBudget(
+            "the write buffer",
+            settings.max_buffered_bytes,
+            retry_after_seconds=max(1.0, settings.flush_interval_ms / 1000),
+        )
+        self._buffer = IngestionBuffer(settings.flush_bytes)
+        self._closed: deque[OpenFile] = deque()
+        self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # holds at most max_files_in_flight
+        self._in_flight = 0
+        self._due: OpenFile | None = None  # the file whose time has come, if it is still open
+        self._timed: OpenFile | None = None  # the file that the timer is for
+        self._timer: asyncio.TimerHandle | None = None
+        self._draining = False
+        self._stopping = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._committer: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to commit."""
+        self._committer = asyncio.get_running_loop().create_task(
+            self._commit_in_order(), name="commit in order"
+        )
+
+    async def append(self, appends: Sequence[ValidatedBatches]) -> list[list[AppendResult]]:
+        """Append to one or more partitions and wait for the commit; results per append and batch.
+
+        Raises `BusyError` when the buffer has no room for all of it, `StoppingError` when the agent stops;
+        nothing was taken then. Whoever is cancelled while waiting leaves the batches on their way.
+        """
+        with self._metrics.append_seconds.time():
+            return [await pending.wait() for pending in self.enqueue(appends)]
+
+    def enqueue(self, appends: Sequence[ValidatedBatches]) -> list[PendingAppend]:
+        """As `append`, without waiting: the calls' order is the log's order of each partition."""
+        if self._stopping:
+            raise StoppingError(
+                "this agent is stopping", remedy="send the request to another agent", retry_after_seconds=1.0
+            )
+        self.budget.reserve(sum(len(validated.data) for validated in appends))
+        waiting = []
+        for validated in appends:
+            pending = PendingAppend(len(validated.batches))
+            self._closed.extend(self._buffer.add(validated, pending))
+            waiting.append(pending)
+        self._idle.clear()
+        self._schedule()
+        return waiting
+
+    @property
+    def files_in_flight(self) -> int:
+        """Files that are closed and not answered yet."""
+        return self._in_flight + len(self._closed)
+
+    def flush(self) -> None:
+        """Close the open file now, as if its time had come."""
+        self._due = self._buffer.open
+        self._schedule()
+
+    def drain(self) -> None:
+        """From now on let no append wait for company: whoever is inside is to be answered soon."""
+        self._draining = True
+        self._schedule()
+
+    async def stop(self) -> None:
+        """Take nothing new, answer everything that was taken."""
+        self._stopping = True
+        self.drain()
+        await self._idle.wait()
+        if self._committer is not None:
+            self._committer.cancel()
+            await asyncio.gather(self._committer, return_exceptions=True)
+            self._committer = None
+
+    def _schedule(self) -> None:
+        """Send off what may fly, and see to it that the open file's time will come."""
+        while self._in_flight < self._settings.max_files_in_flight and (file := self._next_file()):
+            self._launch(file)
+        self._set_timer()
+        if self._in_flight == 0 and not self._closed and not self._buffer.open.size:
+            self._idle.set()
+
+    def _next_file(self) -> OpenFile | None:
+        if self._closed:
+            return self._closed.popleft()
+        is_due = self._draining or self._due is self._buffer.open
+        if is_due and self._buffer.open.size:
+            return self._buffer.take()
+        return None
+
+    def _set_timer(self) -> None:
+        file = self._buffer.open
+        if self._timer is not None and (self._timed is not file or self._draining):
+            self._timer.cancel()
+            self._timer = self._timed = None
+        if file.size and self._timed is not file and not self._draining:
+            self._timed = file
+            delay = self._settings.flush_interval_ms / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay, self._time_is_up, file)
+
+    def _time_is_up(self, file: OpenFile) -> None:
+        self._due = file
+        self._schedule()
+
+    def _launch(self, file: OpenFile) -> None:
+        self._in_flight += 1
+        upload = asyncio.get_running_loop().create_task(self._upload(file), name="upload")
+        self._flights.put_nowait(_Flight(file.receipts(), file.size, upload))
+
+    async def _upload(self, file: OpenFile) -> SealedFile:
+        sealed = await self._pools.uploads.run(
+            partial(
+                seal,
+                file,
+                file_id=self._ids.new_uuid(),
+                session_id=self._session.session_id,
+                created_ms=self._clock.now_ms(),
+            )
+        )
+        del file  # and with it the producers' buffers
+        put = partial(self._store.put, sealed.object_name, [sealed.body], purpose=Purpose.INGEST)
+        try:
+            with self._metrics.put_seconds.time():
+                await self._retry.run(lambda: self._pools.uploads.run(put))
+        except SiltstoneError:
+            self._store_health.failed()
+            raise
+        self._store_health.succeeded()
+        self._metrics.ingestion_file_bytes.observe(len(sealed.body))
+        return sealed
+
+    async def _commit_in_order(self) -> None:
+        while True:
+            flight = await self._flights.get()
+            try:
+                sealed = await flight.upload
+                results = await self._commit(sealed)
+            except Exception as error:  # noqa: BLE001  # whatever it was, those who wait must hear of it
+                self._fail(flight, error)
+            else:
+                settle(sealed, results)
+                self._tell(sealed, results)
+            self._in_flight -= 1
+            self.budget.release(flight.size)
+            self._schedule()
+
+    async def _commit(self, sealed: SealedFile) -> tuple[SectionResult, ...]:
+        commit = partial(self._log.commit, sealed.commit)
+        try:
+            with self._metrics.commit_seconds.time():
+                return await self._retry.run(lambda: self._pools.commits.run(commit))
+        except SessionFencedError:
+            self._session.fenced(sealed.commit.session_id)
+            raise
+
+    def _fail(self, flight: _Flight, error: Exception) -> None:
+        self._metrics.files_failed.inc()
+        reason = error.message if isinstance(error, SiltstoneError) else type(error).__name__
+        _log.error(
+            "an ingestion file was lost before its commit", reason=reason, bytes=flight.size, exc_info=error
+        )
+        failure = AppendFailedError(
+            f"the records were not committed: {reason}",
+            remedy="send them again",
+            retry_after_seconds=1.0,
+        )
+        failure.__cause__ = error
+        for receipt in flight.receipts:
+            receipt.fail(failure)
+
+    def _tell(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+        for listener in self._listeners:
+            try:
+                listener.committed(sealed, results)
+            except Exception:  # noqa: BLE001  # one that fails must not keep others, or the next commit
+                _log.exception("a listener failed on a committed file", listener=type(listener).__name__)

@@ -1,0 +1,43 @@
+"""What the agent's tests share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bedrock.clock import SystemClock
+from object_store.local import LocalStore
+from tests.agent.faulty_store import FaultyStore
+from tests.agent.running_agents import Agents
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The agent is an asyncio process."""
+    return "asyncio"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Agents keep real time; no test depends on how much of it passes."""
+    return SystemClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, ids: Ids) -> FaultyStore:
+    """A local directory that fails where a test says so."""
+    return FaultyStore(LocalStore(tmp_path / "objects", ids))
+
+
+@pytest.fixture
+def agents(catalog: Catalog, store: FaultyStore, clock: Clock, ids: Ids) -> Agents:
+    """Makes agents."""
+    return Agents(catalog, store, clock, ids)

@@ -1,0 +1,76 @@
+"""A store that does what a test tells it: waits, fails, or does the thing and then says that it failed."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from object_store.errors import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from object_store.accounting import RequestCounts
+    from object_store.interface import Buffer, ForwardStream, ObjectInfo, ObjectStore, Purpose, Upload
+
+
+class FaultyStore:
+    """Wraps a real store. Faults apply to PUTs in the order in which they are made.
+
+    `fail_puts` fails that many without doing them, `lose_answers` does that many and fails. While `gate` is
+    clear, PUTs wait; `puts_begun` counts those that were asked for.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        self.gate = threading.Event()
+        self.gate.set()
+        self.fail_puts = 0
+        self.lose_answers = 0
+        self.puts_begun = 0
+        self.put_names: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    @property
+    def counts(self) -> RequestCounts:
+        return self._inner.counts
+
+    def put(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
+        self.puts_begun += 1
+        self.gate.wait()
+        if self.fail_puts > 0:
+            self.fail_puts -= 1
+            raise StoreUnavailableError("the store is away")
+        size = self._inner.put(name, body, purpose=purpose)
+        self.put_names.append(name)
+        if self.lose_answers > 0:
+            self.lose_answers -= 1
+            raise StoreUnavailableError("the answer was lost")
+        return size
+
+    def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
+        return self._inner.create(name, body, purpose=purpose)
+
+    def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
+        return self._inner.read_range(name, position, length, purpose=purpose)
+
+    def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:
+        return self._inner.read_tail(name, length, purpose=purpose)
+
+    def open_stream(self, name: str, position: int = 0, *, purpose: Purpose) -> ForwardStream:
+        return self._inner.open_stream(name, position, purpose=purpose)
+
+    def start_upload(self, name: str, *, purpose: Purpose) -> Upload:
+        return self._inner.start_upload(name, purpose=purpose)
+
+    def list(self, prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
+        return self._inner.list(prefix, purpose=purpose)
+
+    def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
+        self._inner.delete(names, purpose=purpose)
+
+    def close(self) -> None:
+        self._inner.close()

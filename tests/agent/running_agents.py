@@ -1,0 +1,86 @@
+"""Real agents over a real catalog and a store that can be made to fail, with HTTP clients."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from agent.process import Agent
+from agent.settings import AgentSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+    from object_store.accounting import RequestKind
+    from tests.agent.faulty_store import FaultyStore
+
+SETTINGS = AgentSettings(
+    http_port=0, flush_interval_ms=1, retry_pause_ms=1, max_retry_pause_ms=2, topic_cache_ms=1
+)
+
+
+@dataclass
+class RunningAgent:
+    """An agent and a client of it."""
+
+    agent: Agent
+    http: httpx.AsyncClient
+
+    async def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        body = {"name": name, "partitions": partitions, "config": settings}
+        (await self.http.post("/v1/topics", json=body)).raise_for_status()
+
+    async def produce(
+        self, topic: str, *records: dict[str, Any], partition: int | None = None
+    ) -> dict[str, Any]:
+        where = f"/v1/topics/{topic}" + ("" if partition is None else f"/partitions/{partition}")
+        answer = await self.http.post(f"{where}/records", json={"records": records})
+        answer.raise_for_status()
+        body: dict[str, Any] = answer.json()
+        return body
+
+    async def read(self, topic: str, partition: int = 0, **query: int) -> dict[str, Any]:
+        answer = await self.http.get(f"/v1/topics/{topic}/partitions/{partition}/records", params=query)
+        answer.raise_for_status()
+        body: dict[str, Any] = answer.json()
+        return body
+
+
+class Agents:
+    """Starts agents over one catalog and one store."""
+
+    def __init__(self, catalog: Catalog, store: FaultyStore, clock: Clock, ids: Ids) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+
+    @asynccontextmanager
+    async def running(self, **changes: Any) -> AsyncIterator[RunningAgent]:  # noqa: ANN401  # any setting
+        """An agent that serves, with settings changed."""
+        agent = Agent(
+            settings=replace(SETTINGS, **changes),
+            store=self._store,
+            catalog=self._catalog,
+            clock=self._clock,
+            ids=self._ids,
+        )
+        addresses = await agent.start()
+        try:
+            async with httpx.AsyncClient(
+                base_url=f"http://{addresses['http']}", timeout=60, trust_env=False
+            ) as http:
+                yield RunningAgent(agent, http)
+        finally:
+            await agent.stop()
+
+    def requests(self, kind: RequestKind) -> int:
+        """How many requests of a kind the store has seen."""
+        return self._store.counts.snapshot().of(kind).requests

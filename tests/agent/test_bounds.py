@@ -1,0 +1,136 @@
+"""Budgets, pools, retries and settings: what keeps the agent from growing without end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from agent.byte_budget import ByteBudget
+from agent.errors import BusyError
+from agent.health import CallHealth
+from agent.retry import RetryPolicy
+from agent.settings import AgentSettings
+from agent.work_pool import WorkPool
+from bedrock.clock import ManualClock
+from bedrock.errors import InvalidInputError, RetryableError, StaleStateError
+from bedrock.ids import SeededIds
+
+pytestmark = pytest.mark.anyio
+
+
+def test_a_reservation_is_all_or_nothing() -> None:
+    budget = ByteBudget("the buffer", 10)
+    budget.reserve(7)
+    with pytest.raises(BusyError, match="the buffer is full: it holds 7 of 10 bytes, 4 more do not fit"):
+        budget.reserve(4)
+    assert budget.held == 7
+    budget.reserve(3)
+    budget.release(10)
+    assert (budget.held, budget.refusals) == (0, 1)
+
+
+def test_nobody_releases_more_than_is_held() -> None:
+    budget = ByteBudget("the buffer", 10)
+    budget.reserve(2)
+    with pytest.raises(ValueError, match="3 bytes released while 2 are held"):
+        budget.release(3)
+
+
+async def test_a_full_pool_refuses_instead_of_queueing() -> None:
+    pool = WorkPool("test", threads=1, max_waiting=1)
+    gate = threading.Event()
+    calls = [asyncio.ensure_future(pool.run(gate.wait)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(BusyError, match="2 calls of kind test"):
+        await pool.run(gate.wait)
+    gate.set()
+    assert await asyncio.gather(*calls) == [True, True]
+    assert await pool.run(lambda: 7) == 7
+    pool.close()
+
+
+async def test_a_call_whose_caller_left_still_takes_its_place_in_the_pool() -> None:
+    pool = WorkPool("test", threads=1, max_waiting=1)
+    gate = threading.Event()
+    begun = threading.Event()
+
+    def call() -> None:
+        begun.set()
+        gate.wait()
+
+    left = asyncio.ensure_future(pool.run(call))
+    await asyncio.to_thread(begun.wait)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    assert pool.pending == 1
+    gate.set()
+    await pool.run(lambda: None)
+    assert pool.pending == 0
+    pool.close()
+
+
+def _policy(attempts: int) -> RetryPolicy:
+    return RetryPolicy(attempts=attempts, first_pause=0.001, max_pause=0.002, ids=SeededIds(1, ManualClock()))
+
+
+async def test_a_retry_ends_with_the_first_success() -> None:
+    outcomes: list[RetryableError | str] = [RetryableError("away"), RetryableError("away"), "there"]
+
+    async def call() -> str:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, RetryableError):
+            raise outcome
+        return outcome
+
+    assert await _policy(3).run(call) == "there"
+
+
+async def test_retries_are_bounded_and_only_for_what_may_pass() -> None:
+    calls: list[str] = []
+
+    async def fail(error: Exception) -> None:
+        calls.append(type(error).__name__)
+        raise error
+
+    with pytest.raises(RetryableError):
+        await _policy(3).run(lambda: fail(RetryableError("away")))
+    with pytest.raises(StaleStateError):
+        await _policy(3).run(lambda: fail(StaleStateError("moved on")))
+    assert calls == ["RetryableError"] * 3 + ["StaleStateError"]
+
+
+def test_pauses_grow_up_to_their_cap_with_jitter() -> None:
+    policy = RetryPolicy(attempts=9, first_pause=0.1, max_pause=1.0, ids=SeededIds(1, ManualClock()))
+    for attempt, full in enumerate((0.1, 0.2, 0.4, 0.8, 1.0, 1.0), 1):
+        assert full / 2 <= policy.pause(attempt) <= full
+
+
+def test_health_is_lost_by_time_without_success_and_regained_by_one() -> None:
+    clock = ManualClock()
+    health = CallHealth(clock, limit_seconds=10)
+    health.failed()
+    clock.advance(9)
+    health.failed()
+    states = [health.is_healthy]
+    clock.advance(1)
+    states.append(health.is_healthy)
+    health.succeeded()
+    states.append(health.is_healthy)
+    assert states == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("flush_bytes", 0, "agent setting flush_bytes is 0"),
+        ("cache_bytes", -1, "agent setting cache_bytes is -1"),
+        ("flush_bytes", 2**40, r"flush_bytes \(1099511627776\) exceeds max_buffered_bytes"),
+    ],
+)
+def test_settings_name_what_is_wrong(name: str, value: int, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        replace(AgentSettings(), **cast("Any", {name: value}))
