@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from bedrock.errors import InvalidInputError
-from object_format.segment_file.layout import MAX_PAYLOAD
+from object_format.segment_file.layout import MAX_INT64, MAX_PAYLOAD
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -65,7 +65,7 @@ def _fault(data: npt.NDArray[np.uint8], start: int, last_offset: int) -> int:
         return _TRUNCATED
     base = _integer(data, start, 8)
     delta = _integer(data, start + 23, 4)
-    if base < 0 or delta < 0 or base + delta < base or _integer(data, start + 57, 4) < 0:
+    if base < 0 or delta < 0 or base > MAX_INT64 - delta or _integer(data, start + 57, 4) < 0:
         return _NEGATIVE
     return _ORDER if base <= last_offset else 0
 

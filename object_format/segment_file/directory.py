@@ -10,7 +10,14 @@ from bedrock.errors import InvalidInputError
 from object_format.segment_file.block import BlockChecker
 from object_format.segment_file.checksum import file_seed
 from object_format.segment_file.errors import NeedMoreTail
-from object_format.segment_file.layout import BLOCK_HEADER, DIRECTORY_ENTRY, TRAILER_LENGTH, BlockType
+from object_format.segment_file.layout import (
+    BLOCK_HEADER,
+    DIRECTORY_ENTRY,
+    FILE_HEADER,
+    MAGIC,
+    TRAILER_LENGTH,
+    BlockType,
+)
 from object_format.segment_file.payloads import SectionEntry, Trailer
 
 if TYPE_CHECKING:
@@ -86,7 +93,7 @@ def _read_trailer(data: memoryview, checker: BlockChecker, size: int) -> Trailer
 
 def _read_entries(payload: memoryview, checker: BlockChecker, position: int) -> tuple[SectionEntry, ...]:
     entries: list[SectionEntry] = []
-    end = 0
+    end = len(MAGIC) + BLOCK_HEADER.size + FILE_HEADER.size
     for start in range(0, len(payload), DIRECTORY_ENTRY.size):
         place = position + BLOCK_HEADER.size + start
         try:

@@ -1,0 +1,389 @@
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from bedrock.errors import FatalError, InvalidInputError
+from object_format.segment_file import (
+    MAX_PAYLOAD,
+    SegmentFileWriter,
+    SegmentKind,
+    parse_data_blocks,
+    read_directory,
+)
+from tests.object_format.segment_file.forging import DATA, split
+from tests.object_format.segment_file.samples import (
+    FILE_ID,
+    TOPIC,
+    Batch,
+    Section,
+    make_batch,
+    make_writer,
+    read_file,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+def _end(
+    writer: SegmentFileWriter, records: int, *, base_offset: int = 0, holes: BitMap64 | None = None
+) -> None:
+    writer.end_section(
+        base_offset=base_offset,
+        last_offset=base_offset + records - 1,
+        record_count=records,
+        min_timestamp=1,
+        max_timestamp=2,
+        holes=holes,
+    )
+
+
+def _data_sizes(data: bytes) -> list[int]:
+    return [len(block.payload) for block in split(data) if block.kind == DATA]
+
+
+def _batches(count: int, size: int = 100) -> bytes:
+    return b"".join(make_batch(offset, 1, body=bytes(size - 61)) for offset in range(count))
+
+
+def test_blocks_are_cut_between_batches_at_the_target() -> None:
+    sizes = [100, 100, 100, 100, 650, 100, 300, 61]
+    section = Section(batches=tuple(Batch(records=1, size=size - 61) for size in sizes), batches_per_append=8)
+
+    assert _data_sizes(write_file([section], block_target=300).data) == [300, 100, 650, 100, 300, 61]
+
+
+@given(
+    sizes=st.lists(st.integers(61, 900), min_size=1, max_size=30),
+    target=st.integers(1, 1500),
+    per_append=st.integers(1, 30),
+)
+def test_blocks_of_stable_buffers_do_not_depend_on_the_appends(
+    sizes: list[int], target: int, per_append: int
+) -> None:
+    batches = tuple(Batch(records=1, size=size - 61) for size in sizes)
+
+    cut = write_file(
+        [Section(batches=batches, stable=True, batches_per_append=per_append)], block_target=target
+    )
+    whole = write_file([Section(batches=batches, stable=True, batches_per_append=99)], block_target=target)
+
+    assert cut.data == whole.data
+    found = _data_sizes(cut.data)
+    assert all(size <= max(target, *sizes) for size in found)
+    assert all(this + following > target for this, following in pairwise(found))
+
+
+def test_the_sink_gets_views_of_stable_buffers() -> None:
+    pieces: list[bytes | memoryview] = []
+    writer = make_writer(pieces.append, kind=SegmentKind.INGESTION, block_target=500)
+    buffers = [bytearray(make_batch(offset, 1, body=bytes(100))) for offset in range(20)]
+    writer.begin_section(TOPIC, 0)
+    for buffer in buffers:
+        writer.append(buffer, stable=True)
+    _end(writer, 20)
+    writer.finish()
+
+    views = [piece.obj for piece in pieces if isinstance(piece, memoryview)]
+    assert [id(view) for view in views] == [id(buffer) for buffer in buffers]
+
+
+def test_a_buffer_that_is_not_stable_may_be_reused_after_append() -> None:
+    data = bytearray()
+    writer = make_writer(data.extend, kind=SegmentKind.INGESTION, block_target=1000)
+    buffer = bytearray()
+    writer.begin_section(TOPIC, 0)
+    expected = b""
+    for offset in range(60):
+        buffer[:] = make_batch(offset, 1, body=bytes([offset]) * (37 * offset % 700))
+        expected += buffer
+        writer.append(memoryview(buffer)[:])
+        buffer[:] = b"\xee" * len(buffer)
+    _end(writer, 60)
+    writer.finish()
+
+    (section,) = read_file(bytes(data)).sections
+    assert section.data == expected
+    assert all(size >= 500 for size in _data_sizes(bytes(data))[:-1])
+
+
+def test_a_long_append_is_written_without_being_copied() -> None:
+    batches = _batches(40_000)
+    written = peak = 0
+
+    def sink(piece: bytes | memoryview) -> None:
+        nonlocal written
+        written += len(piece)
+
+    for _ in range(2):  # the first round compiles the kernel
+        writer = make_writer(sink, kind=SegmentKind.INGESTION, block_target=10_000)
+        writer.begin_section(TOPIC, 0)
+        tracemalloc.start()
+        writer.append(batches)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+    assert written > 2 * len(batches) - 20_000
+    assert peak < 200_000
+
+
+def test_batches_come_from_any_contiguous_bytes() -> None:
+    batches = _batches(3)
+    data = bytearray()
+    writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
+    signed = memoryview(batches).cast("b")
+    buffers: list[Buffer] = [batches, bytearray(batches), memoryview(batches), signed]
+    for partition, buffer in enumerate(buffers):
+        writer.begin_section(TOPIC, partition)
+        writer.append(buffer)
+        writer.append(b"")
+        _end(writer, 3)
+    writer.finish()
+
+    assert [section.data for section in read_file(bytes(data)).sections] == [batches] * 4
+
+
+BAD_BATCHES: dict[str, tuple[bytes, str]] = {
+    "short header": (_batches(1)[:60], "byte 0 of the 60 bytes to append ends within a record batch"),
+    "short body": (_batches(2)[:-1], "byte 100 of the 199 bytes to append ends within a record batch"),
+    "old magic": (_batches(1)[:16] + b"\1" + _batches(1)[17:], "is not a v2 record batch"),
+    "length below the header": (
+        struct.pack(">qi", 0, 48) + _batches(1)[12:],
+        "is not a record batch of 61 to 1073741824 bytes",
+    ),
+    "negative length": (struct.pack(">qi", 0, -1) + _batches(1)[12:], "is not a record batch of"),
+    "length above the limit": (
+        struct.pack(">qi", 0, MAX_PAYLOAD) + _batches(1)[12:],
+        "is not a record batch of",
+    ),
+    "negative offset": (make_batch(-1, 1), "has a negative offset"),
+    "negative delta": (make_batch(1, 1, offset_count=0), "has a negative offset, last offset delta"),
+    "negative count": (make_batch(1, -1, offset_count=1), "or record count"),
+    "offsets beyond the last": (make_batch(2**63 - 1, 1, offset_count=2), "has a negative offset"),
+    "the same offset again": (_batches(1) * 2, "byte 100 of .* does not follow the batch before it"),
+    "offsets that go back": (make_batch(5, 1) + make_batch(4, 1), "does not follow the batch before it"),
+    "offsets that overlap": (make_batch(5, 2) + make_batch(6, 1), "does not follow the batch before it"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_BATCHES)
+def test_what_is_no_run_of_batches_is_refused_and_changes_nothing(what: str) -> None:
+    bad, message = BAD_BATCHES[what]
+    data = bytearray()
+    writer = make_writer(data.extend, kind=SegmentKind.INGESTION, block_target=50)
+    writer.begin_section(TOPIC, 0)
+    before = bytes(data)
+
+    with pytest.raises(InvalidInputError, match=message):
+        writer.append(bad)
+
+    assert data == before
+    writer.append(_batches(3))
+    _end(writer, 3)
+    writer.finish()
+    assert read_file(bytes(data)).sections[0].data == _batches(3)
+
+
+def test_offsets_ascend_across_appends_and_start_anew_in_each_section() -> None:
+    writer = make_writer(len, kind=SegmentKind.INGESTION)
+    writer.begin_section(TOPIC, 0)
+    writer.append(_batches(2))
+    with pytest.raises(InvalidInputError, match="does not follow"):
+        writer.append(make_batch(1, 1))
+    _end(writer, 2)
+
+    writer.begin_section(TOPIC, 1)
+    writer.append(_batches(1))
+    _end(writer, 1)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((0, 4, 2, 1, 2, None), "2 records, but the batch headers count 3"),
+        ((1, 4, 3, 1, 2, None), "batches hold offsets 0 to 4, the section only 1 to 4"),
+        ((0, 3, 3, 1, 2, None), "batches hold offsets 0 to 4, the section only 0 to 3"),
+        ((4, 3, 3, 1, 2, None), "cannot run from offset 4 to 3"),
+        ((-1, 4, 3, 1, 2, None), "cannot run from offset -1 to 4"),
+        ((0, 2**63, 3, 1, 2, None), "cannot run from offset 0 to"),
+        ((0, 4, 3, 2, 1, None), "timestamps run from 2 to 1"),
+        ((0, 4, 3, 1, 2**63, None), "timestamps run from 1 to"),
+        ((0, 4, 3, 1, 2, None), "3 records and 0 holes do not make 5 offsets"),
+        ((0, 4, 3, 1, 2, [1]), "3 records and 1 holes do not make 5 offsets"),
+        ((0, 4, 3, 1, 2, [1, 5]), "hole 5 lies beyond the section's 5 offsets"),
+    ],
+)
+def test_numbers_that_disagree_with_the_batches_are_refused(
+    numbers: tuple[int, int, int, int, int, list[int] | None], message: str
+) -> None:
+    base, last, records, low, high, holes = numbers
+    if holes is None and "timestamps" in message:
+        holes = [1, 3]
+    data = bytearray()
+    writer = make_writer(data.extend)
+    writer.begin_section(TOPIC, 0)
+    writer.append(make_batch(0, 1) + make_batch(2, 2, offset_count=3))
+
+    with pytest.raises(InvalidInputError, match=message):
+        writer.end_section(
+            base_offset=base,
+            last_offset=last,
+            record_count=records,
+            min_timestamp=low,
+            max_timestamp=high,
+            holes=None if holes is None else BitMap64(holes),
+        )
+
+    writer.end_section(
+        base_offset=0,
+        last_offset=4,
+        record_count=3,
+        min_timestamp=1,
+        max_timestamp=2,
+        holes=BitMap64([1, 4]),
+    )
+    writer.finish()
+    assert read_file(bytes(data)).sections[0].holes == BitMap64([1, 4])
+
+
+def test_a_batch_that_counts_more_records_than_its_offsets_is_refused() -> None:
+    writer = make_writer(len)
+    writer.begin_section(TOPIC, 0)
+    writer.append(make_batch(0, 5, offset_count=2))
+
+    with pytest.raises(InvalidInputError, match="5 records do not fit 2 offsets"):
+        writer.end_section(base_offset=0, last_offset=1, record_count=5, min_timestamp=1, max_timestamp=1)
+
+
+def test_a_section_of_an_ingestion_file_is_relative_and_has_no_holes() -> None:
+    writer = make_writer(len, kind=SegmentKind.INGESTION)
+    writer.begin_section(TOPIC, 0)
+    writer.append(make_batch(3, 1))
+
+    with pytest.raises(InvalidInputError, match="begins at offset 0 and has no holes"):
+        _end(writer, 1, base_offset=3)
+    with pytest.raises(InvalidInputError, match="begins at offset 0 and has no holes"):
+        writer.end_section(
+            base_offset=0,
+            last_offset=3,
+            record_count=1,
+            min_timestamp=1,
+            max_timestamp=1,
+            holes=BitMap64([0, 1, 2]),
+        )
+
+
+def test_timestamps_of_no_record_are_minus_one() -> None:
+    data = bytearray()
+    writer = make_writer(data.extend)
+    writer.begin_section(TOPIC, 0)
+    entry = writer.end_section(
+        base_offset=5,
+        last_offset=6,
+        record_count=0,
+        min_timestamp=77,
+        max_timestamp=78,
+        holes=BitMap64([0, 1]),
+    )
+
+    assert (entry.min_timestamp, entry.max_timestamp) == (-1, -1)
+
+
+def test_sections_come_in_order() -> None:
+    writer = make_writer(len, kind=SegmentKind.INGESTION)
+    writer.begin_section(TOPIC, 5)
+    writer.append(_batches(1))
+    _end(writer, 1)
+
+    for partition in (5, 4):
+        with pytest.raises(InvalidInputError, match=f"/{partition} does not sort after"):
+            writer.begin_section(TOPIC, partition)
+    for partition in (-1, 2**31):
+        with pytest.raises(InvalidInputError, match="is not in 0"):
+            writer.begin_section(TOPIC, partition)
+    writer.begin_section(TOPIC, 6)
+
+
+def test_calls_in_the_wrong_order_are_refused() -> None:
+    writer = make_writer(len, kind=SegmentKind.INGESTION)
+    with pytest.raises(InvalidInputError, match="no section is open"):
+        writer.append(_batches(1))
+    with pytest.raises(InvalidInputError, match="no section is open"):
+        _end(writer, 1)
+    writer.begin_section(TOPIC, 0)
+    with pytest.raises(InvalidInputError, match="a section is still open"):
+        writer.begin_section(TOPIC, 1)
+    with pytest.raises(InvalidInputError, match="a section is still open"):
+        writer.finish()
+    writer.append(_batches(1))
+    _end(writer, 1)
+    writer.finish()
+    with pytest.raises(InvalidInputError, match="the file is finished"):
+        writer.begin_section(TOPIC, 1)
+    with pytest.raises(InvalidInputError, match="the file is finished"):
+        writer.finish()
+
+
+@pytest.mark.parametrize("target", [0, MAX_PAYLOAD + 1])
+def test_a_senseless_block_target_is_refused(target: int) -> None:
+    with pytest.raises(InvalidInputError, match="block target"):
+        make_writer(len, block_target=target)
+
+
+def test_a_file_whose_sink_failed_cannot_be_finished() -> None:
+    def sink(_: bytes | memoryview) -> None:
+        if writer_made:
+            raise ConnectionResetError("the store went away")
+
+    writer_made = False
+    writer = make_writer(sink, kind=SegmentKind.INGESTION)
+    writer_made = True
+
+    with pytest.raises(ConnectionResetError):
+        writer.begin_section(TOPIC, 0)
+    with pytest.raises(FatalError, match="writing this segment file failed earlier"):
+        writer.begin_section(TOPIC, 0)
+    with pytest.raises(FatalError, match="write the file anew"):
+        writer.finish()
+
+
+def test_position_counts_what_went_out() -> None:
+    data = bytearray()
+    writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
+    assert writer.position == len(data) == 68
+    writer.begin_section(TOPIC, 0)
+    writer.append(_batches(30))
+    assert writer.position == len(data)
+    _end(writer, 30)
+    assert writer.finish().size == writer.position == len(data)
+
+
+def test_positions_go_beyond_32_bits() -> None:
+    """As if 2^40 bytes had gone out before."""
+    data = bytearray()
+    writer = make_writer(data.extend)
+    before = len(data)
+    writer._blocks.position = 2**40
+    writer.begin_section(TOPIC, 0)
+    writer.append(_batches(20))
+    entry = writer.end_section(
+        base_offset=0, last_offset=19, record_count=20, min_timestamp=1, max_timestamp=1
+    )
+    summary = writer.finish()
+
+    assert (entry.position, summary.size) == (2**40, 2**40 + len(data) - before)
+    start = before + entry.data_position - entry.position
+    payloads = parse_data_blocks(
+        data[start : start + entry.data_length], name="a.seg", file_id=FILE_ID, position=entry.data_position
+    )
+    assert b"".join(map(bytes, payloads)) == _batches(20)
+    assert read_directory(data, name="a.seg", size=summary.size).sections == (entry,)

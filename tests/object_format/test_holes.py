@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from bedrock.errors import CorruptDataError, InvalidInputError
+from object_format.holes import holes_between, parse_holes, serialise_holes, survivors_between
+
+BASES = st.integers(0, 2**60)
+SPANS = st.one_of(st.integers(1, 300), st.integers(1, 2**22))
+
+
+@st.composite
+def bitmaps(draw: st.DrawFn) -> BitMap64:
+    """Runs, scattered values and dense alternations, so that every kind of container occurs."""
+    found = BitMap64()
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(st.sampled_from([0, 65_530, 2**32 - 3, 2**40])) + draw(st.integers(0, 1000))
+        match draw(st.integers(0, 2)):
+            case 0:
+                found.add_range(start, start + draw(st.integers(1, 200_000)))
+            case 1:
+                found |= BitMap64(array("Q", range(start, start + draw(st.integers(1, 20_000)), 2)))
+            case _:
+                found |= BitMap64(
+                    [start + step for step in draw(st.lists(st.integers(0, 60_000), max_size=9))]
+                )
+    return found
+
+
+@given(base=BASES, span=SPANS, data=st.data())
+def test_holes_are_what_survivors_leave_out(base: int, span: int, data: st.DataObject) -> None:
+    inside = st.integers(base, base + span - 1)
+    chosen = data.draw(st.lists(inside, max_size=30))
+    outside = [base + span, base + span + 70_000] + ([base - 1] if base else [])
+    survivors = BitMap64(chosen + outside)
+
+    holes = holes_between(survivors, base, base + span - 1)
+
+    assert len(holes) == span - len(set(chosen))
+    assert not any(offset - base in holes for offset in chosen)
+    assert survivors_between(holes, base, base + span - 1) == BitMap64(chosen)
+
+
+@given(holes=bitmaps())
+def test_parsing_mirrors_serialising(holes: BitMap64) -> None:
+    expected = BitMap64(holes)
+
+    data = serialise_holes(holes)
+
+    assert parse_holes(data, span=2**41) == expected
+    assert parse_holes(memoryview(bytearray(data)), span=2**41) == expected
+
+
+def test_a_billion_holes_in_a_row_take_little_room() -> None:
+    holes = holes_between(BitMap64([5]), 0, 10**9)
+
+    assert len(serialise_holes(holes)) < 300_000
+
+
+def test_no_hole_at_all_is_eight_zero_bytes() -> None:
+    assert serialise_holes(holes_between(BitMap64([7]), 7, 7)) == bytes(8)
+
+
+@pytest.mark.parametrize(("base", "last"), [(5, 4), (-1, 4)])
+def test_a_range_that_is_none_is_refused(base: int, last: int) -> None:
+    with pytest.raises(InvalidInputError, match="cannot run"):
+        holes_between(BitMap64(), base, last)
+    with pytest.raises(InvalidInputError, match="cannot run"):
+        survivors_between(BitMap64(), base, last)
+
+
+def test_a_hole_beyond_the_section_is_refused() -> None:
+    data = serialise_holes(BitMap64([3, 9]))
+
+    assert parse_holes(data, span=10) == BitMap64([3, 9])
+    with pytest.raises(CorruptDataError, match="hole 9 lies beyond the section's 9 offsets"):
+        parse_holes(data, span=9)
+
+
+SAMPLES = [
+    serialise_holes(BitMap64([1, 2, 3, 70_000, 2**33])),
+    serialise_holes(BitMap64(array("Q", range(0, 20_000, 2)))),
+    serialise_holes(BitMap64(array("Q", [*range(100, 9000), *range(2**32, 2**32 + 70_000)]))),
+    bytes(8),
+]
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_bytes_behind_the_bitmap_are_refused(sample: bytes) -> None:
+    with pytest.raises(CorruptDataError, match="holes"):
+        parse_holes(sample + b"\0", span=2**40)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_bitmap_cut_short_is_refused(sample: bytes) -> None:
+    for length in {*range(min(len(sample), 60)), len(sample) // 2, len(sample) - 1}:
+        with pytest.raises(CorruptDataError, match="holes"):
+            parse_holes(sample[:length], span=2**40)
+
+
+@given(
+    sample=st.sampled_from(SAMPLES),
+    edits=st.lists(st.tuples(st.integers(0, 80), st.binary(max_size=8)), min_size=1, max_size=3),
+)
+def test_a_forged_bitmap_is_an_error_or_exactly_what_it_says(
+    sample: bytes, edits: list[tuple[int, bytes]]
+) -> None:
+    data = bytearray(sample)
+    for position, patch in edits:
+        data[position : position + len(patch)] = patch
+    try:
+        holes = parse_holes(data, span=2**40)
+    except CorruptDataError:
+        return
+    assert bytes(holes.serialize()) == data
+    assert all(hole < 2**40 for hole, _ in zip(holes, range(1000), strict=False))
+
+
+@given(st.binary(max_size=64))
+def test_garbage_is_refused(data: bytes) -> None:
+    if data == bytes(8):
+        return
+    with pytest.raises(CorruptDataError, match="holes"):
+        parse_holes(b"\xf0" + data, span=2**63)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack("<Q", 2**64 - 1),
+        struct.pack("<QIII", 1, 0, 12346, 2**32 - 1),
+        struct.pack("<QII", 2**40, 0, 12347 | 0xFFFF << 16),
+    ],
+)
+def test_a_huge_count_allocates_nothing_huge(head: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(CorruptDataError, match="holes"):
+        parse_holes(head + bytes(100), span=2**63)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 1_000_000
