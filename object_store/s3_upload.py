@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 WRITER_METADATA: Final = "siltstone-writer"
 
 # After so many parts their size doubles. 10,000 parts, S3's limit, then hold 8 TiB where the first has 8 MiB,
-# more than S3's largest object (5 TiB); no part exceeds S3's 5 GiB. Up to 8 GiB all parts are of one size, which
-# some other servers ask for.
+# more than S3's largest object (5 TiB); no part exceeds S3's 5 GiB. Up to 8 GiB all parts are of one size,
+# which some other servers ask for.
 _PARTS_PER_DOUBLING: Final = 1000
 
 
