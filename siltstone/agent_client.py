@@ -27,6 +27,8 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _CONNECT_SECONDS = 5.0
 _ANSWER_SECONDS = 120.0
 _MISSING = 404
+_ALL_REFUSED = 422
+_HEAD_BYTES = 4096
 
 
 class RecordToSend(TypedDict):
@@ -148,7 +150,7 @@ class AgentClient:
                     f"agent at {self._url} does not answer: {type(failure).__name__}: {failure}",
                     remedy="see whether it runs, and at which address",
                 ) from failure
-            if answer.is_success:
+            if answer.is_success or _has_results(answer):
                 return _object(answer)
             if not _turned_away(answer) or attempt == _ATTEMPTS:
                 raise _error(answer)
@@ -164,6 +166,11 @@ def _object(answer: httpx.Response) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise FatalError(f"{answer.url} does not answer as an agent does", remedy="check the agent's address")
     return found
+
+
+def _has_results(answer: httpx.Response) -> bool:
+    """Whether each record was refused for itself: by its status an error, and an answer still."""
+    return answer.status_code == _ALL_REFUSED and b'"results"' in answer.content[:_HEAD_BYTES]
 
 
 def _turned_away(answer: httpx.Response) -> bool:

@@ -6,19 +6,17 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from catalog.open import EmbeddedPostgres, open_catalog
-
 from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
+from catalog.open import EmbeddedPostgres, open_catalog
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from catalog.open import Catalog
-
     from bedrock.clock import Clock
     from bedrock.ids import Ids
+    from catalog.open import Catalog
     from object_store.interface import ObjectStore
     from siltstone.configuration import Settings
 
@@ -35,18 +33,26 @@ class Rooms:
 
 
 @contextlib.contextmanager
+def catalog_url(settings: Settings) -> Iterator[str]:
+    """Where the catalog is; the embedded PostgreSQL runs at least as long as the block."""
+    if settings.catalog is not None:
+        yield settings.catalog.get_secret_value()
+        return
+    with EmbeddedPostgres(settings.data_dir / "catalog") as postgres:
+        yield postgres.url
+
+
+@contextlib.contextmanager
 def opened(settings: Settings) -> Iterator[Rooms]:
-    """Catalog and object store, for as long as the block runs; starts the embedded PostgreSQL if need be."""
+    """Catalog and object store, for as long as the block runs."""
     clock = SystemClock()
     ids = SystemIds(clock)
     config = store_config(settings)
-    with contextlib.ExitStack() as open_parts:
-        if settings.catalog is None:
-            url = open_parts.enter_context(EmbeddedPostgres(settings.data_dir / "catalog")).url
-        else:
-            url = settings.catalog.get_secret_value()
-        catalog = open_parts.enter_context(contextlib.closing(open_catalog(url, clock, ids)))
-        store = open_parts.enter_context(contextlib.closing(open_store(config, clock, ids)))
+    with (
+        catalog_url(settings) as url,
+        contextlib.closing(open_catalog(url, clock, ids)) as catalog,
+        contextlib.closing(open_store(config, clock, ids)) as store,
+    ):
         yield Rooms(catalog=catalog, store=store, store_config=config, clock=clock, ids=ids)
 
 
@@ -55,3 +61,10 @@ def store_config(settings: Settings) -> StoreConfig:
     return StoreConfig(
         url=settings.object_store_url, endpoint=settings.s3_endpoint, region=settings.s3_region
     )
+
+
+def require_store(settings: Settings) -> None:
+    """Raise what keeps the object store from being used, before anything rests on it."""
+    clock = SystemClock()
+    with contextlib.closing(open_store(store_config(settings), clock, SystemIds(clock))) as store:
+        store.check()

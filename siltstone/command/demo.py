@@ -13,6 +13,7 @@ from siltstone.demo.report import render
 from siltstone.demo.run import run_demo
 from siltstone.logs import configure_logs
 from siltstone.output import Narrator, emit_json, report_console
+from siltstone.rooms import require_store
 
 if TYPE_CHECKING:
     from siltstone.configuration import Settings
@@ -34,6 +35,7 @@ def command(settings: Settings, *, rows: int | None, as_json: bool) -> None:
     makes the exit code 1. The data stays for you to look at. Another run makes the two topics anew.
     """
     configure_logs(settings.log_level)
+    require_store(settings)
     narrator = Narrator(SystemClock())
     report = run_demo(settings, narrator, rows=rows, options=_options(settings))
     if as_json:

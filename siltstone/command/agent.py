@@ -1,0 +1,81 @@
+"""`siltstone agent`: the process beside the producers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import click
+import structlog
+
+from agent.process import run
+from agent.settings import AgentSettings
+from siltstone.command.options import with_settings
+from siltstone.logs import configure_logs
+from siltstone.nearby_agents import announced
+from siltstone.output import emit_json
+from siltstone.rooms import catalog_url, require_store, store_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from siltstone.configuration import Settings
+
+_log = structlog.get_logger(__name__)
+
+
+@click.command()
+@click.option(
+    "--stop-on-eof",
+    is_flag=True,
+    help="Stop also when standard input ends: for a parent whose agent shall not outlive it.",
+)
+@with_settings("http", "log_level")
+def command(settings: Settings, *, stop_on_eof: bool) -> None:
+    """Run an agent: take records, write segment files, answer reads.
+
+    When it serves, it prints one line of JSON with the event "ready" and its addresses. SIGTERM and ^C stop
+    it in good order: what it took is written and answered. Several agents may share a data directory, a
+    catalog and an object store; commands find those of their data directory by themselves.
+    """
+    configure_logs(settings.log_level)
+    if not settings.http_is_local:
+        _log.warning(
+            "other machines may reach this agent, and there is no authentication", http=settings.http
+        )
+    require_store(settings)
+    with contextlib.ExitStack() as serving:
+        url = serving.enter_context(catalog_url(settings))
+
+        def tell(addresses: Mapping[str, str]) -> None:
+            serving.enter_context(announced(settings.data_dir, addresses["http"]))
+            emit_json({"event": "ready", **addresses, "pid": os.getpid(), "data_dir": str(settings.data_dir)})
+            if stop_on_eof:
+                threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
+
+        run(_agent_settings(settings), store_config=store_config(settings), catalog_url=url, on_ready=tell)
+
+
+def _agent_settings(settings: Settings) -> AgentSettings:
+    host, port = settings.http_address
+    return AgentSettings(
+        http_host=host,
+        http_port=port,
+        flush_interval_ms=settings.flush_interval_ms,
+        flush_bytes=settings.flush_bytes,
+        max_buffered_bytes=settings.max_buffered_bytes,
+        max_request_bytes=settings.max_request_bytes,
+        cache_bytes=settings.cache_bytes,
+        drain_ms=settings.drain_ms,
+        stop_timeout_ms=settings.stop_timeout_ms,
+    )
+
+
+def _stop_at_end_of_input() -> None:
+    while sys.stdin.buffer.read1(4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
