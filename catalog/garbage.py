@@ -61,7 +61,7 @@ class Garbage:
 
     def known_files(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> list[CatalogFile]:
         """A page of the files below a prefix by object name, live and dead, beginning after `after`."""
-        params = {"prefix": prefix, "after": max(after, prefix[:-1]), "limit": limit}
+        params = {"prefix": prefix, "after": after, "limit": limit}
         rows = self._database.read("garbage.known_files", _SQL["object_names"], params)
         return [_file_of(row) for row in rows]
 

@@ -80,8 +80,8 @@ class Extent:
     that the commit refused stays in the bytes and belongs to nobody. `offset_shift` is 0 in a compacted file.
     An extent may be empty of records (length 0): a stretch of the log whose records are all gone.
     [index_position, index_position + index_length) holds the section's sparse index block; length 0 when
-    there is none. `claimed_by` is the open job that has taken the extent; only the planner's queries fill it
-    in.
+    there is none. `committed_ms` is when an agent committed the oldest of the data. `claimed_by` is the open
+    job that has taken the extent; only the planner's queries fill it in.
     """
 
     topic_id: UUID

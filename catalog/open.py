@@ -9,9 +9,12 @@ from typing_extensions import override
 from catalog.database import Database, DatabaseLimits
 from catalog.embedded import EmbeddedPostgres
 from catalog.garbage import Garbage
+from catalog.jobs import Jobs
 from catalog.log import Log
 from catalog.migrations import check_schema, migrate
 from catalog.notifications import CommitWatcher
+from catalog.planning import Planning
+from catalog.retention import Retention
 from catalog.sessions import Sessions
 from catalog.topics import Topics
 
@@ -39,6 +42,9 @@ class Catalog:
         self.topics = Topics(database, clock, ids, self.garbage)
         self.sessions = Sessions(database, clock)
         self.log = Log(database, clock)
+        self.jobs = Jobs(database, clock, ids)
+        self.planning = Planning(database)
+        self.retention = Retention(database, clock)
 
     @override
     def __repr__(self) -> str:

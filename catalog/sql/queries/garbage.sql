@@ -65,6 +65,6 @@ WHERE file_id = ANY (%(file_ids)s) AND dead_ms IS NOT NULL
 -- A page of the catalog's files by object name, below a prefix.
 SELECT file_id, object_name, kind, size, owner_id, dead_ms
 FROM files
-WHERE object_name > %(after)s AND starts_with(object_name, %(prefix)s)
+WHERE object_name > %(after)s AND object_name >= %(prefix)s AND object_name < %(prefix)s || chr(1114111)
 ORDER BY object_name
 LIMIT %(limit)s;

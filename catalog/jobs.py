@@ -1,0 +1,266 @@
+"""Compaction jobs: submitted → running → completed | failed, and back to submitted when an attempt is lost.
+
+A submitted job has claimed its extents: no other job can have them, and its files are not deleted, until it
+is over. One attempt at a time owns a running job; whatever another one reports is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psycopg.types.json import Jsonb
+
+from bedrock.errors import InvalidInputError
+from catalog import arrays
+from catalog.errors import ExtentsUnavailableError, JobNotFoundError, JobSupersededError
+from catalog.job_checks import check_result, check_spec
+from catalog.job_json import read_spec, write_spec
+from catalog.model import Job, JobState
+from catalog.sql_files import load_queries
+from catalog.swap import Swap
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from uuid import UUID
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.database import Database, Row, Transaction
+    from catalog.model import Extent, JobResult, JobSpec
+
+_SQL = load_queries("jobs")
+_MOST_AT_ONCE = 1000
+_OPEN = (JobState.SUBMITTED, JobState.RUNNING)
+
+
+class Jobs:
+    """The jobs of a catalog; part of `Catalog`, and as safe to use from many threads."""
+
+    def __init__(self, database: Database, clock: Clock, ids: Ids) -> None:
+        self._database = database
+        self._clock = clock
+        self._ids = ids
+
+    def submit(self, spec: JobSpec) -> None:
+        """Add a job and claim its extents; once, however often it is tried.
+
+        ExtentsUnavailableError when an extent is not live any more or another job has it: plan anew.
+        """
+        check_spec(spec)
+        extents = [extent for file in spec.inputs for extent in file.extents]
+        kept = write_spec(spec).decode()
+
+        def work(transaction: Transaction) -> None:
+            params = {"job_id": spec.job_id, "spec": kept, "now_ms": self._clock.now_ms()}
+            if transaction.count(_SQL["insert_job"], params):
+                _claim_extents(transaction, spec, extents)
+
+        self._database.transact("jobs.submit", work)
+
+    def claim(self, application_id: str, limit: int) -> list[Job]:
+        """Take up to `limit` submitted jobs, oldest first; each comes back with a new attempt_id."""
+        if not 1 <= limit <= _MOST_AT_ONCE:
+            raise InvalidInputError(
+                f"{limit} jobs cannot be claimed at once", remedy=f"1 to {_MOST_AT_ONCE} can"
+            )
+        params = {
+            "application_id": application_id,
+            "limit": limit,
+            "attempt_ids": arrays.uuids([self._ids.new_uuid() for _ in range(limit)]),
+            "now_ms": self._clock.now_ms(),
+        }
+
+        def work(transaction: Transaction) -> list[Row]:
+            return transaction.rows(_SQL["claimed_before"], params) or transaction.rows(_SQL["claim"], params)
+
+        return [_job_of(row) for row in self._database.transact("jobs.claim", work)]
+
+    def start_attempt(self, job_id: UUID, attempt_id: UUID, application_id: str) -> None:
+        """Let another attempt of the application that runs the job take the present one's place."""
+        self._change("start_attempt", job_id, attempt_id, application_id=application_id)
+
+    def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
+        """Say that an attempt lives; JobSupersededError when it has lost the job."""
+        self._change("heartbeat", job_id, attempt_id)
+
+    def release(self, job_id: UUID, attempt_id: UUID) -> None:
+        """Give a running job back to whoever claims it next; it keeps its extents."""
+        self._change("resubmit", job_id, attempt_id)
+
+    def _change(self, query: str, job_id: UUID, attempt_id: UUID, **more: object) -> None:
+        params = {"job_id": job_id, "attempt_id": attempt_id, "now_ms": self._clock.now_ms(), **more}
+
+        def work(transaction: Transaction) -> int:
+            return transaction.count(_SQL[query], params)
+
+        if not self._database.transact(f"jobs.{query}", work):
+            raise _superseded(job_id, attempt_id)
+
+    def release_expired(self, older_than_ms: int) -> list[UUID]:
+        """Give back the running jobs whose last heartbeat is older than that many milliseconds."""
+        before_ms = self._clock.now_ms() - older_than_ms
+
+        def work(transaction: Transaction) -> list[Row]:
+            return transaction.rows(_SQL["resubmit_expired"], {"before_ms": before_ms})
+
+        return [row[0] for row in self._database.transact("jobs.release_expired", work)]
+
+    def complete(self, result: JobResult) -> None:
+        """Publish an attempt's outputs in place of the job's inputs, in one transaction.
+
+        JobSupersededError when the attempt does not own the job, JobInputsChangedError when an input is gone
+        that retention has not taken, JobOutputError when the outputs do not cover the inputs. Repeating a
+        completion that succeeded does nothing.
+        """
+
+        def work(transaction: Transaction) -> None:
+            state, attempt_id, spec = self._lock(transaction, result.job_id)
+            if attempt_id != result.attempt_id or state is not JobState.RUNNING:
+                if attempt_id == result.attempt_id and state is JobState.COMPLETED:
+                    return
+                raise _superseded(result.job_id, result.attempt_id)
+            check_result(spec, result)
+            Swap(transaction, spec, result, self._clock.now_ms()).run()
+            self._finish(
+                transaction, result.job_id, JobState.COMPLETED, result.attempt_id, counts=result.counts
+            )
+
+        self._database.transact("jobs.complete", work)
+
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str) -> None:
+        """Give a job up for good and free its extents; JobSupersededError when the attempt has lost it."""
+
+        def work(transaction: Transaction) -> None:
+            state, owner, _ = self._lock(transaction, job_id)
+            if owner != attempt_id or state is not JobState.RUNNING:
+                if owner == attempt_id and state is JobState.FAILED:
+                    return
+                raise _superseded(job_id, attempt_id)
+            self._finish(transaction, job_id, JobState.FAILED, attempt_id, failure=reason)
+
+        self._database.transact("jobs.fail", work)
+
+    def cancel(self, job_id: UUID, reason: str) -> bool:
+        """Give up a job that is not over, whoever runs it; False when it is over already."""
+
+        def work(transaction: Transaction) -> bool:
+            state, _, _ = self._lock(transaction, job_id)
+            if state not in _OPEN:
+                return False
+            self._finish(transaction, job_id, JobState.FAILED, None, failure=reason)
+            return True
+
+        return self._database.transact("jobs.cancel", work)
+
+    def get(self, job_id: UUID) -> Job:
+        """One job, or JobNotFoundError."""
+        rows = self._database.read("jobs.get", _SQL["find_job"], {"job_id": job_id})
+        if not rows:
+            raise _unknown(job_id)
+        return _job_of(rows[0])
+
+    def counts(self) -> dict[JobState, int]:
+        """How many jobs are in each state."""
+        found = {row[0]: int(row[1]) for row in self._database.read("jobs.counts", _SQL["count_jobs"])}
+        return {state: found.get(state, 0) for state in JobState}
+
+    @staticmethod
+    def _lock(transaction: Transaction, job_id: UUID) -> tuple[JobState, UUID | None, JobSpec]:
+        rows = transaction.rows(_SQL["lock_job"], {"job_id": job_id})
+        if not rows:
+            raise _unknown(job_id)
+        state, attempt_id, spec = rows[0]
+        return JobState(state), attempt_id, read_spec(spec)
+
+    def _finish(
+        self,
+        transaction: Transaction,
+        job_id: UUID,
+        state: JobState,
+        attempt_id: UUID | None,
+        *,
+        failure: str | None = None,
+        counts: dict[str, int] | None = None,
+    ) -> None:
+        params = {"job_id": job_id}
+        freed = transaction.rows(_SQL["release_extents"], params)
+        if freed:
+            file_ids = arrays.uuids(row[0] for row in freed)
+            transaction.send(_SQL["lock_files"], {"file_ids": file_ids})
+            claims = arrays.bigints([-row[1] for row in freed])
+            transaction.send(_SQL["add_claims"], {"file_ids": file_ids, "claims": claims})
+        transaction.send(_SQL["delete_job_files"], params)
+        transaction.send(
+            _SQL["finish_job"],
+            {
+                "job_id": job_id,
+                "state": state.value,
+                "attempt_id": attempt_id,
+                "now_ms": self._clock.now_ms(),
+                "failure": failure,
+                "counts": Jsonb(counts or {}),
+            },
+        )
+
+    def list(self, states: Collection[JobState] = tuple(JobState), *, limit: int = 100) -> list[Job]:
+        """The newest jobs that are in one of `states`, at most `limit`."""
+        params = {"states": [state.value for state in states], "limit": limit}
+        return [_job_of(row) for row in self._database.read("jobs.list", _SQL["list_jobs"], params)]
+
+
+def _claim_extents(transaction: Transaction, spec: JobSpec, extents: Sequence[Extent]) -> None:
+    params = {
+        "job_id": spec.job_id,
+        "topic_ids": arrays.uuids(extent.topic_id for extent in extents),
+        "partitions": arrays.integers([extent.partition for extent in extents]),
+        "base_offsets": arrays.bigints([extent.base_offset for extent in extents]),
+    }
+    wanted = {
+        **params,
+        "last_offsets": arrays.bigints([extent.last_offset for extent in extents]),
+        "file_ids": arrays.uuids(extent.file_id for extent in extents),
+    }
+    free = set(transaction.rows(_SQL["lock_inputs"], wanted))
+    for extent in extents:
+        if (extent.topic_id, extent.partition, extent.base_offset) not in free:
+            raise ExtentsUnavailableError(
+                f"job {spec.job_id}: the extent of topic {extent.topic_id}, partition {extent.partition} at "
+                f"offset {extent.base_offset} is gone, or another job has claimed it",
+                remedy="plan anew",
+            )
+    files = sorted(spec.inputs, key=lambda file: file.file_id)
+    file_params = {
+        "job_id": spec.job_id,
+        "file_ids": arrays.uuids(file.file_id for file in files),
+        "claims": arrays.bigints([len(file.extents) for file in files]),
+    }
+    transaction.send(_SQL["lock_files"], file_params)
+    transaction.send(_SQL["claim_inputs"], params)
+    transaction.send(_SQL["add_claims"], file_params)
+    transaction.send(_SQL["insert_job_files"], file_params)
+
+
+def _superseded(job_id: UUID, attempt_id: UUID) -> JobSupersededError:
+    return JobSupersededError(
+        f"attempt {attempt_id} does not own job {job_id}: another one does, or the job is over",
+        remedy="drop what the attempt has written; it will be collected",
+    )
+
+
+def _unknown(job_id: UUID) -> JobNotFoundError:
+    return JobNotFoundError(f"there is no job {job_id}")
+
+
+def _job_of(row: Row) -> Job:
+    job_id, state, spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts = row
+    del job_id
+    return Job(
+        spec=read_spec(spec),
+        state=JobState(state),
+        attempt_id=attempt_id,
+        application_id=application_id,
+        heartbeat_ms=heartbeat_ms,
+        attempts=attempts,
+        failure=failure,
+        counts=counts,
+    )

@@ -1,0 +1,161 @@
+"""What a planner looks at: sizes of partitions, files to compact, extents; always a bounded page of it.
+
+Each query is a snapshot of its own. What has changed between two of them is found out when a job is
+submitted: that refuses extents which are not as they were seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from catalog import arrays
+from catalog.model import FileKind, JobInput, PartitionId
+from catalog.rows import extent_of, state_of
+from catalog.sql_files import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from catalog.database import Database
+    from catalog.model import Extent, PartitionState
+
+_SQL = load_queries("planning")
+_BEFORE_ALL: Final = PartitionId(UUID(int=0), -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSize:
+    """A partition's bounds and what its live extents add up to.
+
+    Dirty is what ends at or after `state.first_dirty_offset`; `dirty_since_ms` is when the first of it was
+    committed, None when nothing is dirty. Sums count a section's bytes once per extent.
+    """
+
+    state: PartitionState
+    live_bytes: int
+    dirty_bytes: int
+    dirty_since_ms: int | None
+    ingestion_extents: int
+    compacted_extents: int
+
+    @property
+    def partition_id(self) -> PartitionId:
+        """Which partition this is."""
+        return PartitionId(self.state.topic_id, self.state.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTotal:
+    """How many files of one sort there are, and their bytes."""
+
+    count: int = 0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What the whole catalog holds."""
+
+    partitions: int
+    live_bytes: int
+    dirty_bytes: int
+    ingestion_extents: int
+    compacted_extents: int
+    live_ingestion_files: FileTotal
+    live_compacted_files: FileTotal
+    dead_files: FileTotal
+
+
+class Planning:
+    """The planner's view of a catalog; part of `Catalog`, and as safe to use from many threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def ingestion_files(self, limit: int) -> list[JobInput]:
+        """The oldest `limit` ingestion files, in commit order, that have extents which no job has claimed.
+
+        Each comes with those extents, in file order.
+        """
+        rows = self._database.read("planning.ingestion_files", _SQL["files_to_compact"], {"limit": limit})
+        files = {row[0]: row for row in rows}
+        params = {"file_ids": arrays.uuids(files)}
+        extents = [
+            extent_of(row)
+            for row in self._database.read("planning.free_extents", _SQL["free_extents_of_files"], params)
+        ]
+        return [
+            JobInput(
+                file_id=file_id,
+                object_name=files[file_id][1],
+                size=files[file_id][2],
+                extents=tuple(group),
+            )
+            for file_id, group in groupby(extents, key=lambda extent: extent.file_id)
+        ]
+
+    def partition_sizes(
+        self,
+        topic_ids: Collection[UUID] | None = None,
+        *,
+        after: PartitionId | None = None,
+        limit: int = 100_000,
+    ) -> list[PartitionSize]:
+        """Partitions in section order, of some topics or of all: at most `limit`, beginning after `after`."""
+        start = after or _BEFORE_ALL
+        params = {
+            "topic_ids": None if topic_ids is None else arrays.uuids(topic_ids),
+            "after_topic": start.topic_id,
+            "after_partition": start.partition,
+            "limit": limit,
+        }
+        rows = self._database.read("planning.partition_sizes", _SQL["partition_sizes"], params)
+        return [
+            PartitionSize(
+                state=state_of(row),
+                live_bytes=row[8],
+                dirty_bytes=row[9],
+                dirty_since_ms=row[10],
+                ingestion_extents=row[11],
+                compacted_extents=row[12],
+            )
+            for row in rows
+        ]
+
+    def extents_of(self, partition: PartitionId, from_offset: int, limit: int) -> list[Extent]:
+        """The extent that covers `from_offset` and those after it, with the jobs that claim them."""
+        return self.extents_of_each([(partition, from_offset)], limit)
+
+    def extents_of_each(self, starts: Sequence[tuple[PartitionId, int]], limit_each: int) -> list[Extent]:
+        """As `extents_of` for many partitions at once, in section order, at most `limit_each` of each."""
+        params = {
+            "topic_ids": arrays.uuids(partition.topic_id for partition, _ in starts),
+            "partitions": arrays.integers([partition.partition for partition, _ in starts]),
+            "offsets": arrays.bigints([offset for _, offset in starts]),
+            "limit": limit_each,
+        }
+        return [
+            extent_of(row) for row in self._database.read("planning.extents_of", _SQL["extents_of"], params)
+        ]
+
+    def totals(self) -> Totals:
+        """What the whole catalog holds; reads every row of partitions and of files."""
+        (sums,) = self._database.read("planning.total_partitions", _SQL["total_partitions"])
+        rows = self._database.read("planning.total_files", _SQL["total_files"])
+        files = {(row[0], row[1]): FileTotal(count=row[2], size=row[3]) for row in rows}
+        dead = [total for (_, live), total in files.items() if not live]
+        return Totals(
+            partitions=sums[0],
+            live_bytes=sums[1],
+            dirty_bytes=sums[2],
+            ingestion_extents=sums[3],
+            compacted_extents=sums[4],
+            live_ingestion_files=files.get((FileKind.INGESTION, True), FileTotal()),
+            live_compacted_files=files.get((FileKind.COMPACTED, True), FileTotal()),
+            dead_files=FileTotal(
+                count=sum(total.count for total in dead), size=sum(total.size for total in dead)
+            ),
+        )

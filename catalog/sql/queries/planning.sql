@@ -1,0 +1,63 @@
+-- name: files_to_compact
+-- The oldest ingestion files that have extents which no job has claimed, in commit order.
+SELECT file_id, object_name, size
+FROM files
+WHERE kind = 'ingestion' AND live_extents > claimed_extents
+ORDER BY sequence
+LIMIT %(limit)s;
+
+-- name: free_extents_of_files
+-- The extents of some files that no job has claimed, by file and place in the file.
+SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
+       e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
+       e.leader_epoch, e.unique_keys, e.committed_ms
+FROM extents AS e
+JOIN files AS f USING (file_id)
+WHERE e.file_id = ANY (%(file_ids)s) AND e.job_id IS NULL
+  AND EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+ORDER BY f.sequence, e.position, e.base_offset;
+
+-- name: partition_sizes
+-- A page of partitions with what their extents add up to.
+SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
+       first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
+       compacted_extents
+FROM partitions
+WHERE (%(topic_ids)s::uuid[] IS NULL OR topic_id = ANY (%(topic_ids)s::uuid[]))
+  AND (topic_id, partition) > (%(after_topic)s, %(after_partition)s)
+ORDER BY topic_id, partition
+LIMIT %(limit)s;
+
+-- name: extents_of
+-- For each partition asked for, the extent that covers an offset and those after it, a bounded number each.
+SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
+       e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
+       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id
+FROM unnest(%(topic_ids)s, %(partitions)s, %(offsets)s) AS wanted (topic_id, partition, from_offset)
+JOIN partitions AS p USING (topic_id, partition)
+CROSS JOIN LATERAL (
+    SELECT * FROM extents AS each
+    WHERE each.topic_id = wanted.topic_id AND each.partition = wanted.partition
+      AND each.last_offset >= wanted.from_offset
+      AND each.base_offset >= coalesce((
+          SELECT base_offset FROM extents AS first
+          WHERE first.topic_id = wanted.topic_id AND first.partition = wanted.partition
+            AND first.base_offset <= wanted.from_offset
+          ORDER BY first.base_offset DESC
+          LIMIT 1
+      ), 0)
+    ORDER BY each.base_offset
+    LIMIT %(limit)s
+) AS e
+JOIN files AS f USING (file_id)
+ORDER BY e.topic_id, e.partition, e.base_offset;
+
+-- name: total_partitions
+-- What all partitions add up to.
+SELECT count(*), coalesce(sum(live_bytes), 0)::bigint, coalesce(sum(dirty_bytes), 0)::bigint,
+       coalesce(sum(ingestion_extents), 0)::bigint, coalesce(sum(compacted_extents), 0)::bigint
+FROM partitions;
+
+-- name: total_files
+-- How many files there are, and their bytes, by kind, live and dead.
+SELECT kind, dead_ms IS NULL, count(*), coalesce(sum(size), 0)::bigint FROM files GROUP BY 1, 2;

@@ -1,0 +1,71 @@
+-- name: lock_partitions
+-- Locks a job's partitions, in the order that every transaction keeps. With each comes the timestamp bound of the
+-- extent before the job's first: max_timestamp_so_far goes on from there.
+SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.leader_epoch,
+       coalesce((
+           SELECT e.max_timestamp_so_far FROM extents AS e
+           WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.base_offset < wanted.base_offset
+           ORDER BY e.base_offset DESC
+           LIMIT 1
+       ), -1)
+FROM unnest(%(topic_ids)s, %(partitions)s, %(base_offsets)s) AS wanted (topic_id, partition, base_offset)
+JOIN partitions AS p USING (topic_id, partition)
+ORDER BY p.topic_id, p.partition
+FOR UPDATE OF p;
+
+-- name: remove_inputs
+-- Removes the extents that a job claims in partitions that exist.
+WITH held AS (
+    SELECT e.topic_id, e.partition, e.base_offset
+    FROM job_files AS j
+    JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
+    JOIN partitions AS p ON p.topic_id = e.topic_id AND p.partition = e.partition
+    WHERE j.job_id = %(job_id)s
+    ORDER BY e.topic_id, e.partition, e.base_offset
+    FOR UPDATE OF e
+)
+DELETE FROM extents AS e USING held AS h, files AS f
+WHERE e.topic_id = h.topic_id AND e.partition = h.partition AND e.base_offset = h.base_offset
+  AND f.file_id = e.file_id
+RETURNING e.topic_id, e.partition, e.base_offset, e.last_offset, e.length, e.committed_ms, e.file_id, f.kind;
+
+-- name: insert_outputs
+-- Adds the extents of compacted files.
+INSERT INTO extents (
+    topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+    max_timestamp_so_far, file_id, position, length, index_position, index_length, offset_shift, leader_epoch,
+    unique_keys, committed_ms
+)
+SELECT topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+       max_timestamp_so_far, file_id, position, length, index_position, index_length, 0, leader_epoch,
+       unique_keys <> 0, committed_ms
+FROM unnest(
+    %(topic_ids)s, %(file_ids)s, %(partitions)s, %(base_offsets)s, %(last_offsets)s, %(record_counts)s,
+    %(min_timestamps)s, %(max_timestamps)s, %(max_timestamps_so_far)s, %(positions)s, %(lengths)s,
+    %(index_positions)s, %(index_lengths)s, %(leader_epochs)s, %(unique_keys)s, %(committed)s
+) AS v (
+    topic_id, file_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+    max_timestamp_so_far, position, length, index_position, index_length, leader_epoch, unique_keys, committed_ms
+);
+
+-- name: add_to_partitions
+-- Adds up what a swap changed. Where the clean part grew, the dirty part begins with the first extent behind it.
+UPDATE partitions AS p
+SET first_dirty_offset = v.first_dirty_offset,
+    live_bytes = p.live_bytes + v.live_bytes,
+    dirty_bytes = p.dirty_bytes + v.dirty_bytes,
+    ingestion_extents = p.ingestion_extents + v.ingestion_extents,
+    compacted_extents = p.compacted_extents + v.compacted_extents,
+    dirty_since_ms = CASE WHEN v.first_dirty_offset = p.first_dirty_offset THEN p.dirty_since_ms ELSE (
+        SELECT e.committed_ms FROM extents AS e
+        WHERE e.topic_id = v.topic_id AND e.partition = v.partition AND e.base_offset >= v.first_dirty_offset
+        ORDER BY e.base_offset
+        LIMIT 1
+    ) END
+FROM unnest(
+    %(topic_ids)s, %(partitions)s, %(first_dirty_offsets)s, %(live_bytes)s, %(dirty_bytes)s,
+    %(ingestion_extents)s, %(compacted_extents)s
+) AS v (
+    topic_id, partition, first_dirty_offset, live_bytes, dirty_bytes, ingestion_extents, compacted_extents
+)
+WHERE p.topic_id = v.topic_id AND p.partition = v.partition;

@@ -1,0 +1,19 @@
+"""Fixtures of the catalog's own suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.catalog.scene import Scene
+
+if TYPE_CHECKING:
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+
+
+@pytest.fixture
+def scene(catalog: Catalog, ids: Ids) -> Scene:
+    """An empty catalog with a session in it."""
+    return Scene.set_up(catalog, ids)

@@ -1,0 +1,213 @@
+"""A small stage for tests of the catalog: topics, a session, files to commit, jobs to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from catalog.job_checks import inputs_by_partition
+from catalog.model import (
+    BatchRun,
+    FileCommit,
+    JobInput,
+    JobPartition,
+    JobResult,
+    JobSpec,
+    OutputExtent,
+    OutputFile,
+    PartitionId,
+    ProducerStamp,
+    SectionCommit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from bedrock.ids import Ids
+    from catalog.model import Extent, Job, SectionResult, Topic
+    from catalog.open import Catalog
+
+
+def run_of(
+    count: int, *, first: int = 0, at: int = 1000, producer: tuple[int, int, int] | None = None
+) -> BatchRun:
+    """A run of `count` records with timestamps from `at` on; `producer` is id, epoch and sequence."""
+    stamp = None
+    if producer is not None:
+        stamp = ProducerStamp(producer_id=producer[0], producer_epoch=producer[1], base_sequence=producer[2])
+    return BatchRun(
+        first_offset=first,
+        offset_count=count,
+        record_count=count,
+        min_timestamp=at,
+        max_timestamp=at + count - 1,
+        producer=stamp,
+    )
+
+
+def runs_of(*runs: BatchRun) -> tuple[BatchRun, ...]:
+    """The runs one behind the other, whatever offsets they came with."""
+    placed: list[BatchRun] = []
+    end = 0
+    for run in runs:
+        placed.append(
+            BatchRun(
+                first_offset=end,
+                offset_count=run.offset_count,
+                record_count=run.record_count,
+                min_timestamp=run.min_timestamp,
+                max_timestamp=run.max_timestamp,
+                producer=run.producer,
+            )
+        )
+        end += run.offset_count
+    return tuple(placed)
+
+
+@dataclass
+class Scene:
+    """A catalog with a session in it."""
+
+    catalog: Catalog
+    ids: Ids
+    session_id: UUID
+
+    @classmethod
+    def set_up(cls, catalog: Catalog, ids: Ids) -> Scene:
+        """A scene whose session is registered."""
+        session_id = ids.new_uuid()
+        catalog.sessions.register(session_id, "a test")
+        return cls(catalog, ids, session_id)
+
+    def topic(self, name: str = "t", partitions: int = 1, **config: str) -> Topic:
+        """A new topic; settings with `_` for `.`."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        return self.catalog.topics.create(name, partitions, settings)
+
+    def file(self, sections: Mapping[PartitionId, Sequence[BatchRun]]) -> FileCommit:
+        """An uploaded file; each section takes 100 bytes."""
+        file_id = self.ids.new_uuid()
+        return FileCommit(
+            file_id=file_id,
+            object_name=f"v1/ingest/{self.session_id}/{file_id}.seg",
+            size=100 * len(sections) + 64,
+            directory_length=32,
+            session_id=self.session_id,
+            sections=tuple(
+                SectionCommit(
+                    topic_id=key.topic_id,
+                    partition=key.partition,
+                    position=100 * number,
+                    length=100,
+                    runs=runs_of(*runs),
+                )
+                for number, (key, runs) in enumerate(sorted(sections.items()))
+            ),
+        )
+
+    def commit(self, topic: Topic, *runs: BatchRun, partition: int = 0) -> SectionResult:
+        """Commit a file with one section."""
+        (result,) = self.catalog.log.commit(self.file({PartitionId(topic.topic_id, partition): runs}))
+        return result
+
+    def extents(self, topic: Topic, partition: int = 0, offset: int = 0) -> list[Extent]:
+        """All extents of a partition."""
+        return self.catalog.log.extents(topic.topic_id, partition, offset, max_extents=10_000)
+
+    def spec(self, extents: Sequence[Extent], *, reaches_log_start: bool = True) -> JobSpec:
+        """A job that deduplicates these extents, which follow each other in each partition."""
+        by_file: dict[UUID, list[Extent]] = {}
+        for extent in extents:
+            by_file.setdefault(extent.file_id, []).append(extent)
+        inputs = tuple(
+            JobInput(
+                file_id=file_id,
+                object_name=group[0].object_name,
+                size=1000,
+                extents=tuple(sorted(group, key=lambda each: (each.position, each.base_offset))),
+            )
+            for file_id, group in by_file.items()
+        )
+        spec = JobSpec(
+            job_id=self.ids.new_uuid(),
+            created_ms=1,
+            now_ms=2,
+            hash_seed=bytes(range(16)),
+            table_bytes=1024,
+            reason="a test",
+            inputs=inputs,
+            partitions=(),
+        )
+        return JobSpec(
+            job_id=spec.job_id,
+            created_ms=1,
+            now_ms=2,
+            hash_seed=spec.hash_seed,
+            table_bytes=1024,
+            reason="a test",
+            inputs=inputs,
+            partitions=tuple(
+                JobPartition(
+                    topic_id=key.topic_id,
+                    partition=key.partition,
+                    topic_name="t",
+                    cleanup_policy="compact",
+                    compression_type="producer",
+                    deduplicate=True,
+                    reaches_log_start=reaches_log_start,
+                    base_offset=group[0].base_offset,
+                    upper_offset=group[-1].last_offset + 1,
+                    delete_retention_ms=0,
+                )
+                for key, group in sorted(inputs_by_partition(spec).items())
+            ),
+        )
+
+    def submitted(self, extents: Sequence[Extent], *, reaches_log_start: bool = True) -> JobSpec:
+        """A job over these extents, submitted."""
+        spec = self.spec(extents, reaches_log_start=reaches_log_start)
+        self.catalog.jobs.submit(spec)
+        return spec
+
+    def claimed(self, extents: Sequence[Extent], *, reaches_log_start: bool = True) -> Job:
+        """A job over these extents, submitted and claimed; no other may be waiting."""
+        self.submitted(extents, reaches_log_start=reaches_log_start)
+        (job,) = self.catalog.jobs.claim("application", 1)
+        return job
+
+    def result(self, job: Job, *, attempt_id: UUID | None = None, keep: int = 1) -> JobResult:
+        """What a good attempt reports: one file, each partition in one extent of `keep` records."""
+        file_id = self.ids.new_uuid()
+        attempt = attempt_id or job.attempt_id
+        assert attempt is not None
+        return JobResult(
+            job_id=job.spec.job_id,
+            attempt_id=attempt,
+            files=(
+                OutputFile(
+                    file_id=file_id,
+                    object_name=f"v1/compact/{job.spec.job_id}/{attempt}/{file_id}.seg",
+                    size=50 * len(job.spec.partitions),
+                    directory_length=32,
+                    extents=tuple(
+                        OutputExtent(
+                            topic_id=partition.topic_id,
+                            partition=partition.partition,
+                            base_offset=partition.base_offset,
+                            last_offset=partition.upper_offset - 1,
+                            record_count=min(keep, partition.upper_offset - partition.base_offset),
+                            min_timestamp=1000,
+                            max_timestamp=1000,
+                            position=50 * number,
+                            length=40,
+                            index_position=50 * number + 40,
+                            index_length=10,
+                            unique_keys=True,
+                        )
+                        for number, partition in enumerate(job.spec.partitions)
+                    ),
+                ),
+            ),
+            counts={"records_in": 10, "records_out": 1},
+        )
