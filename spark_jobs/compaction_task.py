@@ -24,11 +24,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, filter_batches
 from pyroaring import BitMap64
 
 from bedrock.errors import CorruptDataError
 from catalog.model import JobResult
+from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, filter_batches
 from object_format.holes import holes_between
 from object_format.record_batch import patch_offsets
 from object_format.records import decode_batch
@@ -177,12 +177,12 @@ class _Task:
         self._counts["partitions"] += 1
 
     def _find_survivors(self, work: PartitionWork, table: KeyTable) -> Survivors:
-        table.clear()
         finder = SurvivorFinder(
             table,
             self._spec.hash_seed,
             reaches_log_start=work.partition.reaches_log_start,
             now_ms=self._spec.now_ms,
+            expected_records=work.records_in,
         )
         for part in reversed(work.parts):
             if not part.has_bytes:
@@ -302,9 +302,9 @@ class _Section:
         self.min_timestamp = -1
         self.max_timestamp = -1
 
-    def add(self, record_count: int, min_timestamp: int, max_timestamp: int) -> None:
+    def add(self, record_count: int, min_timestamp: int | None, max_timestamp: int | None) -> None:
         """Take in records, if there are any."""
-        if record_count == 0:
+        if record_count == 0 or min_timestamp is None or max_timestamp is None:
             return
         if self.record_count == 0:
             self.min_timestamp, self.max_timestamp = min_timestamp, max_timestamp

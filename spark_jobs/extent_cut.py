@@ -44,11 +44,15 @@ class Spans(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def _cut(
-    data: npt.NDArray[np.uint8], bounds: npt.NDArray[np.int64], pieces: npt.NDArray[np.int64]
-) -> tuple[int, int, int]:
-    """Fill `pieces` (start, end, index, batches, records); returns their number, a fault and its position.
+    data: npt.NDArray[np.uint8],
+    bounds: npt.NDArray[np.int64],
+    pieces: npt.NDArray[np.int64],
+    previous: int,
+) -> tuple[int, int, int, int]:
+    """Fill `pieces` (start, end, index, batches, records) for batches behind the stored offset `previous`.
 
-    `bounds` has the first and last stored offset of each extent, ascending and disjoint.
+    `bounds` has the first and last stored offset of each extent, ascending and disjoint. Returns the number
+    of pieces, a fault, its position, and the last stored offset.
     """
     count = 0
     start = 0
@@ -56,24 +60,25 @@ def _cut(
     while start < len(data):
         fault, size = check_header(data, start)
         if fault != _NONE:
-            return count, fault, start
+            return count, fault, start, previous
         first = load_i64(data, start + BASE_OFFSET)
         last = first + load_i32(data, start + LAST_OFFSET_DELTA)
+        if first <= previous or last < first:
+            return count, _OFFSET_RANGE, start, previous
+        previous = last
         while index < len(bounds) and bounds[index, 1] < first:
             index += 1
         if index < len(bounds) and bounds[index, 0] <= last:
             if first < bounds[index, 0] or last > bounds[index, 1]:
-                return count, _STRADDLES, start
-            if count == 0 or pieces[count - 1, 2] != index or pieces[count - 1, 1] != start:
-                if count == len(pieces):  # an extent's batches lie together, or offsets do not rise
-                    return count, _OFFSET_RANGE, start
+                return count, _STRADDLES, start, previous
+            if count == 0 or pieces[count - 1, 2] != index:  # an extent's batches lie together
                 pieces[count] = (start, start, index, 0, 0)
                 count += 1
             pieces[count - 1, 1] = start + size
             pieces[count - 1, 3] += 1
             pieces[count - 1, 4] += load_i32(data, start + RECORD_COUNT)
         start += size
-    return count, _NONE, start
+    return count, _NONE, start, previous
 
 
 @njit(nogil=True, cache=True)
@@ -124,14 +129,17 @@ class ExtentCutter:
                 f" {extents[0].topic_id}/{extents[0].partition}"
             )
         self._pieces = np.empty((len(extents), 5), np.int64)
+        self._last_offset = -1
 
     def pieces(self, block: memoryview) -> list[Piece]:
-        """The block's batches, extent by extent.
+        """The batches of the section's next block, extent by extent.
 
         Raises CorruptDataError when the block is not whole v2 batches in ascending order, or a batch lies
         across the end of an extent.
         """
-        count, fault, position = _cut(readable(block), self._bounds, self._pieces)
+        count, fault, position, self._last_offset = _cut(
+            readable(block), self._bounds, self._pieces, self._last_offset
+        )
         if fault == _STRADDLES:
             raise CorruptDataError(f"the record batch at byte {position} lies across the end of an extent")
         if fault != _NONE:

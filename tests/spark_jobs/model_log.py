@@ -1,0 +1,321 @@
+"""A log in miniature: real segment files in a real store, extents by hand, and dictionaries that know better.
+
+`ModelLog` plays agent and catalog: it writes ingestion files, assigns offsets, makes jobs and takes their
+results. Next to the bytes it keeps the records themselves, and compacts them with plain dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec, PartitionId
+from object_format.codecs import Codec
+from object_format.record_batch import assign_offsets
+from object_format.records import Record, decode_batches, encode_batch
+from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
+from object_store.interface import Purpose
+from object_store.names import ingestion_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from bedrock.clock import ManualClock
+    from bedrock.ids import Ids
+    from catalog.model import JobResult, OutputExtent
+    from object_store.interface import ObjectStore
+
+DELETE_RETENTION_MS = 10_000
+TABLE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class BatchToWrite:
+    """Records as (timestamp, key, value, headers); a refused batch is in the file, but not in the log."""
+
+    records: tuple[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]], ...]
+    codec: Codec = Codec.NONE
+    refused: bool = False
+    control: bool = False
+
+
+def batch(*pairs: tuple[bytes | None, bytes | None], **options: object) -> BatchToWrite:
+    """A batch of (key, value) records, a millisecond apart."""
+    records = tuple((1000 + index, key, value, ()) for index, (key, value) in enumerate(pairs))
+    return BatchToWrite(records, **options)  # type: ignore[arg-type]
+
+
+@dataclass
+class ModelRecord:
+    """A live record; `horizon_ms` is when it may go, for a tombstone that a clean has seen."""
+
+    record: Record
+    control: bool = False
+    horizon_ms: int | None = None
+
+
+@dataclass
+class ModelLog:
+    store: ObjectStore
+    clock: ManualClock
+    ids: Ids
+    policies: dict[UUID, str] = field(default_factory=dict)
+    extents: defaultdict[PartitionId, list[Extent]] = field(default_factory=lambda: defaultdict(list))
+    records: defaultdict[PartitionId, list[ModelRecord]] = field(default_factory=lambda: defaultdict(list))
+    ends: defaultdict[PartitionId, int] = field(default_factory=lambda: defaultdict(int))
+    sizes: dict[UUID, int] = field(default_factory=dict)
+
+    def create_topic(self, cleanup_policy: str) -> UUID:
+        """A topic of as many partitions as are written."""
+        topic_id = self.ids.new_uuid()
+        self.policies[topic_id] = cleanup_policy
+        return topic_id
+
+    def ingest(
+        self, sections: Mapping[PartitionId, Sequence[BatchToWrite]], block_target: int = 4096
+    ) -> UUID:
+        """Write one ingestion file and append what is not refused to the log."""
+        file_id, session_id = self.ids.new_uuid(), self.ids.new_uuid()
+        name = ingestion_name(session_id, file_id)
+        pieces: list[bytes] = []
+        writer = SegmentFileWriter(
+            kind=SegmentKind.INGESTION,
+            file_id=file_id,
+            writer_id=session_id,
+            created_ms=self.clock.now_ms(),
+            sink=lambda data: pieces.append(bytes(data)),
+            block_target=block_target,
+        )
+        entries = []
+        for partition_id in sorted(sections):
+            data = b"".join(map(encode, sections[partition_id]))
+            relative = bytearray(data)
+            end = assign_offsets(relative)
+            writer.begin_section(partition_id.topic_id, partition_id.partition)
+            writer.append(relative)
+            timestamps = [each[0] for every in sections[partition_id] for each in every.records]
+            entries.append(
+                writer.end_section(
+                    base_offset=0,
+                    last_offset=end - 1,
+                    record_count=len(timestamps),
+                    min_timestamp=min(timestamps),
+                    max_timestamp=max(timestamps),
+                )
+            )
+        self.sizes[file_id] = writer.finish().size
+        self.store.put(name, pieces, purpose=Purpose.INGEST)
+        for entry in entries:
+            partition_id = PartitionId(entry.topic_id, entry.partition)
+            empty = Extent(
+                topic_id=entry.topic_id,
+                partition=entry.partition,
+                base_offset=0,
+                last_offset=-1,
+                record_count=0,
+                min_timestamp=-1,
+                max_timestamp=-1,
+                file_id=file_id,
+                object_name=name,
+                file_kind=FileKind.INGESTION,
+                position=entry.data_position,
+                length=entry.data_length,
+                index_position=0,
+                index_length=0,
+                offset_shift=0,
+                leader_epoch=3,
+                unique_keys=False,
+                committed_ms=self.clock.now_ms(),
+            )
+            self._commit(partition_id, sections[partition_id], empty)
+        return file_id
+
+    def _commit(self, partition_id: PartitionId, batches: Sequence[BatchToWrite], empty: Extent) -> None:
+        """Assign offsets; every refused batch ends an extent."""
+        stored = 0
+        extent: Extent | None = None
+        for each in batches:
+            count = len(each.records)
+            if each.refused:
+                extent = None
+            else:
+                base = self.ends[partition_id]
+                if extent is None:
+                    extent = replace(empty, base_offset=base, offset_shift=base - stored)
+                    self.extents[partition_id].append(extent)
+                timestamps = [record[0] for record in each.records]
+                first = extent.record_count == 0
+                extent = replace(
+                    extent,
+                    last_offset=base + count - 1,
+                    record_count=extent.record_count + count,
+                    min_timestamp=min(timestamps) if first else min(extent.min_timestamp, *timestamps),
+                    max_timestamp=max(extent.max_timestamp, *timestamps),
+                )
+                self.extents[partition_id][-1] = extent
+                for index, (timestamp, key, value, headers) in enumerate(each.records):
+                    record = Record(base + index, timestamp, key, value, headers)
+                    self.records[partition_id].append(ModelRecord(record, control=each.control))
+                self.ends[partition_id] = base + count
+            stored += count
+
+    def job(
+        self,
+        extents: Mapping[PartitionId, Sequence[Extent]] | None = None,
+        *,
+        table_bytes: int = TABLE_BYTES,
+    ) -> JobSpec:
+        """A job over these adjacent extents of each partition; over all by default."""
+        chosen = self.extents if extents is None else extents
+        inputs: defaultdict[UUID, list[Extent]] = defaultdict(list)
+        partitions = []
+        for partition_id, each in chosen.items():
+            policy = self.policies[partition_id.topic_id]
+            partitions.append(
+                JobPartition(
+                    topic_id=partition_id.topic_id,
+                    partition=partition_id.partition,
+                    topic_name=f"topic-{policy}",
+                    cleanup_policy=policy,
+                    compression_type="producer",
+                    deduplicate="compact" in policy,
+                    reaches_log_start=each[0].base_offset == 0,
+                    base_offset=each[0].base_offset,
+                    upper_offset=each[-1].last_offset + 1,
+                    delete_retention_ms=DELETE_RETENTION_MS,
+                )
+            )
+            for extent in each:
+                inputs[extent.file_id].append(extent)
+        return JobSpec(
+            job_id=self.ids.new_uuid(),
+            created_ms=self.clock.now_ms(),
+            now_ms=self.clock.now_ms(),
+            hash_seed=self.ids.random_bytes(16),
+            table_bytes=table_bytes,
+            reason="test",
+            inputs=tuple(
+                JobInput(
+                    file_id=file_id,
+                    object_name=each[0].object_name,
+                    size=self.sizes[file_id],
+                    extents=tuple(sorted(each, key=lambda extent: extent.position)),
+                )
+                for file_id, each in inputs.items()
+            ),
+            partitions=tuple(partitions),
+        )
+
+    def publish(self, spec: JobSpec, result: JobResult) -> None:
+        """Swap extents as the catalog would, and compact the model with dictionaries."""
+        fresh: dict[PartitionId, Extent] = {}
+        for file in result.files:
+            self.sizes[file.file_id] = file.size
+            for output in file.extents:
+                fresh[PartitionId(output.topic_id, output.partition)] = self._extent(
+                    output, file.file_id, file.object_name
+                )
+        for partition in spec.partitions:
+            partition_id = PartitionId(partition.topic_id, partition.partition)
+            before = self.extents[partition_id]
+            older = [extent for extent in before if extent.last_offset < partition.base_offset]
+            newer = [extent for extent in before if extent.base_offset >= partition.upper_offset]
+            self.extents[partition_id] = [*older, fresh[partition_id], *newer]
+            self._compact(partition_id, partition, spec.now_ms)
+
+    def _extent(self, output: OutputExtent, file_id: UUID, object_name: str) -> Extent:
+        return Extent(
+            topic_id=output.topic_id,
+            partition=output.partition,
+            base_offset=output.base_offset,
+            last_offset=output.last_offset,
+            record_count=output.record_count,
+            min_timestamp=output.min_timestamp,
+            max_timestamp=output.max_timestamp,
+            file_id=file_id,
+            object_name=object_name,
+            file_kind=FileKind.COMPACTED,
+            position=output.position,
+            length=output.length,
+            index_position=output.index_position,
+            index_length=output.index_length,
+            offset_shift=0,
+            leader_epoch=5,
+            unique_keys=output.unique_keys,
+            committed_ms=self.clock.now_ms(),
+        )
+
+    def _compact(self, partition_id: PartitionId, partition: JobPartition, now_ms: int) -> None:
+        if not partition.deduplicate:
+            return
+        records = self.records[partition_id]
+        inside = range(partition.base_offset, partition.upper_offset)
+        newest = {
+            each.record.key: each.record.offset
+            for each in records
+            if each.record.offset in inside and not each.control
+        }
+        kept = []
+        for each in records:
+            record = each.record
+            if record.offset not in inside or each.control:
+                kept.append(each)
+            elif record.key is not None and newest[record.key] == record.offset:
+                if record.value is not None:
+                    kept.append(each)
+                elif each.horizon_ms is None:
+                    kept.append(replace(each, horizon_ms=now_ms + partition.delete_retention_ms))
+                elif not (partition.reaches_log_start and each.horizon_ms <= now_ms):
+                    kept.append(each)
+        self.records[partition_id] = kept
+
+    def expected(self, partition_id: PartitionId) -> list[Record]:
+        """What a reader from offset 0 must see."""
+        return [each.record for each in self.records[partition_id] if not each.control]
+
+    def read(self, partition_id: PartitionId) -> list[Record]:
+        """What a reader does see, through extents and bytes."""
+        found: list[Record] = []
+        for extent in self.extents[partition_id]:
+            if not extent.length:
+                continue
+            data = self.store.read_range(
+                extent.object_name, extent.position, extent.length, purpose=Purpose.FETCH
+            )
+            for payload in parse_data_blocks(
+                data,
+                name=extent.object_name,
+                file_id=extent.file_id,
+                position=extent.position,
+                section=(extent.topic_id, extent.partition),
+            ):
+                for columns in decode_batches(payload, offset_shift=extent.offset_shift, verify=True):
+                    found += [
+                        record
+                        for record in columns.records()
+                        if extent.base_offset <= record.offset <= extent.last_offset
+                    ]
+        return found
+
+    def check(self) -> None:
+        """Extents cover each log without gap, and records are as the dictionaries say."""
+        for partition_id, extents in self.extents.items():
+            bounds = [(extent.base_offset, extent.last_offset + 1) for extent in extents]
+            assert [first for first, _ in bounds] == [0, *(end for _, end in bounds[:-1])]
+            assert bounds[-1][1] == self.ends[partition_id]
+            assert self.read(partition_id) == self.expected(partition_id)
+
+
+def encode(each: BatchToWrite) -> bytes:
+    """A batch as a producer sends it."""
+    return encode_batch(
+        [record[0] for record in each.records],
+        [record[1] for record in each.records],
+        [record[2] for record in each.records],
+        [record[3] for record in each.records],
+        codec=each.codec,
+        is_control=each.control,
+        is_transactional=each.control,
+    )
