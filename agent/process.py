@@ -261,6 +261,7 @@ def run(
         contextlib.closing(open_store(store_config, clock, ids)) as store,
         asyncio.Runner(loop_factory=_new_loop) as runner,
     ):
+        store.check()
         runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
 
 

@@ -72,5 +72,11 @@ class FaultyStore:
     def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
         self._inner.delete(names, purpose=purpose)
 
+    def sweep_unfinished(self, before_ms: int, *, purpose: Purpose) -> int:
+        return self._inner.sweep_unfinished(before_ms, purpose=purpose)
+
+    def check(self) -> None:
+        self._inner.check()
+
     def close(self) -> None:
         self._inner.close()

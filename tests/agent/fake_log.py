@@ -1,0 +1,74 @@
+"""A catalog's log in memory: offsets by partition, once per file, with faults on demand."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from catalog.errors import CatalogUnavailableError, SessionFencedError
+from catalog.model import PartitionId, RunResult, SectionResult
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from catalog.model import FileCommit, SectionCommit
+
+
+class FakeLog:
+    """Commits files in memory. `fail` fails that many commits undone, `lose_answers` fails them once done."""
+
+    def __init__(self) -> None:
+        self.ends: dict[PartitionId, int] = {}
+        self.committed: list[FileCommit] = []
+        self.answers: dict[UUID, tuple[SectionResult, ...]] = {}
+        self.fail = 0
+        self.lose_answers = 0
+        self.fenced: set[UUID] = set()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def commit(self, commit: FileCommit) -> tuple[SectionResult, ...]:
+        self.gate.wait()
+        if commit.session_id in self.fenced:
+            raise SessionFencedError("fenced")
+        if self.fail > 0:
+            self.fail -= 1
+            raise CatalogUnavailableError("the catalog is away")
+        if commit.file_id not in self.answers:
+            self.committed.append(commit)
+            self.answers[commit.file_id] = tuple(self._append(section) for section in commit.sections)
+        if self.lose_answers > 0:
+            self.lose_answers -= 1
+            raise CatalogUnavailableError("the answer was lost")
+        return self.answers[commit.file_id]
+
+    def _append(self, section: SectionCommit) -> SectionResult:
+        partition = PartitionId(section.topic_id, section.partition)
+        runs = []
+        for run in section.runs:
+            base = self.ends.get(partition, 0)
+            runs.append(RunResult(base_offset=base))
+            self.ends[partition] = base + run.offset_count
+        return SectionResult(
+            topic_id=section.topic_id,
+            partition=section.partition,
+            log_start_offset=0,
+            high_watermark=self.ends[partition],
+            leader_epoch=0,
+            runs=tuple(runs),
+        )
+
+
+class FakeSession:
+    """A session that takes a new identifier when it is told that it was fenced."""
+
+    def __init__(self, *session_ids: UUID) -> None:
+        self._rest = list(session_ids)
+
+    @property
+    def session_id(self) -> UUID:
+        return self._rest[0]
+
+    def fenced(self, session_id: UUID) -> None:
+        if session_id == self._rest[0]:
+            self._rest.pop(0)

@@ -1,0 +1,309 @@
+"""The write path over a real local store and a log in memory, both of which fail when told to."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import pytest
+
+from agent.errors import AppendFailedError, BusyError, StoppingError
+from agent.health import CallHealth
+from agent.metrics import AgentMetrics
+from agent.pools import Pools
+from agent.retry import RetryPolicy
+from agent.validation import ValidatedBatches, validate
+from agent.write_path import WritePath
+from bedrock.clock import SystemClock
+from bedrock.ids import SeededIds
+from catalog.model import PartitionId, Topic
+from catalog.topic_config import TopicConfig
+from object_format.records import encode_batch
+from object_format.segment_file import ForwardReader, SegmentKind
+from object_store.interface import Purpose
+from tests.agent.fake_log import FakeLog, FakeSession
+from tests.agent.running_agents import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from agent.session import Session
+    from tests.agent.faulty_store import FaultyStore
+
+pytestmark = pytest.mark.anyio
+
+SESSIONS = [UUID(int=number) for number in (101, 102)]
+
+
+def make_topic(number: int, **config: str) -> Topic:
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    return Topic(
+        topic_id=UUID(int=number),
+        name=f"topic-{number}",
+        partition_count=8,
+        config=TopicConfig.of(settings),
+        created_ms=0,
+    )
+
+
+def batches(topic: Topic, partition: int, *values: str, producer: int = -1) -> ValidatedBatches:
+    """One batch for each value."""
+    data = b"".join(
+        encode_batch(
+            [1000 + index],
+            [b"k"],
+            [value.encode()],
+            producer=(producer, 0, index) if producer >= 0 else (-1,) * 3,
+        )
+        for index, value in enumerate(values)
+    )
+    return validate(topic, partition, bytearray(data), now_ms=2000)
+
+
+@dataclass
+class Harness:
+    path: WritePath
+    log: FakeLog
+    session: FakeSession
+
+
+@asynccontextmanager
+async def writing(store: FaultyStore, **changes: int) -> AsyncIterator[Harness]:
+    clock = SystemClock()
+    ids = SeededIds(7, clock)
+    settings = replace(SETTINGS, **cast("Any", {"flush_interval_ms": 3_600_000, **changes}))
+    pools = Pools.open(settings)
+    log, session = FakeLog(), FakeSession(*SESSIONS)
+    path = WritePath(
+        settings=settings,
+        store=store,
+        log=log,
+        session=cast("Session", session),
+        pools=pools,
+        retry=RetryPolicy(attempts=settings.write_attempts, first_pause=0.001, max_pause=0.002, ids=ids),
+        clock=clock,
+        ids=ids,
+        metrics=AgentMetrics(),
+        store_health=CallHealth(clock, limit_seconds=10),
+    )
+    path.start()
+    try:
+        yield Harness(path, log, session)
+    finally:
+        store.gate.set()
+        log.gate.set()
+        await path.stop()
+        await asyncio.to_thread(pools.close)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Give other tasks and threads their turn until `condition` holds."""
+    while not condition():  # noqa: ASYNC110  # what is waited for happens in other threads
+        await asyncio.sleep(0.001)
+
+
+A, B = make_topic(1), make_topic(2)
+
+
+async def test_one_file_takes_all_partitions_in_order_and_one_put(store: FaultyStore) -> None:
+    async with writing(store) as harness:
+        pending = harness.path.enqueue(
+            [batches(B, 1, "b1"), batches(A, 3, "a3"), batches(B, 0, "b0", "b0'"), batches(A, 3, "a3'")]
+        )
+        harness.path.flush()
+        results = [await each.wait() for each in pending]
+
+        assert [[result.base_offset for result in append] for append in results] == [[0], [0], [0, 1], [1]]
+        (commit,) = harness.log.committed
+        assert store.put_names == [commit.object_name] == [f"v1/ingest/{SESSIONS[0]}/{commit.file_id}.seg"]
+        stream = store.open_stream(commit.object_name, purpose=Purpose.FETCH)
+        reader = ForwardReader(stream, name=commit.object_name, size=commit.size)
+        sections = []
+        while section := reader.next_section():
+            sections.append((section.topic_id, section.partition))
+        stream.close()
+        assert reader.header.kind is SegmentKind.INGESTION
+        assert sections == [(A.topic_id, 3), (B.topic_id, 0), (B.topic_id, 1)]
+        assert [(each.topic_id, each.partition) for each in commit.sections] == sections
+
+
+async def test_the_interval_closes_a_file_that_nobody_flushes(store: FaultyStore) -> None:
+    async with writing(store, flush_interval_ms=1) as harness:
+        (results,) = await harness.path.append([batches(A, 0, "x")])
+        assert results[0].base_offset == 0
+
+
+async def test_a_full_file_does_not_wait_for_the_interval(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=100) as harness:
+        (results,) = await harness.path.append([batches(A, 0, "x" * 200)])
+        assert results[0].base_offset == 0
+
+
+async def test_a_large_append_is_cut_between_batches(store: FaultyStore) -> None:
+    """Its batches go to several files, and its results come back in their order."""
+    async with writing(store, flush_bytes=1000) as harness:
+        pending = harness.path.enqueue([batches(A, 0, *(str(n) * 400 for n in range(10)))])
+        harness.path.flush()
+        results = await pending[0].wait()
+        assert [result.base_offset for result in results] == list(range(10))
+        assert len(harness.log.committed) == 4
+        assert [sum(run.offset_count for run in each.sections[0].runs) for each in harness.log.committed] == [
+            3,
+            3,
+            3,
+            1,
+        ]
+
+
+async def test_files_upload_side_by_side_and_commit_in_flush_order(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=1, max_files_in_flight=3) as harness:
+        store.gate.clear()
+        pending = [harness.path.enqueue([batches(A, 0, f"v{number}")])[0] for number in range(5)]
+        await until(lambda: store.puts_begun == 3)
+        assert harness.log.committed == []
+        store.gate.set()
+        offsets = [(await each.wait())[0].base_offset for each in pending]
+        assert offsets == [0, 1, 2, 3, 4]
+        assert len(harness.log.committed) == 5
+
+
+async def test_a_slow_store_makes_files_larger_not_more(store: FaultyStore) -> None:
+    async with writing(store, max_files_in_flight=1) as harness:
+        store.gate.clear()
+        pending = harness.path.enqueue([batches(A, 0, "first")])
+        harness.path.flush()
+        await until(lambda: store.puts_begun == 1)
+        for number in range(4):
+            pending += harness.path.enqueue([batches(A, 0, f"v{number}")])
+            harness.path.flush()
+        store.gate.set()
+        assert [(await each.wait())[0].base_offset for each in pending] == [0, 1, 2, 3, 4]
+        assert len(harness.log.committed) == 2
+
+
+@pytest.mark.parametrize("fault", ["fail_puts", "lose_answers"])
+async def test_a_put_that_fails_at_first_is_made_again(store: FaultyStore, fault: str) -> None:
+    async with writing(store) as harness:
+        setattr(store, fault, 2)
+        pending = harness.path.enqueue([batches(A, 0, "x")])
+        harness.path.flush()
+        assert (await pending[0].wait())[0].base_offset == 0
+        assert len(set(store.put_names)) == 1
+        assert len(harness.log.committed) == 1
+
+
+@pytest.mark.parametrize("fault", ["fail", "lose_answers"])
+async def test_a_commit_that_fails_at_first_is_made_again_and_counts_once(
+    store: FaultyStore, fault: str
+) -> None:
+    async with writing(store) as harness:
+        setattr(harness.log, fault, 2)
+        pending = harness.path.enqueue([batches(A, 0, "x")])
+        harness.path.flush()
+        assert (await pending[0].wait())[0].base_offset == 0
+        assert len(harness.log.committed) == 1
+
+
+async def test_a_file_that_is_lost_fails_its_own_appends_and_no_others(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=1, max_files_in_flight=1, write_attempts=3) as harness:
+        store.fail_puts = 3
+        lost, kept = (harness.path.enqueue([batches(A, 0, value)])[0] for value in ("lost", "kept"))
+        (failure,) = await lost.wait()
+        (success,) = await kept.wait()
+        assert isinstance(failure.error, AppendFailedError)
+        assert "the store is away" in failure.error.message
+        assert (failure.appended, success.base_offset) == (False, 0)
+        assert harness.path.budget.held == 0
+
+
+async def test_a_fenced_session_fails_its_files_and_a_new_one_goes_on(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=1) as harness:
+        harness.log.fenced.add(SESSIONS[0])
+        (failure,) = (await harness.path.append([batches(A, 0, "old")]))[0]
+        (success,) = (await harness.path.append([batches(A, 0, "new")]))[0]
+        assert isinstance(failure.error, AppendFailedError)
+        assert success.base_offset == 0
+        assert harness.log.committed[0].session_id == SESSIONS[1]
+
+
+async def test_a_full_buffer_refuses_all_of_an_append_and_takes_it_later(store: FaultyStore) -> None:
+    first, second, third = (batches(A, 0, "x" * 100) for _ in range(3))
+    room = len(first.data) + len(second.data)
+    async with writing(store, flush_bytes=1, max_buffered_bytes=room, max_request_bytes=1) as harness:
+        store.gate.clear()
+        pending = harness.path.enqueue([first, second])
+        with pytest.raises(BusyError) as refusal:
+            harness.path.enqueue([third])
+        assert refusal.value.retry_after_seconds is not None
+        assert harness.path.budget.held == room
+        store.gate.set()
+        for each in pending:
+            await each.wait()
+        await until(lambda: harness.path.budget.held == 0)
+        (results,) = await harness.path.append([third])
+        assert results[0].base_offset == 2
+
+
+async def test_one_who_stops_waiting_loses_nothing(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=1) as harness:
+        store.gate.clear()
+        waiting = asyncio.ensure_future(harness.path.append([batches(A, 0, "x")]))
+        await until(lambda: store.puts_begun == 1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        store.gate.set()
+        (results,) = await harness.path.append([batches(A, 0, "y")])
+        assert (results[0].base_offset, harness.log.ends[PartitionId(A.topic_id, 0)]) == (1, 2)
+
+
+async def test_stopping_answers_what_was_taken_and_takes_no_more(store: FaultyStore) -> None:
+    async with writing(store) as harness:
+        store.gate.clear()
+        pending = [harness.path.enqueue([batches(A, number, "x")])[0] for number in range(3)]
+        stopping = asyncio.ensure_future(harness.path.stop())
+        await until(lambda: store.puts_begun == 1)
+        with pytest.raises(StoppingError):
+            harness.path.enqueue([batches(A, 0, "late")])
+        store.gate.set()
+        await stopping
+        assert [(await each.wait())[0].base_offset for each in pending] == [0, 0, 0]
+
+
+async def test_draining_answers_without_waiting_for_company(store: FaultyStore) -> None:
+    async with writing(store) as harness:
+        harness.path.drain()
+        (results,) = await harness.path.append([batches(A, 0, "x")])
+        assert results[0].base_offset == 0
+
+
+async def test_an_idempotent_batch_is_a_run_of_its_own(store: FaultyStore) -> None:
+    """Others are joined, also over the borders of appends; results come back to each batch all the same."""
+    async with writing(store) as harness:
+        pending = harness.path.enqueue(
+            [
+                batches(A, 0, "a", "b"),
+                batches(A, 0, "c"),
+                batches(A, 0, "d", "e", producer=9),
+                batches(A, 0, "f"),
+            ]
+        )
+        harness.path.flush()
+        results = [[result.base_offset for result in await each.wait()] for each in pending]
+        assert results == [[0, 1], [2], [3, 4], [5]]
+        runs = harness.log.committed[0].sections[0].runs
+        assert [(run.first_offset, run.offset_count, run.producer is not None) for run in runs] == [
+            (0, 3, False),
+            (3, 1, True),
+            (4, 1, True),
+            (5, 1, False),
+        ]
+
+
+async def test_nothing_to_append_is_answered_at_once(store: FaultyStore) -> None:
+    async with writing(store) as harness:
+        assert await harness.path.append([]) == []
+        empty: Any = await harness.path.append([batches(A, 0)])
+        assert empty == [[]]
