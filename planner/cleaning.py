@@ -41,7 +41,7 @@ def draft_cleaning_jobs(
             candidates.append(_Candidate(view, prefix))
     drafts: list[JobDraft] = []
     for candidate in _neighbours_together(candidates):
-        if not drafts or not drafts[-1].fits(candidate.extents):
+        if not drafts or not drafts[-1].fits(candidate.view, candidate.extents):
             drafts.append(JobDraft(JobKind.CLEANING, snapshot.files, settings))
         drafts[-1].take(candidate.view, candidate.extents)
     return drafts
@@ -55,7 +55,7 @@ def cleanable_prefix(
         return ()
     extents = takeable_extents(view, now_ms)
     for index, extent in enumerate(extents):
-        free = extent.base_offset not in view.claimed and not is_taken(extent)
+        free = extent.claimed_by is None and not is_taken(extent)
         if extent.file_kind is not FileKind.COMPACTED or not free:
             extents = extents[:index]
             break

@@ -18,7 +18,7 @@ from planner.plan import JobKind
 from planner.selection import JobDraft
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from uuid import UUID
 
     from catalog.model import Extent
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[JobDraft]:
     """The ingestion jobs of a snapshot; no extent is in two of them."""
-    views = {PartitionId(view.state.topic_id, view.state.partition): view for view in snapshot.partitions}
+    views = {view.partition_id: view for view in snapshot.partitions}
     candidates = _candidates(snapshot)
     drafts: list[JobDraft] = []
     for group in _groups(snapshot, settings, candidates):
@@ -51,27 +51,31 @@ def _candidates(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
     found: dict[UUID, list[Extent]] = {}
     for view in snapshot.partitions:
         for extent in takeable_extents(view, snapshot.now_ms):
-            if extent.file_kind is FileKind.INGESTION and extent.base_offset not in view.claimed:
+            if extent.file_kind is FileKind.INGESTION and extent.claimed_by is None:
                 found.setdefault(extent.file_id, []).append(extent)
     return found
 
 
 def _groups(
-    snapshot: Snapshot, settings: PlannerSettings, candidates: Iterable[UUID]
+    snapshot: Snapshot, settings: PlannerSettings, candidates: Mapping[UUID, Sequence[Extent]]
 ) -> Iterator[list[FileView]]:
     """Cut the files into groups within the bounds; the last one may have to wait for more."""
-    wanted = set(candidates)
     group: list[FileView] = []
-    size = 0
+    size = extents = 0
     for file in snapshot.files.values():
-        if file.file_id not in wanted:
+        held = len(candidates.get(file.file_id, ()))
+        if not held:
             continue
-        full = size + file.size > settings.max_job_input_bytes or len(group) >= settings.max_job_files
+        full = (
+            size + file.size > settings.max_job_input_bytes
+            or len(group) >= settings.max_job_files
+            or extents + held > settings.max_job_extents
+        )
         if group and full:
             yield group
-            group, size = [], 0
+            group, size, extents = [], 0, 0
         group.append(file)
-        size += file.size
+        size, extents = size + file.size, extents + held
     if group and not waits_for_more(group, snapshot.now_ms, settings):
         yield group
 
@@ -93,7 +97,7 @@ def _join_older_extents(draft: JobDraft, now_ms: int, settings: PlannerSettings)
             due.append((judged.ratio, view, whole))
     due.sort(key=lambda each: -each[0])  # stable: section order among equals
     for _, view, whole in due:
-        if draft.fits(whole):
+        if draft.fits(view, whole):
             draft.take(view, whole)
 
 
@@ -105,7 +109,6 @@ def _may_be_cleaned_at_once(view: PartitionView, whole: tuple[Extent, ...], run:
         return False
     mine = {extent.base_offset for extent in run}
     return all(
-        extent.base_offset in mine
-        or (extent.file_kind is FileKind.COMPACTED and extent.base_offset not in view.claimed)
+        extent.base_offset in mine or (extent.file_kind is FileKind.COMPACTED and extent.claimed_by is None)
         for extent in whole
     )

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.model import PartitionId
 from planner.cleaning import draft_cleaning_jobs
 from planner.ingestion import draft_ingestion_jobs
 from planner.plan import Plan
 from planner.reasons import decision_in_job, decision_without_job, job_reason
 
 if TYPE_CHECKING:
-    from catalog.model import Extent
+    from catalog.model import Extent, PartitionId
     from planner.plan import PartitionDecision
     from planner.selection import JobDraft
     from planner.settings import PlannerSettings
@@ -61,11 +60,9 @@ def _decisions(
     planned: dict[PartitionId, list[PartitionDecision]] = {}
     for index, draft in enumerate(drafts):
         for view, extents in draft.partitions():
-            key = PartitionId(view.state.topic_id, view.state.partition)
             decision = decision_in_job(view, extents, index, snapshot.now_ms, settings)
-            planned.setdefault(key, []).append(decision)
+            planned.setdefault(view.partition_id, []).append(decision)
     decisions: list[PartitionDecision] = []
     for view in snapshot.partitions:
-        key = PartitionId(view.state.topic_id, view.state.partition)
-        decisions += planned.get(key) or [decision_without_job(view, snapshot.now_ms, settings)]
+        decisions += planned.get(view.partition_id) or [decision_without_job(view, snapshot.now_ms, settings)]
     return tuple(decisions)

@@ -83,8 +83,11 @@ def _why_nothing(
 ) -> tuple[Verdict, str]:
     if not view.extents:
         return Verdict.NOTHING, "the partition is empty"
-    if view.claimed:
-        return Verdict.WAIT, f"{_count(len(view.claimed), 'extent')} in a job that is open; the rest can wait"
+    if view.claimed_count:
+        return (
+            Verdict.WAIT,
+            f"{_count(view.claimed_count, 'extent')} in a job that is open; the rest can wait",
+        )
     if any(extent.file_kind is FileKind.INGESTION for extent in whole):
         few = f"fewer than {settings.min_ingestion_files}"
         return (

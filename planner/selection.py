@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.model import JobInput, JobPartition, PartitionId
+from catalog.model import JobInput, JobPartition
 from planner.plan import JobKind, PlannedJob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from catalog.model import Extent
+    from catalog.model import Extent, PartitionId
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, PartitionView
 
@@ -29,10 +29,7 @@ class JobDraft:
         self._taken: dict[PartitionId, tuple[PartitionView, tuple[Extent, ...]]] = {}
         self._used: set[UUID] = set()
         self._bytes = 0
-
-    def __len__(self) -> int:
-        """How many partitions the draft holds."""
-        return len(self._taken)
+        self._extents = 0
 
     @property
     def file_count(self) -> int:
@@ -44,22 +41,31 @@ class JobDraft:
         """How many bytes one stream over every file would read."""
         return self._bytes
 
-    def fits(self, extents: Iterable[Extent]) -> bool:
-        """Whether the files of `extents` keep the job within its bounds."""
-        more = {extent.file_id for extent in extents} - self._used
-        if not self._used or not more:
+    def fits(self, view: PartitionView, extents: Sequence[Extent]) -> bool:
+        """Whether the job stays within its bounds when `take` is called with the same."""
+        if not self._used:
             return True
+        more = {extent.file_id for extent in extents} - self._used
         size = self._bytes + sum(self._files[each].size for each in more)
-        count = len(self._used) + len(more)
-        return size <= self._settings.max_job_input_bytes and count <= self._settings.max_job_files
+        files = len(self._used) + len(more)
+        count = self._extents + len(extents) - self._extents_of(view)
+        limits = self._settings
+        return (
+            size <= limits.max_job_input_bytes
+            and files <= limits.max_job_files
+            and count <= limits.max_job_extents
+        )
 
     def take(self, view: PartitionView, extents: Sequence[Extent]) -> None:
         """Put these extents of one partition into the job, in place of those it took before."""
-        key = PartitionId(view.state.topic_id, view.state.partition)
-        self._taken[key] = (view, tuple(extents))
+        self._extents += len(extents) - self._extents_of(view)
+        self._taken[view.partition_id] = (view, tuple(extents))
         more = {extent.file_id for extent in extents} - self._used
         self._used |= more
         self._bytes += sum(self._files[each].size for each in more)
+
+    def _extents_of(self, view: PartitionView) -> int:
+        return len(self._taken[view.partition_id][1]) if view.partition_id in self._taken else 0
 
     def partitions(self) -> list[tuple[PartitionView, tuple[Extent, ...]]]:
         """What was taken, in section order."""

@@ -19,9 +19,11 @@ class PlannerSettings:
 
     max_job_input_bytes: int = 1024 * MIB
     max_job_files: int = 200
+    max_job_extents: int = 50_000
     min_ingestion_files: int = 1
     max_ingestion_age_ms: int = 60_000
-    max_plan_files: int = 2_000
+    max_plan_files: int = 500
+    max_plan_extents: int = 200_000
     table_bytes: int = 128 * MIB
     force: bool = False
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from catalog.model import PartitionId
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
@@ -35,19 +37,29 @@ class TopicRules:
 class PartitionView:
     """One partition: its rules, its bounds, and its live extents by offset.
 
-    `claimed` holds the base offsets of the extents that an open job has taken. The extents may stop short
-    of the log's end when the snapshot is bounded: what is missing is planned the next time.
+    Extents tell by `claimed_by` which open job has them. They may stop short of the log's end when the
+    snapshot is bounded, and need not begin at its start when the topic is not compacted: what is missing is
+    planned another time.
     """
 
     rules: TopicRules
     state: PartitionState
     extents: tuple[Extent, ...]
-    claimed: frozenset[int] = frozenset()
+
+    @property
+    def partition_id(self) -> PartitionId:
+        """Which partition this is."""
+        return PartitionId(self.state.topic_id, self.state.partition)
 
     @property
     def label(self) -> str:
         """As people write it: topic-partition."""
         return f"{self.rules.name}-{self.state.partition}"
+
+    @property
+    def claimed_count(self) -> int:
+        """How many of the extents are in an open job."""
+        return sum(1 for extent in self.extents if extent.claimed_by is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

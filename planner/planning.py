@@ -1,0 +1,238 @@
+"""From the catalog to a plan, and from a plan to jobs.
+
+A snapshot is loaded in an order that makes being out of date harmless: first the ingestion files, then the
+partitions' bounds, then their extents. What changes meanwhile is missed, not mistaken, and whoever claims an
+extent first has it: the catalog refuses the other's job, and that one plans anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bedrock.errors import StaleStateError
+from catalog.model import FileKind, JobSpec, PartitionId
+from planner.policy import make_plan
+from planner.snapshot import FileView, PartitionView, Snapshot, TopicRules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from uuid import UUID
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.model import Extent, JobInput, Topic
+    from catalog.open import Catalog
+    from catalog.planning import PartitionSize
+    from planner.plan import Plan, PlannedJob
+    from planner.settings import PlannerSettings
+
+SIZES_AT_ONCE: Final = 10_000
+PARTITIONS_AT_ONCE: Final = 500
+EXTENTS_OF_ONE: Final = 10_000
+REPLANS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """The jobs that are in the catalog now, and how many were lost to somebody faster."""
+
+    jobs: tuple[JobSpec, ...]
+    lost: int
+
+
+def plan(catalog: Catalog, clock: Clock, settings: PlannerSettings, *, explain: str | None = None) -> Plan:
+    """What would be done now; changes nothing.
+
+    `Plan.decisions` speaks of the partitions that were looked at: those with free extents in ingestion
+    files, and compacted ones that are dirty. With `explain` also of every partition of that topic;
+    NotFoundError when there is none.
+    """
+    return make_plan(load_snapshot(catalog, clock.now_ms(), settings, explain=explain), settings)
+
+
+def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, planned: Plan) -> Submission:
+    """Freeze the plan's jobs and hand them to the catalog, one by one; jobs that come too late are lost."""
+    jobs: list[JobSpec] = []
+    lost = 0
+    for job in planned.jobs:
+        spec = freeze(job, clock, ids, settings)
+        try:
+            catalog.jobs.submit(spec)
+        except StaleStateError:
+            lost += 1
+        else:
+            jobs.append(spec)
+    return Submission(jobs=tuple(jobs), lost=lost)
+
+
+def plan_and_submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings) -> Submission:
+    """Plan and submit, and again while jobs are lost to somebody faster, a few times at most."""
+    jobs: list[JobSpec] = []
+    lost = 0
+    for _ in range(1 + REPLANS):
+        submission = submit(catalog, clock, ids, settings, plan(catalog, clock, settings))
+        jobs += submission.jobs
+        lost += submission.lost
+        if not submission.lost:
+            break
+    return Submission(jobs=tuple(jobs), lost=lost)
+
+
+def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -> JobSpec:
+    """Fix everything that the job's outcome depends on."""
+    now_ms = clock.now_ms()
+    return JobSpec(
+        job_id=ids.new_uuid(),
+        created_ms=now_ms,
+        now_ms=now_ms,
+        hash_seed=ids.random_bytes(16),
+        table_bytes=settings.table_bytes,
+        reason=job.reason,
+        inputs=job.inputs,
+        partitions=job.partitions,
+    )
+
+
+def load_snapshot(
+    catalog: Catalog, now_ms: int, settings: PlannerSettings, *, explain: str | None = None
+) -> Snapshot:
+    """What the policy needs to see, bounded by the settings."""
+    explained = catalog.topics.get(explain).topic_id if explain is not None else None
+    rules = {topic.topic_id: rules_of(topic) for topic in catalog.topics.list()}
+    files = catalog.planning.ingestion_files(settings.max_plan_files)
+    free: dict[PartitionId, list[Extent]] = {}
+    for file in files:
+        for extent in file.extents:
+            free.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
+    sizes = [
+        size
+        for size in _sizes(catalog)
+        if size.state.topic_id in rules
+        and (size.partition_id in free or _worth_a_look(size, rules[size.state.topic_id], explained))
+    ]
+    deep = [
+        size for size in sizes if rules[size.state.topic_id].compacted or size.state.topic_id == explained
+    ]
+    loaded = _load_extents(catalog, deep, settings.max_plan_extents)
+    partitions = tuple(
+        PartitionView(
+            rules=rules[size.state.topic_id],
+            state=size.state,
+            extents=_merged(loaded.get(size.partition_id), free.get(size.partition_id, [])),
+        )
+        for size in sizes
+    )
+    views = _files(catalog, files, partitions)
+    return Snapshot(
+        now_ms=now_ms,
+        partitions=tuple(view for view in partitions if _has_its_files(view, views)),
+        files=views,
+    )
+
+
+def _has_its_files(view: PartitionView, files: Mapping[UUID, FileView]) -> bool:
+    """Whether no compacted file of the partition went while the snapshot was loaded."""
+    return all(
+        extent.file_id in files or extent.file_kind is FileKind.INGESTION or not view.rules.compacted
+        for extent in view.extents
+    )
+
+
+def rules_of(topic: Topic) -> TopicRules:
+    """What of a topic's configuration decides about compaction."""
+    config = topic.config
+    return TopicRules(
+        topic_id=topic.topic_id,
+        name=topic.name,
+        cleanup_policy=config.cleanup_policy,
+        compression_type=config.compression_type,
+        min_cleanable_dirty_ratio=config.min_cleanable_dirty_ratio,
+        min_compaction_lag_ms=config.min_compaction_lag_ms,
+        max_compaction_lag_ms=config.max_compaction_lag_ms,
+        delete_retention_ms=config.delete_retention_ms,
+    )
+
+
+def _sizes(catalog: Catalog) -> Iterator[PartitionSize]:
+    after: PartitionId | None = None
+    while page := catalog.planning.partition_sizes(after=after, limit=SIZES_AT_ONCE):
+        yield from page
+        after = page[-1].partition_id
+
+
+def _worth_a_look(size: PartitionSize, rules: TopicRules, explained: UUID | None) -> bool:
+    """Whether the partition may need cleaning, or was asked for."""
+    return size.state.topic_id == explained or (rules.compacted and size.dirty_bytes > 0)
+
+
+def _load_extents(
+    catalog: Catalog, sizes: Sequence[PartitionSize], limit: int
+) -> dict[PartitionId, list[Extent]]:
+    """Every live extent of each partition, the first `EXTENTS_OF_ONE` at most; about `limit` altogether.
+
+    Partitions for which there is no room are left out.
+    """
+    loaded: dict[PartitionId, list[Extent]] = {}
+    for starts in _batches(sizes, limit):
+        loaded.update({partition: [] for partition, _ in starts})
+        for extent in catalog.planning.extents_of_each(starts, EXTENTS_OF_ONE):
+            loaded[PartitionId(extent.topic_id, extent.partition)].append(extent)
+    return loaded
+
+
+def _batches(sizes: Iterable[PartitionSize], limit: int) -> Iterator[list[tuple[PartitionId, int]]]:
+    starts: list[tuple[PartitionId, int]] = []
+    left = limit
+    for size in sizes:
+        count = min(size.ingestion_extents + size.compacted_extents, EXTENTS_OF_ONE)
+        if count > left:
+            continue
+        left -= count
+        starts.append((size.partition_id, size.state.log_start_offset))
+        if len(starts) == PARTITIONS_AT_ONCE:
+            yield starts
+            starts = []
+    if starts:
+        yield starts
+
+
+def _merged(loaded: list[Extent] | None, free: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The extents as they were loaded; where they were cut off, then those free in ingestion files."""
+    if loaded is None:
+        return tuple(sorted(free, key=lambda extent: extent.base_offset))
+    if len(loaded) < EXTENTS_OF_ONE:
+        return tuple(loaded)
+    end = loaded[-1].last_offset
+    beyond = [extent for extent in free if extent.base_offset > end]
+    return (*loaded, *sorted(beyond, key=lambda extent: extent.base_offset))
+
+
+def _files(
+    catalog: Catalog, ingestion: Sequence[JobInput], partitions: Sequence[PartitionView]
+) -> Mapping[UUID, FileView]:
+    """The files that a job may take: compacted ones of compacted topics, then ingestion files, oldest first."""
+    compacted: dict[UUID, Extent] = {}
+    for view in partitions:
+        for extent in view.extents if view.rules.compacted else ():
+            if extent.file_kind is FileKind.COMPACTED:
+                compacted.setdefault(extent.file_id, extent)
+    files: dict[UUID, FileView] = {}
+    for extent in sorted(compacted.values(), key=lambda each: (each.committed_ms, each.object_name)):
+        for known in catalog.garbage.known_files(extent.object_name, limit=1):
+            files[known.file_id] = FileView(
+                file_id=known.file_id,
+                object_name=known.object_name,
+                size=known.size,
+                kind=FileKind.COMPACTED,
+                committed_ms=extent.committed_ms,
+            )
+    for file in ingestion:
+        files[file.file_id] = FileView(
+            file_id=file.file_id,
+            object_name=file.object_name,
+            size=file.size,
+            kind=FileKind.INGESTION,
+            committed_ms=min(extent.committed_ms for extent in file.extents),
+        )
+    return files
