@@ -28,6 +28,7 @@ class Fault(IntEnum):
     COMPRESSED_BYTES = 11
     DECOMPRESSED_TOO_LARGE = 12
     OFFSET_RANGE = 13
+    SURVIVORS = 14
     CHECKSUM = 20
     OFFSETS_NOT_CONSECUTIVE = 21
     CONTROL_BATCH = 22
@@ -55,7 +56,8 @@ _EXPLANATIONS = {
     Fault.TRAILING_BYTES: "bytes are left over behind the last record",
     Fault.COMPRESSED_BYTES: "the compressed records cannot be decompressed",
     Fault.DECOMPRESSED_TOO_LARGE: "the decompressed records are larger than a batch may be",
-    Fault.OFFSET_RANGE: "the batch's offsets are negative or beyond 2^63 - 1",
+    Fault.OFFSET_RANGE: "the batch's offsets overlap those before it, are negative, or beyond 2^62",
+    Fault.SURVIVORS: "records that were found to survive are missing: these are not the bytes of pass 1",
     Fault.CHECKSUM: "the CRC-32C does not match the bytes",
     Fault.OFFSETS_NOT_CONSECUTIVE: "a producer's batch must hold records, at offsets 0, 1, 2 … without gaps",
     Fault.CONTROL_BATCH: "clients may not write control batches",

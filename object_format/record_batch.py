@@ -37,6 +37,7 @@ from object_format.kernels.walk import (
 from object_format.kernels.walk import (
     check_header,
     count_batches,
+    find_disorder,
     find_overlap,
     read_headers,
     shift_offsets,
@@ -195,6 +196,20 @@ def scan_sound_batches(data: Bytes) -> tuple[BatchRows, int, int]:
     return rows, fault, position
 
 
+def scan_rising_batches(data: Bytes, offset_shift: int, lowest: int) -> tuple[BatchRows, int]:
+    """Rows of batches whose absolute offsets rise from `lowest` on, and the offset behind the last.
+
+    Raises MalformedBatchError where a batch overlaps the one before it, or leaves the range of offsets.
+    """
+    rows = scan_batches(data)
+    if not rows.size:
+        return rows, lowest
+    index = find_disorder(rows, offset_shift, lowest)
+    if index >= 0:
+        raise MalformedBatchError.at(Fault.OFFSET_RANGE, int(rows["position"][index]))
+    return rows, int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + 1 + offset_shift
+
+
 def verify_checksum(data: Buffer, header: BatchHeader, position: int = 0) -> None:
     """Raises MalformedBatchError unless the CRC-32C of the batch at `position` is that of its header."""
     view = memoryview(data).cast("B")
@@ -284,6 +299,7 @@ __all__ = [
     "patch_offsets",
     "read_header",
     "scan_batches",
+    "scan_rising_batches",
     "scan_sound_batches",
     "stamp_append_time",
     "stamp_max_timestamp",

@@ -32,6 +32,9 @@ from object_format.kernels.primitives import load_i16, load_i32, load_i64, load_
 if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Integers, Rows
 
+MOST_OFFSET = 1 << 62
+"""Offsets below this can be added up without care."""
+
 _NONE = int(Fault.NONE)
 _TRUNCATED = int(Fault.TRUNCATED)
 _BATCH_LENGTH = int(Fault.BATCH_LENGTH)
@@ -112,6 +115,17 @@ def read_headers(data: ByteArray, rows: Rows) -> None:
         row.fault = _NONE
         row.fault_position = at
         at += size
+
+
+@njit(nogil=True, cache=True)
+def find_disorder(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
+    """The first batch that starts before the last one ends, or leaves [0, 2^62); -1 if none does."""
+    for b in range(rows.size):
+        base = rows[b].base_offset + shift
+        if base < lowest or base >= MOST_OFFSET:
+            return b
+        lowest = base + rows[b].last_offset_delta + 1
+    return -1
 
 
 @njit(nogil=True, cache=True)

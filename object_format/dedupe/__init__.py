@@ -1,0 +1,9 @@
+"""Which records of a compacted partition stay (pass 1), and writing them (pass 2)."""
+
+from __future__ import annotations
+
+from object_format.dedupe.filter import FilteredBatches, filter_batches
+from object_format.dedupe.key_table import KeyTable
+from object_format.dedupe.survivors import SurvivorFinder, Survivors
+
+__all__ = ["FilteredBatches", "KeyTable", "SurvivorFinder", "Survivors", "filter_batches"]

@@ -1,0 +1,97 @@
+"""The fixed memory that remembers which keys were seen."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from bedrock.errors import InvalidInputError
+from object_format.kernels.fingerprints import WORDS
+from object_format.kernels.key_table import COUNT_KEYS, COUNTS, find_survivors
+
+SLOT_BYTES: Final = 4 * WORDS
+_MOST_LOAD_PERCENT: Final = 95
+_MOST_OVERHANG: Final = 16_384
+"""Slots behind the last home slot, into which its neighbours may be pushed: at 95 % load, the chance that a
+run reaches that far is below one in a billion."""
+_LEAST_SLOTS: Final = 64
+_LEAST_BYTES: Final = SLOT_BYTES * 16
+
+Words = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.uint8]
+
+
+class KeyTable:
+    """Fingerprints of keys in `table_bytes` of memory, allocated once.
+
+    One table serves one partition after the other: `clear` makes it empty, at a cost that goes with what was
+    used. Not for use by several threads at once.
+    """
+
+    def __init__(self, table_bytes: int) -> None:
+        if table_bytes < _LEAST_BYTES:
+            raise InvalidInputError(
+                f"a key table of {table_bytes} bytes is too small", remedy=f"give it {_LEAST_BYTES} or more"
+            )
+        self._slots = np.zeros(table_bytes // SLOT_BYTES * WORDS, np.uint32)
+        self._overhang = min(_MOST_OVERHANG, self._slots.size // WORDS // 8)
+        self.counts: npt.NDArray[np.int64] = np.zeros(COUNTS, np.int64)
+        self._used: Words = self._slots[:0]
+        self._home_slots = 0
+        self.clear()
+
+    @property
+    def table_bytes(self) -> int:
+        """All the memory that grows with the number of keys, which is the same before the first of them."""
+        return self._slots.nbytes
+
+    @property
+    def capacity(self) -> int:
+        """How many keys it takes."""
+        return (self._slots.size // WORDS - self._overhang) * _MOST_LOAD_PERCENT // 100
+
+    @property
+    def count(self) -> int:
+        """How many keys are in it."""
+        return int(self.counts[COUNT_KEYS])
+
+    def clear(self, expected_keys: int | None = None) -> None:
+        """Forget all keys.
+
+        With `expected_keys`, an upper bound, only as much memory is used as that many need to stay quick to
+        find: small partitions then stay within the processor's caches, and cost little to clear.
+        """
+        self._used.fill(0)
+        self.counts.fill(0)
+        all_slots = self._slots.size // WORDS - self._overhang
+        wanted = all_slots if expected_keys is None else max(2 * expected_keys, _LEAST_SLOTS)
+        self._home_slots = min(wanted, all_slots)
+        self._used = self._slots[: (self._home_slots + self._overhang) * WORDS]
+
+    def find_survivors(
+        self,
+        words: Words,
+        flags: Flags,
+        count: int,
+        *,
+        newest_last: bool,
+        drop_tombstones: bool,
+        may_add: bool = True,
+    ) -> Flags:
+        """A verdict (`kernels.key_table`) for each of `count` records; their keys go into the table."""
+        verdicts = np.empty(count, np.uint8)
+        find_survivors(
+            self._used,
+            self._home_slots,
+            self.capacity if may_add else 0,
+            words,
+            flags,
+            count,
+            newest_last,
+            drop_tombstones,
+            verdicts,
+            self.counts,
+        )
+        return verdicts
