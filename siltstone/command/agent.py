@@ -76,6 +76,6 @@ def _agent_settings(settings: Settings) -> AgentSettings:
 
 
 def _stop_at_end_of_input() -> None:
-    while sys.stdin.buffer.read1(4096):
+    while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

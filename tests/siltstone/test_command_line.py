@@ -1,0 +1,170 @@
+"""The command as a process: what a user sees of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from bedrock.errors import FatalError, RetryableError
+from siltstone.command.entry import COMMANDS, cli
+from siltstone.command.failures import explain_failure
+from siltstone.configuration import ENVIRONMENT_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COMMON_OPTIONS = ("--data-dir", "--object-store", "--s3-endpoint", "--catalog", "--config-file", "--debug")
+
+
+def _siltstone(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+    return subprocess.run(
+        [sys.executable, "-m", "siltstone", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=kept | environment,
+    )
+
+
+def _all_commands() -> Iterator[tuple[str, ...]]:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        yield (name,)
+        if isinstance(command, click.Group):
+            yield from ((name, inner) for inner in command.list_commands(context))
+
+
+def test_the_front_door_lists_every_command_without_loading_one() -> None:
+    answer = _siltstone("--help")
+    assert answer.returncode == 0
+    for name, summary in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(summary[:40])}", answer.stdout, re.MULTILINE)
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import sys, siltstone.command.entry as e; print([m for m in"
+                " ('pyspark', 'boto3', 'fastapi', 'psycopg', 'numba', 'rich') if m in sys.modules])"
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", list(_all_commands()), ids=" ".join)
+def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
+    answer = CliRunner().invoke(cli, [*words, "--help"])
+    assert answer.exit_code == 0
+    if words != ("topics",):
+        for option in COMMON_OPTIONS:
+            assert option in answer.output
+    if len(words) == 1:
+        assert COMMANDS[words[0]] in " ".join(answer.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["agent", "--http", "127.0.0.1:99999"], 2, "setting http (from the command line, --http)"),
+        (["agent", "--object-store", "gs://x"], 2, "gs:// is not supported"),
+        (["topics", "list", "--config", "absent.toml"], 1, "absent.toml does not exist"),
+        (["topics", "list", "--catalog", "postgresql://nobody@127.0.0.1:9/x"], 75, "127.0.0.1"),
+        (["produce", "t"], 75, "no agent serves from data directory"),
+        (["consume", "t", "--agent", "127.0.0.1:9"], 75, "http://127.0.0.1:9 does not answer"),
+        (["consume", "t", "--agent", "127.0.0.1:9", "--offset", "7"], 2, "needs --partition"),
+        (["nonsense"], 2, "No such command"),
+    ],
+)
+def test_an_error_is_a_sentence_and_an_exit_code(
+    arguments: list[str], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SILTSTONE_DATA_DIR", str(tmp_path / "data"))
+    answer = CliRunner().invoke(cli, arguments)
+    assert words in answer.output
+    assert "Traceback" not in answer.output
+    assert answer.exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "words"),
+    [
+        (FatalError("it broke", remedy="mend it"), 1, "error: it broke (mend it)"),
+        (RetryableError("it is away"), 75, "error: it is away"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero"),
+    ],
+)
+def test_every_kind_of_failure_has_its_code(
+    failure: BaseException,
+    code: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert explain_failure(failure, debug=False) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_a_bug_leaves_its_traceback_in_a_file_that_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    explain_failure(ZeroDivisionError("by zero"), debug=False)
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in capsys.readouterr().err
+    assert "ZeroDivisionError" in kept.read_text()
+    explain_failure(ZeroDivisionError("by zero"), debug=True)
+    assert "ZeroDivisionError: by zero" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+def test_topics_live_from_creation_to_deletion(tmp_path: Path) -> None:
+    data_dir = ("--data-dir", str(tmp_path / "data"))
+    made = _siltstone(
+        "topics",
+        "create",
+        "t",
+        "--partitions",
+        "3",
+        "--config",
+        "cleanup.policy=compact",
+        "--json",
+        *data_dir,
+    )
+    assert made.returncode == 0, made.stderr
+    topic = orjson.loads(made.stdout)
+    assert (topic["name"], topic["partitions"]) == ("t", 3)
+    assert topic["overrides"] == {"cleanup.policy": "compact"}
+    described = orjson.loads(_siltstone("topics", "describe", "t", "--json", *data_dir).stdout)
+    assert [each["partition"] for each in described["partition_states"]] == [0, 1, 2]
+    refused = _siltstone("topics", "delete", "t", *data_dir, stdin="n\n")
+    assert refused.returncode != 0
+    assert "t " in _siltstone("topics", "list", *data_dir).stdout
+    assert _siltstone("topics", "delete", "t", "--yes", *data_dir).returncode == 0
+    gone = _siltstone("topics", "describe", "t", *data_dir)
+    assert gone.returncode == 1
+    assert "'t'" in gone.stderr
+    assert "Traceback" not in gone.stderr
