@@ -211,7 +211,7 @@ def _merged(loaded: list[Extent] | None, free: Sequence[Extent]) -> tuple[Extent
 def _files(
     catalog: Catalog, ingestion: Sequence[JobInput], partitions: Sequence[PartitionView]
 ) -> Mapping[UUID, FileView]:
-    """The files that a job may take: compacted ones of compacted topics, then ingestion files, oldest first."""
+    """The files that a job may take: those of compacted topics, then ingestion files, the older first."""
     compacted: dict[UUID, Extent] = {}
     for view in partitions:
         for extent in view.extents if view.rules.compacted else ():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NOW_MS = 1_700_000_000_000
 NEVER_MS = 2**63 - 1
+A_JOB = UUID(int=99)
 
 
 def topic_rules(number: int, **changes: object) -> TopicRules:
@@ -171,8 +172,10 @@ class ModelLog:
         return PartitionView(
             rules=next(rules for rules in self.rules if rules.topic_id == key.topic_id),
             state=state,
-            extents=tuple(self.extents[key]),
-            claimed=frozenset(base for claimed, base in self.claimed if claimed == key),
+            extents=tuple(
+                replace(extent, claimed_by=A_JOB) if (key, extent.base_offset) in self.claimed else extent
+                for extent in self.extents[key]
+            ),
         )
 
     def snapshot(self) -> Snapshot:

@@ -1,0 +1,204 @@
+"""What garbage collection deletes, and above all what it does not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import pytest
+
+from bedrock.errors import InvalidInputError
+from catalog.errors import SessionFencedError
+from catalog.model import PartitionId
+from object_store.errors import ObjectsNotDeletedError
+from object_store.interface import Purpose
+from object_store.names import compacted_name, ingestion_name
+from planner.garbage import GarbageReport, GarbageSettings, collect_garbage
+from planner.planning import plan_and_submit
+from planner.settings import PlannerSettings
+
+if TYPE_CHECKING:
+    from tests.planner.system import System
+
+pytestmark = pytest.mark.integration
+
+GRACE_S = 60
+SETTINGS = GarbageSettings(grace_ms=GRACE_S * 1000, session_silence_ms=10 * GRACE_S * 1000)
+
+
+def collect(system: System, settings: GarbageSettings = SETTINGS) -> GarbageReport:
+    return collect_garbage(system.catalog, system.store, system.clock, settings)
+
+
+def objects(system: System) -> set[str]:
+    return {info.name for info in system.store.list("", purpose=Purpose.GC)}
+
+
+def stamp(system: System) -> None:
+    """Let all objects be as old as the test's clock says it is now: the store's clock is the machine's."""
+    now = system.clock.now_ms() / 1000
+    for name in objects(system):
+        os.utime(Path(urlsplit(system.store.url).path) / name, (now, now))
+
+
+def compacted_once(system: System) -> PartitionId:
+    key = PartitionId(system.topic("keyed", cleanup_policy="compact").topic_id, 0)
+    for _ in range(3):
+        system.produce({key: [(b"a", b"1"), (b"b", b"1")]})
+    plan_and_submit(system.catalog, system.clock, system.ids, PlannerSettings())
+    return key
+
+
+def test_inputs_of_a_finished_job_go_after_the_grace_and_not_before(system: System) -> None:
+    compacted_once(system)
+    stamp(system)
+    system.run_jobs()
+    before = objects(system)
+    system.clock.advance(GRACE_S)
+    assert collect(system) == GarbageReport()
+    assert objects(system) == before
+    system.clock.advance(1)
+    report = collect(system)
+    assert (report.dead_files, report.dead_bytes > 0, report.orphans) == (3, True, 0)
+    assert [file.object_name for file in system.catalog.garbage.known_files("")] == list(objects(system))
+    assert collect(system) == GarbageReport()
+
+
+def test_files_of_an_open_job_stay_whatever_their_age(system: System) -> None:
+    key = compacted_once(system)
+    stamp(system)
+    system.catalog.topics.delete("keyed")
+    system.clock.advance(5 * GRACE_S)
+    report = collect(system)
+    assert (report.dead_files, report.orphans) == (0, 0)
+    assert len(objects(system)) == 3
+    (job,) = system.catalog.jobs.claim("a test", 1)
+    assert job.attempt_id is not None
+    system.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "its topic is gone")
+    system.clock.advance(5 * GRACE_S)
+    assert collect(system).dead_files == 3
+    assert objects(system) == set()
+    assert system.catalog.topics.states([key]) == []
+
+
+def test_what_a_live_session_has_not_committed_yet_stays(system: System) -> None:
+    key = PartitionId(system.topic("plain").topic_id, 0)
+    commit = system.upload({key: [(b"a", b"1")]})
+    stamp(system)
+    system.clock.advance(5 * GRACE_S)
+    assert collect(system) == GarbageReport()
+    system.catalog.log.commit(commit)
+    assert len(system.read_log(key)) == 1
+
+
+@pytest.mark.parametrize("how", ["ended", "silent"])
+def test_what_a_session_left_uncommitted_goes_once_it_cannot_be_committed(system: System, how: str) -> None:
+    key = PartitionId(system.topic("plain").topic_id, 0)
+    system.produce({key: [(b"a", b"1")]})
+    left = system.upload({key: [(b"a", b"2")]})
+    stamp(system)
+    if how == "ended":
+        system.catalog.sessions.end(system.session_id)
+    system.clock.advance(11 * GRACE_S)
+    report = collect(system)
+    assert (report.orphans, report.orphan_bytes) == (1, left.size)
+    assert report.fenced_sessions == (1 if how == "silent" else 0)
+    assert len(objects(system)) == 1
+    with pytest.raises(SessionFencedError):
+        system.catalog.log.commit(left)
+    assert len(system.read_log(key)) == 1
+
+
+def test_a_young_orphan_stays(system: System) -> None:
+    key = PartitionId(system.topic("plain").topic_id, 0)
+    system.upload({key: [(b"a", b"2")]})
+    system.catalog.sessions.end(system.session_id)
+    stamp(system)
+    system.clock.advance(GRACE_S - 1)
+    assert collect(system) == GarbageReport()
+    system.clock.advance(2)
+    assert collect(system).orphans == 1
+
+
+def test_outputs_of_a_lost_attempt_stay_while_the_job_is_open(system: System) -> None:
+    compacted_once(system)
+    (job,) = system.catalog.jobs.claim("a test", 1)
+    assert job.attempt_id is not None
+    lost = system.write_outputs(job)
+    stamp(system)
+    system.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+    system.clock.advance(2 * GRACE_S)
+    assert collect(system).orphans == 0
+    assert system.run_jobs() == 1
+    stamp(system)
+    system.clock.advance(2 * GRACE_S)
+    report = collect(system)
+    assert (report.orphans, report.dead_files) == (1, 3)
+    assert lost.files[0].object_name not in objects(system)
+    assert len(objects(system)) == 1
+
+
+def test_names_that_are_not_ours_and_owners_nobody_knows_are_left_alone(system: System) -> None:
+    stranger = UUID(int=7)
+    names = {
+        "v1/ingest/readme.txt",
+        f"v1/ingest/{system.session_id}/notes",
+        "elsewhere/file.seg",
+        ingestion_name(stranger, stranger),
+        compacted_name(stranger, stranger, stranger),
+    }
+    for name in names:
+        system.store.put(name, [b"x"], purpose=Purpose.INGEST)
+    system.catalog.sessions.end(system.session_id)
+    stamp(system)
+    system.clock.advance(10 * GRACE_S)
+    assert collect(system) == GarbageReport()
+    assert objects(system) == names
+
+
+def test_rows_stay_for_objects_that_would_not_go(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    compacted_once(system)
+    stamp(system)
+    system.run_jobs()
+    system.clock.advance(2 * GRACE_S)
+    stubborn: list[str] = []
+    delete = system.store.delete
+
+    def refuse_the_first(names: list[str], *, purpose: Purpose) -> None:
+        stubborn.append(names[0])
+        delete(names[1:], purpose=purpose)
+        raise ObjectsNotDeletedError(system.store.url, {names[0]: "not today"})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(system.store, "delete", refuse_the_first)
+        report = collect(system)
+    assert (report.dead_files, report.not_deleted) == (2, 1)
+    known = {file.object_name for file in system.catalog.garbage.known_files("")}
+    assert stubborn[0] in known
+    assert known == objects(system)
+    assert collect(system).dead_files == 1
+
+
+def test_everything_goes_in_batches(system: System) -> None:
+    compacted_once(system)
+    stamp(system)
+    system.run_jobs()
+    key = PartitionId(system.topic("plain").topic_id, 0)
+    for _ in range(3):
+        system.upload({key: [(b"a", b"1")]})
+    system.catalog.sessions.end(system.session_id)
+    stamp(system)
+    system.clock.advance(2 * GRACE_S)
+    report = collect(system, GarbageSettings(batch=2))
+    assert (report.dead_files, report.orphans) == (3, 3)
+    assert len(objects(system)) == 1
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(InvalidInputError):
+        GarbageSettings(grace_ms=-1)
+    with pytest.raises(InvalidInputError):
+        GarbageSettings(batch=0)

@@ -1,0 +1,170 @@
+"""Plans from a real catalog, submitted to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bedrock.errors import NotFoundError
+from catalog.model import FileKind, JobState, PartitionId
+from planner.plan import JobKind, Verdict
+from planner.planning import REPLANS, plan, plan_and_submit, submit
+from planner.settings import PlannerSettings
+
+if TYPE_CHECKING:
+    from catalog.model import Topic
+    from planner.planning import Submission
+    from tests.planner.system import System
+
+pytestmark = pytest.mark.integration
+
+DEFAULTS = PlannerSettings()
+
+
+def submitted(system: System, settings: PlannerSettings = DEFAULTS) -> Submission:
+    return plan_and_submit(system.catalog, system.clock, system.ids, settings)
+
+
+def mixed_topics(system: System) -> tuple[Topic, Topic]:
+    keyed = system.topic("keyed", 2, cleanup_policy="compact")
+    plain = system.topic("plain", 1)
+    for number in range(3):
+        system.produce(
+            {
+                PartitionId(keyed.topic_id, 0): [(b"a", b"%d" % number), (b"b", b"%d" % number)],
+                PartitionId(keyed.topic_id, 1): [(b"c", b"%d" % number)],
+                PartitionId(plain.topic_id, 0): [(b"x", b"%d" % number)] * 2,
+            }
+        )
+    return keyed, plain
+
+
+def test_an_empty_catalog_needs_nothing(system: System) -> None:
+    assert plan(system.catalog, system.clock, DEFAULTS).jobs == ()
+    assert submitted(system).jobs == ()
+
+
+def test_a_plan_changes_nothing_and_a_submitted_one_leaves_nothing_to_plan(system: System) -> None:
+    mixed_topics(system)
+    first = plan(system.catalog, system.clock, DEFAULTS)
+    assert plan(system.catalog, system.clock, DEFAULTS) == first
+    submission = submit(system.catalog, system.clock, system.ids, DEFAULTS, first)
+    assert (len(submission.jobs), submission.lost) == (1, 0)
+    assert plan(system.catalog, system.clock, DEFAULTS).jobs == ()
+
+
+def test_a_job_freezes_what_its_outcome_depends_on(system: System) -> None:
+    mixed_topics(system)
+    (spec,) = submitted(system, PlannerSettings(table_bytes=12_000)).jobs
+    assert (spec.now_ms, spec.created_ms) == (system.clock.now_ms(), system.clock.now_ms())
+    assert (len(spec.hash_seed), spec.table_bytes) == (16, 12_000)
+    assert system.catalog.jobs.get(spec.job_id).spec == spec
+    assert [part.topic_name for part in spec.partitions] == ["keyed", "keyed", "plain"]
+
+
+def test_compacting_by_hand_takes_everything_then_rests(system: System) -> None:
+    keyed, plain = mixed_topics(system)
+    assert len(submitted(system).jobs) == 1
+    assert system.run_jobs() == 1
+    one = system.read_log(PartitionId(keyed.topic_id, 0))
+    assert [(record.offset, record.key, record.value) for record in one] == [(4, b"a", b"2"), (5, b"b", b"2")]
+    assert len(system.read_log(PartitionId(plain.topic_id, 0))) == 6
+    files = system.catalog.garbage.known_files("")
+    assert sum(file.kind is FileKind.COMPACTED for file in files) == 2
+    assert submitted(system).jobs == ()
+
+
+def test_news_of_a_clean_partition_take_it_back_to_its_log_start(system: System) -> None:
+    keyed, _ = mixed_topics(system)
+    submitted(system)
+    system.run_jobs()
+    key = PartitionId(keyed.topic_id, 0)
+    system.produce({key: [(b"a", b"news")] * 20})
+    (spec,) = submitted(system).jobs
+    (part,) = spec.partitions
+    assert (part.base_offset, part.upper_offset, part.reaches_log_start) == (0, 26, True)
+    system.run_jobs()
+    assert [(record.offset, record.key) for record in system.read_log(key)] == [(5, b"b"), (25, b"a")]
+    (state,) = system.catalog.topics.states([key])
+    assert state.first_dirty_offset == 26
+
+
+def test_a_backlog_larger_than_a_job_is_cleaned_in_rounds(system: System) -> None:
+    keyed, _ = mixed_topics(system)
+    settings = PlannerSettings(max_job_files=2, force=True)
+    rounds = []
+    while (submission := submitted(system, settings)).jobs:
+        rounds.append(len(submission.jobs))
+        system.run_jobs()
+    assert rounds == [2, 1]  # two ingestion jobs, then one that cleans what they could not
+    assert len(system.read_log(PartitionId(keyed.topic_id, 0))) == 2
+
+
+def test_a_plan_that_comes_too_late_loses_its_job_and_is_made_again(system: System) -> None:
+    keyed, _ = mixed_topics(system)
+    late = plan(system.catalog, system.clock, DEFAULTS)
+    assert len(submitted(system).jobs) == 1
+    submission = submit(system.catalog, system.clock, system.ids, DEFAULTS, late)
+    assert (submission.jobs, submission.lost) == ((), 1)
+    system.produce({PartitionId(keyed.topic_id, 0): [(b"a", b"news")]})
+    assert len(submitted(system).jobs) == 1
+
+
+def test_a_race_lost_at_every_turn_ends(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed_topics(system)
+    late = plan(system.catalog, system.clock, DEFAULTS)
+    submitted(system)
+    monkeypatch.setattr("planner.planning.plan", lambda *_: late)
+    submission = plan_and_submit(system.catalog, system.clock, system.ids, DEFAULTS)
+    assert (submission.jobs, submission.lost) == ((), 1 + REPLANS)
+
+
+def test_a_failed_job_is_planned_again(system: System) -> None:
+    mixed_topics(system)
+    (spec,) = submitted(system).jobs
+    (job,) = system.catalog.jobs.claim("a test", 1)
+    assert job.attempt_id is not None
+    system.catalog.jobs.fail(spec.job_id, job.attempt_id, "for a test")
+    (again,) = submitted(system).jobs
+    assert (again.inputs, again.job_id != spec.job_id) == (spec.inputs, True)
+    assert system.catalog.jobs.get(spec.job_id).state is JobState.FAILED
+
+
+def test_a_topic_deleted_before_the_job_is_left_out_of_the_next_plan(system: System) -> None:
+    mixed_topics(system)
+    late = plan(system.catalog, system.clock, DEFAULTS)
+    system.catalog.topics.delete("keyed")
+    assert submit(system.catalog, system.clock, system.ids, DEFAULTS, late).lost == 1
+    (spec,) = submitted(system).jobs
+    assert [part.topic_name for part in spec.partitions] == ["plain"]
+
+
+def test_explaining_a_topic_speaks_of_all_its_partitions(system: System) -> None:
+    mixed_topics(system)
+    submitted(system)
+    system.run_jobs()
+    assert plan(system.catalog, system.clock, DEFAULTS).decisions == ()
+    explained = plan(system.catalog, system.clock, DEFAULTS, explain="keyed").explain("keyed")
+    assert [(each.partition, each.verdict) for each in explained] == [
+        (0, Verdict.NOTHING),
+        (1, Verdict.NOTHING),
+    ]
+    assert "clean up to offset 6" in explained[0].reason
+    (plain,) = plan(system.catalog, system.clock, DEFAULTS, explain="plain").explain("plain")
+    assert "everything is in compacted files" in plain.reason
+    with pytest.raises(NotFoundError, match="nonesuch"):
+        plan(system.catalog, system.clock, DEFAULTS, explain="nonesuch")
+
+
+def test_snapshots_are_bounded_and_what_is_left_comes_next(system: System) -> None:
+    mixed_topics(system)
+    planned = plan(system.catalog, system.clock, PlannerSettings(max_plan_files=2))
+    assert [len(job.inputs) for job in planned.jobs] == [2]
+    narrow = PlannerSettings(max_plan_extents=1, force=True)
+    kinds = set()
+    while (step := plan(system.catalog, system.clock, narrow)).jobs:
+        kinds |= {job.kind for job in step.jobs}
+        submit(system.catalog, system.clock, system.ids, narrow, step)
+        system.run_jobs()
+    assert JobKind.INGESTION in kinds
