@@ -242,6 +242,16 @@ def load_settings(options: Mapping[str, object], config: Path | None = None) -> 
         raise _explain(failure, origins) from None
 
 
+def planner_settings(settings: Settings, *, force: bool = False) -> PlannerSettings:
+    """The planner's part of the settings."""
+    return PlannerSettings(
+        max_job_input_bytes=settings.max_job_input_bytes,
+        max_job_files=settings.max_job_files,
+        table_bytes=settings.table_bytes,
+        force=force,
+    )
+
+
 def _environment() -> dict[str, Any]:
     """What `SILTSTONE_*` says; variables of no setting are somebody else's (Kubernetes sets such)."""
     return {

@@ -105,7 +105,7 @@ def run_demo(settings: Settings, narrator: Narrator, *, rows: int | None, option
                 _produce(client, lanes, narrator)
             before = [_measure(rooms, lane.topic) for lane in lanes]
             with watch.time("compact"):
-                compaction = compact(rooms, settings, narrator)
+                compaction = compact(rooms, settings, narrator).compaction
             after = [_measure(rooms, lane.topic) for lane in lanes]
             with watch.time("read back"):
                 _read_back(client, lanes, narrator)

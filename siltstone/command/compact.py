@@ -1,0 +1,91 @@
+"""`siltstone compact`: plan, run on Spark, publish, delete what is dead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from bedrock.clock import SystemClock
+from planner.planning import plan
+from siltstone.command.options import json_option, with_settings
+from siltstone.command.plan import plan_report, print_plan
+from siltstone.compaction import MAX_ROUNDS, collect, compact
+from siltstone.configuration import planner_settings
+from siltstone.logs import configure_logs
+from siltstone.output import Narrator, emit_json, human_bytes, report_console, table
+from siltstone.rooms import opened, require_store
+from spark_jobs.compact import stop_on_signals
+
+if TYPE_CHECKING:
+    from siltstone.compaction import CompactionRun
+    from siltstone.configuration import Settings
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be done, as siltstone plan does.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, MAX_ROUNDS),
+    default=MAX_ROUNDS,
+    show_default=True,
+    help="Stop after so many rounds of planning and compacting.",
+)
+@click.option("--force", is_flag=True, help="Clean whatever has something to clean, however little.")
+@json_option
+@with_settings("spark_master")
+def command(settings: Settings, *, dry_run: bool, rounds: int, force: bool, as_json: bool) -> None:
+    """Compact on Spark until nothing is left to do, then delete what is dead.
+
+    Objects are deleted once they have been dead for the grace period, so those that this run replaces are
+    left to a later one. The exit code is 1 when a job failed.
+    """
+    configure_logs(settings.log_level)
+    require_store(settings)
+    with opened(settings) as rooms:
+        if dry_run:
+            planned = plan(rooms.catalog, rooms.clock, planner_settings(settings, force=force))
+            if as_json:
+                emit_json({"dry_run": True, **plan_report(planned)})
+            else:
+                print_plan(planned)
+            return
+        narrator = Narrator(SystemClock())
+        with stop_on_signals() as stopped:
+            run = compact(rooms, settings, narrator, force=force, max_rounds=rounds, cancelled=stopped)
+        with narrator.phase("Delete what is past its grace"):
+            run.garbage = collect(rooms, settings)
+    if as_json:
+        emit_json(run.as_dict())
+    else:
+        _print(run)
+    if run.compaction.failures:
+        click.get_current_context().exit(1)
+
+
+def _print(run: CompactionRun) -> None:
+    console = report_console()
+    done = run.compaction
+    if not done.jobs:
+        console.print("Nothing to compact.")
+    else:
+        rows = (
+            ("jobs", f"{done.jobs_completed:,} of {done.jobs:,} in {run.rounds:,} rounds"),
+            ("input files", f"{done.input_files:,}"),
+            ("GETs", f"{done.get_requests:,}, {done.get_requests_per_input_file:.1f} for each input file"),
+            ("records in", f"{done.records_in:,}"),
+            ("records out", f"{done.records_out:,}"),
+            ("compacted files", f"{done.compacted_files:,}, {human_bytes(done.compacted_bytes)}"),
+            ("keys", f"{done.keys:,}; {done.keys_outside_table:,} outside the table"),
+            ("peak memory of a task", human_bytes(done.peak_rss_bytes)),
+            ("seconds", f"{done.seconds.get('total', 0.0):.1f}"),
+        )
+        console.print(table("Compaction", "what", ">how much", rows=rows))
+    for failure in done.failures:
+        fate = "goes back to the queue" if failure.released else "failed"
+        console.print(f"job {failure.job_id} {fate}: {failure.message}", style="red", markup=False)
+    if run.garbage is not None:
+        console.print(
+            f"Deleted {run.garbage.dead_files:,} dead files ({human_bytes(run.garbage.dead_bytes)}) "
+            f"and {run.garbage.orphans:,} orphans ({human_bytes(run.garbage.orphan_bytes)})."
+        )

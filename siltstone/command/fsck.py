@@ -1,0 +1,65 @@
+"""`siltstone fsck`: the catalog, the object store and the bytes, held against each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from planner.fsck import fsck
+from siltstone.command.options import json_option, with_settings
+from siltstone.output import emit_json, report_console, table
+from siltstone.rooms import opened, require_store
+
+if TYPE_CHECKING:
+    from planner.fsck import Difference, FsckReport
+    from siltstone.configuration import Settings
+
+
+@click.command()
+@click.option("--deep", is_flag=True, help="Read every live file from end to end and check every batch.")
+@json_option
+@with_settings()
+def command(settings: Settings, *, deep: bool, as_json: bool) -> None:
+    """Compare the catalog with the object store; change nothing.
+
+    The exit code is 1 when there is a difference. Dead files that wait for garbage collection, and objects
+    that a live agent or job may still commit, are none.
+    """
+    require_store(settings)
+    with opened(settings) as rooms:
+        report = fsck(rooms.catalog, rooms.store, rooms.clock, deep=deep)
+    if as_json:
+        emit_json(report.as_dict())
+    else:
+        _print(report)
+    if report.differences_total:
+        click.get_current_context().exit(1)
+
+
+def _print(report: FsckReport) -> None:
+    console = report_console()
+    looked_at = [(name.replace("_", " "), count) for name, count in report.checked.items()]
+    console.print(table("Looked at", "what", ">how many", rows=looked_at))
+    if report.pending:
+        waiting = [(name.replace("_", " "), count) for name, count in report.pending.items()]
+        console.print(table("In order, and will go or come", "what", ">how much", rows=waiting))
+    for each in report.differences:
+        console.print(f"{each.kind.value}: {_place(each)}", style="bold red", markup=False)
+        console.print(f"  expected {each.expected}; found {each.found}", markup=False)
+        console.print(f"  {each.remedy}", markup=False)
+    if not report.differences_total:
+        console.print("✓ no differences", style="green")
+        return
+    hidden = report.differences_total - len(report.differences)
+    more = f"; {hidden:,} are not shown" if hidden else ""
+    console.print(f"✗ {report.differences_total:,} differences{more}", style="bold red")
+
+
+def _place(difference: Difference) -> str:
+    parts = []
+    if difference.topic is not None:
+        parts.append(f"{difference.topic}-{difference.partition}")
+    if difference.object_name is not None:
+        parts.append(difference.object_name)
+    return ", ".join(parts)

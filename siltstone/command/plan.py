@@ -1,0 +1,114 @@
+"""`siltstone plan`: what compaction would do now, and why. It changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.plan import Verdict
+from planner.planning import plan
+from siltstone.command.options import json_option, with_settings
+from siltstone.configuration import planner_settings
+from siltstone.output import emit_json, human_bytes, report_console, table
+from siltstone.rooms import opened
+
+if TYPE_CHECKING:
+    from planner.plan import PartitionDecision, Plan, PlannedJob
+    from siltstone.configuration import Settings
+
+
+@click.command()
+@click.option(
+    "--explain", metavar="TOPIC", help="Say of every partition of TOPIC what becomes of it, and why."
+)
+@click.option("--force", is_flag=True, help="As if every partition with something to clean were due.")
+@json_option
+@with_settings()
+def command(settings: Settings, *, explain: str | None, force: bool, as_json: bool) -> None:
+    """Explain what compaction would do now, and why.
+
+    Nothing is changed; siltstone compact does it.
+    """
+    with opened(settings) as rooms:
+        planned = plan(rooms.catalog, rooms.clock, planner_settings(settings, force=force), explain=explain)
+    if as_json:
+        emit_json(plan_report(planned, explain))
+    else:
+        print_plan(planned, explain)
+
+
+def plan_report(planned: Plan, explain: str | None = None) -> dict[str, Any]:
+    """A plan as one JSON object."""
+    decisions = planned.decisions if explain is None else planned.explain(explain)
+    return {
+        "now_ms": planned.now_ms,
+        "jobs": [_job_facts(job) for job in planned.jobs],
+        "decisions": [_decision_facts(each) for each in decisions],
+    }
+
+
+def print_plan(planned: Plan, explain: str | None = None) -> None:
+    """A plan for people: its jobs, then what is left alone (or all of one topic) and why."""
+    console = report_console()
+    if not planned.jobs:
+        console.print("Nothing to compact.")
+    for number, job in enumerate(planned.jobs, 1):
+        console.print(
+            f"Job {number} ({job.kind.value}): {len(job.inputs):,} files, {human_bytes(job.input_bytes)}, "
+            f"{len(job.partitions):,} partitions",
+            style="bold",
+            markup=False,
+        )
+        console.print(f"  {job.reason}", markup=False)
+    if explain is not None:
+        shown = planned.explain(explain)
+    else:
+        shown = tuple(each for each in planned.decisions if each.verdict is Verdict.WAIT)
+    if shown:
+        title = "Waiting" if explain is None else explain
+        console.print(table(title, "partition", "what", ">dirty ratio", "why", rows=map(_row, shown)))
+
+
+def _row(decision: PartitionDecision) -> tuple[object, ...]:
+    job = "" if decision.job is None else f", job {decision.job + 1}"
+    return (
+        f"{decision.topic_name}-{decision.partition}",
+        f"{decision.verdict.value}{job}",
+        f"{decision.dirty_ratio:.2f}",
+        decision.reason,
+    )
+
+
+def _job_facts(job: PlannedJob) -> dict[str, Any]:
+    return {
+        "kind": job.kind.value,
+        "reason": job.reason,
+        "input_files": len(job.inputs),
+        "input_bytes": job.input_bytes,
+        "taken_bytes": job.taken_bytes,
+        "partitions": [
+            {
+                "topic": each.topic_name,
+                "partition": each.partition,
+                "deduplicate": each.deduplicate,
+                "base_offset": each.base_offset,
+                "upper_offset": each.upper_offset,
+            }
+            for each in job.partitions
+        ],
+    }
+
+
+def _decision_facts(decision: PartitionDecision) -> dict[str, Any]:
+    return {
+        "topic": decision.topic_name,
+        "partition": decision.partition,
+        "verdict": decision.verdict.value,
+        "reason": decision.reason,
+        "job": decision.job,
+        "first_dirty_offset": decision.first_dirty_offset,
+        "dirty_ratio": decision.dirty_ratio,
+        "clean_bytes": decision.clean_bytes,
+        "cleanable_bytes": decision.cleanable_bytes,
+    }
