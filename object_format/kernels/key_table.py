@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from object_format.kernels.fingerprints import CONTROL_RECORD, HORIZON_PASSED, KEYLESS, TOMBSTONE
+from object_format.kernels.fingerprints import CONTROL_RECORD, HORIZON_PASSED, KEYLESS, TOMBSTONE, WORDS
 
 if TYPE_CHECKING:
     from object_format.kernels.signatures import Integer, Numbers
+
+_SLOT = np.uint64(WORDS)
 
 FOUND = 0
 ADDED = 1
@@ -38,31 +40,35 @@ COUNTS = 4
 @njit(nogil=True, cache=True)
 def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
     """The index of a fingerprint in `table`, or -1 minus the index where it belongs, which may be the end."""
-    i = np.int64((np.uint64(w0) * np.uint64(home_slots)) >> np.uint64(32)) * 3
-    end = table.size
+    i = ((np.uint64(w0) * np.uint64(home_slots)) >> np.uint64(32)) * _SLOT
+    end = np.uint64(table.size)
     while i < end and np.uint32(0) < table[i] < w0:
-        i += 3
+        i += _SLOT
     while i < end and table[i] == w0:
-        if table[i + 1] == w1 and table[i + 2] == w2:
-            return i
-        i += 3
-    return -1 - i
+        if table[i + np.uint64(1)] == w1 and table[i + np.uint64(2)] == w2:
+            return np.int64(i)
+        i += _SLOT
+    return -1 - np.int64(i)
 
 
 @njit(nogil=True, cache=True)
 def put(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
     """Place a fingerprint at index `i`, moving what lies there one slot on; False when the end is reached."""
-    end = table.size
-    free = i
+    end = np.uint64(table.size)
+    here = np.uint64(i)
+    free = here
     while free < end and table[free] != 0:
-        free += 3
+        free += _SLOT
     if free >= end:
         return False
-    for k in range(free + 2, i + 2, -1):
-        table[k] = table[k - 3]
-    table[i] = w0
-    table[i + 1] = w1
-    table[i + 2] = w2
+    while free > here:
+        table[free + np.uint64(2)] = table[free - np.uint64(1)]
+        table[free + np.uint64(1)] = table[free - np.uint64(2)]
+        table[free] = table[free - np.uint64(3)]
+        free -= _SLOT
+    table[here] = w0
+    table[here + np.uint64(1)] = w1
+    table[here + np.uint64(2)] = w2
     return True
 
 
@@ -125,7 +131,9 @@ def find_survivors(
             counts[COUNT_INVALID] += 1
         else:
             may_add = counts[COUNT_KEYS] < capacity
-            status = insert(table, home_slots, words[3 * i], words[3 * i + 1], words[3 * i + 2], may_add)
+            status = insert(
+                table, home_slots, words[WORDS * i], words[WORDS * i + 1], words[WORDS * i + 2], may_add
+            )
             verdicts[i] = judge(flag, status, drop_tombstones, counts)
 
 

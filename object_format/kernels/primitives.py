@@ -2,6 +2,10 @@
 
 Varints: Kafka's ByteUtils, after Protocol Buffers' encoding: at most 5 bytes for 32 bits and 10 for 64, and
 bits beyond the width are dropped.
+
+Positions that are known to be positive are turned into unsigned ones before they index an array: numba then
+leaves out Python's rule for negative indexes, which keeps its compiler from loading and copying several bytes
+at once.
 """
 
 from __future__ import annotations
@@ -17,22 +21,28 @@ if TYPE_CHECKING:
 VARINT_BYTES = 5
 VARLONG_BYTES = 10
 
+_1 = np.uint64(1)
+_2 = np.uint64(2)
+_3 = np.uint64(3)
+
 
 @njit(nogil=True, cache=True)
 def load_i16(data: ByteArray, at: Integer) -> Integer:
     """A signed 16-bit integer; two bytes from `at` exist."""
-    value = np.int64(data[at]) << 8 | np.int64(data[at + 1])
+    i = np.uint64(at)
+    value = np.int64(data[i]) << 8 | np.int64(data[i + _1])
     return value - ((value & 0x8000) << 1)
 
 
 @njit(nogil=True, cache=True)
 def load_u32(data: ByteArray, at: Integer) -> Integer:
     """An unsigned 32-bit integer; four bytes from `at` exist."""
+    i = np.uint64(at)
     return (
-        np.int64(data[at]) << 24
-        | np.int64(data[at + 1]) << 16
-        | np.int64(data[at + 2]) << 8
-        | np.int64(data[at + 3])
+        np.int64(data[i]) << 24
+        | np.int64(data[i + _1]) << 16
+        | np.int64(data[i + _2]) << 8
+        | np.int64(data[i + _3])
     )
 
 
@@ -53,20 +63,20 @@ def load_i64(data: ByteArray, at: Integer) -> Integer:
 def store(data: ByteArray, at: Integer, value: Integer, width: Integer) -> None:
     """Write the low `width` bytes of `value`."""
     for i in range(width):
-        data[at + i] = np.uint8((value >> ((width - 1 - i) * 8)) & 0xFF)
+        data[np.uint64(at + i)] = np.uint8((value >> ((width - 1 - i) * 8)) & 0xFF)
 
 
 @njit(nogil=True, cache=True)
 def read_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
     """A 32-bit varint and the position behind it; the position is -1 when it does not end in time."""
-    if at < end and data[at] < 0x80:
-        short = np.int64(data[at])
+    if at < end and data[np.uint64(at)] < 0x80:
+        short = np.int64(data[np.uint64(at)])
         return (short >> 1) ^ -(short & 1), at + 1
     raw = np.int64(0)
     stop = min(end, at + VARINT_BYTES)
     shift = 0
     while at < stop:
-        byte = np.int64(data[at])
+        byte = np.int64(data[np.uint64(at)])
         raw |= (byte & 0x7F) << shift
         at += 1
         if byte < 0x80:
@@ -79,14 +89,14 @@ def read_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
 @njit(nogil=True, cache=True)
 def read_varlong(data: ByteArray, at: Integer, end: Integer) -> Integers:
     """A 64-bit varint and the position behind it; the position is -1 when it does not end in time."""
-    if at < end and data[at] < 0x80:
-        short = np.int64(data[at])
+    if at < end and data[np.uint64(at)] < 0x80:
+        short = np.int64(data[np.uint64(at)])
         return (short >> 1) ^ -(short & 1), at + 1
     raw = np.uint64(0)
     stop = min(end, at + VARLONG_BYTES)
     shift = np.uint64(0)
     while at < stop:
-        byte = np.uint64(data[at])
+        byte = np.uint64(data[np.uint64(at)])
         raw |= (byte & np.uint64(0x7F)) << shift
         at += 1
         if byte < np.uint64(0x80):
@@ -100,10 +110,10 @@ def write_varlong(data: ByteArray, at: Integer, value: Integer) -> Integer:
     """Write a zigzag varint of up to 64 bits and return the position behind it; 10 bytes from `at` exist."""
     raw = np.uint64(value << 1) ^ np.uint64(value >> 63)
     while raw >= np.uint64(0x80):
-        data[at] = np.uint8(raw & np.uint64(0x7F) | np.uint64(0x80))
+        data[np.uint64(at)] = np.uint8(raw & np.uint64(0x7F) | np.uint64(0x80))
         raw >>= np.uint64(7)
         at += 1
-    data[at] = np.uint8(raw)
+    data[np.uint64(at)] = np.uint8(raw)
     return at + 1
 
 
@@ -121,5 +131,7 @@ def varlong_size(value: Integer) -> Integer:
 @njit(nogil=True, cache=True)
 def copy_bytes(source: ByteArray, start: Integer, target: ByteArray, at: Integer, count: Integer) -> None:
     """Copy `count` bytes between arrays that do not overlap; both ranges exist."""
-    for i in range(count):
-        target[at + i] = source[start + i]
+    i = np.uint64(start)
+    k = np.uint64(at)
+    for n in range(np.uint64(count)):
+        target[k + n] = source[i + n]

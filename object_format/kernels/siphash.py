@@ -25,15 +25,16 @@ _DD = np.uint64(0xDD)
 @njit(nogil=True, cache=True)
 def load_word(data: ByteArray, at: Integer) -> Integer:
     """Eight bytes, little-endian; they exist."""
+    at = np.uint64(at)
     return (
         np.uint64(data[at])
-        | np.uint64(data[at + 1]) << np.uint64(8)
-        | np.uint64(data[at + 2]) << np.uint64(16)
-        | np.uint64(data[at + 3]) << np.uint64(24)
-        | np.uint64(data[at + 4]) << np.uint64(32)
-        | np.uint64(data[at + 5]) << np.uint64(40)
-        | np.uint64(data[at + 6]) << np.uint64(48)
-        | np.uint64(data[at + 7]) << np.uint64(56)
+        | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(data[at + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(data[at + np.uint64(3)]) << np.uint64(24)
+        | np.uint64(data[at + np.uint64(4)]) << np.uint64(32)
+        | np.uint64(data[at + np.uint64(5)]) << np.uint64(40)
+        | np.uint64(data[at + np.uint64(6)]) << np.uint64(48)
+        | np.uint64(data[at + np.uint64(7)]) << np.uint64(56)
     )
 
 
@@ -76,7 +77,7 @@ def siphash128(data: ByteArray, start: Integer, length: Integer, k0: Integer, k1
         at += 8
     word = np.uint64(length & 0xFF) << np.uint64(56)
     for i in range(length & 7):
-        word |= np.uint64(data[at + i]) << np.uint64(8 * i)
+        word |= np.uint64(data[np.uint64(at + i)]) << np.uint64(8 * i)
     v3 ^= word
     v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
     v0, v1, v2, v3 = sip_round(v0, v1, v2, v3)
