@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bedrock.errors import SiltstoneError
 
 #: What a request may raise.
-REQUEST_FAULTS: Final = (ClientError, BotoCoreError)
+REQUEST_FAULTS: Final = (ClientError, BotoCoreError, ResponseParserError)
 #: What reading a body may raise: the client wraps some faults of the network, not all.
 BODY_FAULTS: Final = (BotoCoreError, HTTPError, OSError)
 
@@ -42,6 +42,7 @@ _TRANSIENT_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _TRANSIENT_CODES: Final = frozenset(
     {
         "BandwidthLimitExceeded",
+        "ConditionalRequestConflict",  # another conditional write is in flight
         "InternalError",
         "OperationAborted",
         "RequestLimitExceeded",
@@ -112,12 +113,9 @@ def is_refused_condition(error: BaseException) -> bool:
     return isinstance(error, ClientError) and _status(error) == 412
 
 
-def is_conflict(error: BaseException) -> bool:
-    """Whether a conditional write met another one in flight, which S3 asks to repeat."""
-    return isinstance(error, ClientError) and _status(error) == 409
-
-
-def translate(error: ClientError | BotoCoreError, doing: str, place: Place) -> SiltstoneError:
+def translate(
+    error: ClientError | BotoCoreError | ResponseParserError, doing: str, place: Place
+) -> SiltstoneError:
     """The store's error for a request that failed for good. Never holds credentials."""
     if is_transient(error):
         return StoreUnavailableError(f"{doing} failed in {place}: {error}")
@@ -135,7 +133,7 @@ def translate(error: ClientError | BotoCoreError, doing: str, place: Place) -> S
     )
 
 
-def _remedy_for_client(error: BotoCoreError) -> str:
+def _remedy_for_client(error: BotoCoreError | ResponseParserError) -> str:
     if isinstance(error, SSLError):
         return "name the server's certificate authority in AWS_CA_BUNDLE"
     return _CREDENTIALS_REMEDY

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from bedrock.errors import SiltstoneError
 from object_store.errors import ObjectExistsError, StoreClosedError
-from object_store.s3_errors import error_code, is_conflict, is_refused_condition, is_transient
+from object_store.s3_errors import error_code, is_refused_condition, is_transient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,11 +92,7 @@ def create(calls: S3Calls, key: str, name: str, body: Sequence[Buffer], purpose:
         own.doubt(error)
         return None
 
-    return calls.send(f"creating {name!r}", purpose, request, on_fault=on_fault, again=_worth_repeating)
-
-
-def _worth_repeating(error: Exception) -> bool:
-    return is_transient(error) or is_conflict(error)
+    return calls.send(f"creating {name!r}", purpose, request, on_fault=on_fault)
 
 
 class S3Upload:
