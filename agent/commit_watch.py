@@ -65,7 +65,7 @@ class CommitWatch:
     """Brings commits to those who wait for them. Belongs to the event loop, but for its one thread."""
 
     def __init__(
-        self, watcher: Watcher, *, health: CallHealth, retry: RetryPolicy, wait_seconds: float = 0.5
+        self, watcher: Watcher, *, health: CallHealth, retry: RetryPolicy, wait_seconds: float = 0.1
     ) -> None:
         self._watcher = watcher
         self._health = health
@@ -102,6 +102,11 @@ class CommitWatch:
     def is_closed(self) -> bool:
         """Whether waiting has come to an end because the agent stops."""
         return self._closed
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether anybody waits for a commit."""
+        return bool(self._waiters)
 
     @contextlib.contextmanager
     def waiting(self, partitions: Iterable[PartitionId]) -> Iterator[Waiter]:

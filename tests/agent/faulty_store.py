@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from object_store.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from object_store.accounting import RequestCounts
     from object_store.interface import Buffer, ForwardStream, ObjectInfo, ObjectStore, Purpose, Upload
@@ -18,7 +18,8 @@ class FaultyStore:
     """Wraps a real store. Faults apply to PUTs in the order in which they are made.
 
     `fail_puts` fails that many without doing them, `lose_answers` does that many and fails. While `gate` is
-    clear, PUTs wait; `puts_begun` counts those that were asked for.
+    clear, PUTs wait; `puts_begun` counts those that were asked for. `before_read` runs once, before a range
+    is read.
     """
 
     def __init__(self, inner: ObjectStore) -> None:
@@ -29,6 +30,7 @@ class FaultyStore:
         self.lose_answers = 0
         self.puts_begun = 0
         self.put_names: list[str] = []
+        self.before_read: Callable[[], None] | None = None
 
     @property
     def url(self) -> str:
@@ -55,6 +57,9 @@ class FaultyStore:
         return self._inner.create(name, body, purpose=purpose)
 
     def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
+        hook, self.before_read = self.before_read, None
+        if hook is not None:
+            hook()
         return self._inner.read_range(name, position, length, purpose=purpose)
 
     def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:

@@ -1,0 +1,163 @@
+"""Compacts one partition in the slow and plain way, so that reads meet compacted files with holes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+from catalog.model import (
+    Extent,
+    JobInput,
+    JobPartition,
+    JobResult,
+    JobSpec,
+    OutputExtent,
+    OutputFile,
+)
+from object_format.holes import holes_between
+from object_format.record_batch import trim_batches
+from object_format.records import Record, decode_batches, encode_records
+from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
+from object_store.interface import Purpose
+from object_store.names import compacted_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from bedrock.ids import Ids
+    from catalog.model import Topic
+    from catalog.open import Catalog
+    from object_store.interface import ObjectStore
+
+NOW_MS = 1_700_000_000_000
+
+
+def compact(
+    catalog: Catalog,
+    store: ObjectStore,
+    ids: Ids,
+    topic: Topic,
+    *,
+    partition: int = 0,
+    keep: Callable[[Record], bool],
+    block_target: int = 1000,
+) -> str:
+    """Put one extent with the records that `keep` takes in place of all; returns its object's name."""
+    extents = catalog.log.extents(
+        topic.topic_id, partition, _start(catalog, topic, partition), max_extents=1000
+    )
+    spec = _spec(ids, topic, partition, extents)
+    catalog.jobs.submit(spec)
+    (job,) = catalog.jobs.claim("test", 1)
+    assert job.attempt_id is not None
+    file_id = ids.new_uuid()
+    name = compacted_name(spec.job_id, job.attempt_id, file_id)
+    kept = [record for extent in extents for record in _records(store, extent) if keep(record)]
+    output, body = _write(file_id, job.attempt_id, name, spec, kept, block_target)
+    store.put(name, [body], purpose=Purpose.COMPACTION)
+    catalog.jobs.complete(JobResult(job_id=spec.job_id, attempt_id=job.attempt_id, files=(output,)))
+    return name
+
+
+def _start(catalog: Catalog, topic: Topic, partition: int) -> int:
+    return catalog.topics.partitions(topic.topic_id)[partition].log_start_offset
+
+
+def _spec(ids: Ids, topic: Topic, partition: int, extents: list[Extent]) -> JobSpec:
+    return JobSpec(
+        job_id=ids.new_uuid(),
+        created_ms=NOW_MS,
+        now_ms=NOW_MS,
+        hash_seed=ids.random_bytes(16),
+        table_bytes=1000,
+        reason="a test",
+        inputs=tuple(
+            JobInput(file_id=extent.file_id, object_name=extent.object_name, size=0, extents=(extent,))
+            for extent in extents
+        ),
+        partitions=(
+            JobPartition(
+                topic_id=topic.topic_id,
+                partition=partition,
+                topic_name=topic.name,
+                cleanup_policy="compact",
+                compression_type="producer",
+                deduplicate=True,
+                reaches_log_start=True,
+                base_offset=extents[0].base_offset,
+                upper_offset=extents[-1].last_offset + 1,
+                delete_retention_ms=0,
+            ),
+        ),
+    )
+
+
+def _records(store: ObjectStore, extent: Extent) -> Iterator[Record]:
+    if extent.length == 0:
+        return
+    data = store.read_range(extent.object_name, extent.position, extent.length, purpose=Purpose.COMPACTION)
+    for payload in parse_data_blocks(
+        data, name=extent.object_name, file_id=extent.file_id, position=extent.position
+    ):
+        batches = trim_batches(
+            payload,
+            first_offset=extent.base_offset,
+            last_offset=extent.last_offset,
+            offset_shift=extent.offset_shift,
+        )
+        for columns in decode_batches(batches, offset_shift=extent.offset_shift):
+            yield from columns.records()
+
+
+def _write(
+    file_id: UUID, attempt_id: UUID, name: str, spec: JobSpec, kept: list[Record], block_target: int
+) -> tuple[OutputFile, bytes]:
+    (partition,) = spec.partitions
+    parts: list[bytes | memoryview] = []
+    writer = SegmentFileWriter(
+        kind=SegmentKind.COMPACTED,
+        file_id=file_id,
+        writer_id=attempt_id,
+        created_ms=NOW_MS,
+        sink=parts.append,
+        block_target=block_target,
+    )
+    last = partition.upper_offset - 1
+    writer.begin_section(partition.topic_id, partition.partition)
+    for record in kept:
+        writer.append(encode_records([record]))
+    entry = writer.end_section(
+        base_offset=partition.base_offset,
+        last_offset=last,
+        record_count=len(kept),
+        min_timestamp=min((record.timestamp for record in kept), default=-1),
+        max_timestamp=max((record.timestamp for record in kept), default=-1),
+        unique_keys=True,
+        holes=holes_between(BitMap64(record.offset for record in kept), partition.base_offset, last),
+    )
+    summary = writer.finish()
+    output = OutputFile(
+        file_id=file_id,
+        object_name=name,
+        size=summary.size,
+        directory_length=summary.directory_length,
+        extents=(
+            OutputExtent(
+                topic_id=partition.topic_id,
+                partition=partition.partition,
+                base_offset=entry.base_offset,
+                last_offset=entry.last_offset,
+                record_count=entry.record_count,
+                min_timestamp=entry.min_timestamp,
+                max_timestamp=entry.max_timestamp,
+                position=entry.data_position,
+                length=entry.data_length,
+                index_position=entry.index_position,
+                index_length=entry.index_length,
+                unique_keys=entry.unique_keys,
+            ),
+        ),
+    )
+    return output, b"".join(parts)
