@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from psycopg.adapt import Dumper
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     import psycopg
+    from numpy.typing import NDArray
 
 _HEADER = struct.Struct(">iiIii")
 _EMPTY = struct.Struct(">iiI")
@@ -51,22 +52,30 @@ class BigintColumn(Column):
 
 def uuids(values: Iterable[UUID]) -> UuidColumn:
     """`values` as uuid[]."""
-    return UuidColumn(
-        _binary(_UUID_OID, np.frombuffer(b"".join(value.bytes for value in values), dtype="V16"))
-    )
+    return uuids_of(uuid_values(values))
 
 
-def integers(values: Sequence[int]) -> IntegerColumn:
+def uuid_values(values: Iterable[UUID]) -> NDArray[np.void]:
+    """`values` as an array of 16 bytes each, to pick from before `uuids_of`."""
+    return np.frombuffer(b"".join([value.bytes for value in values]), dtype="V16")
+
+
+def uuids_of(values: NDArray[np.void]) -> UuidColumn:
+    """An array of 16 bytes each as uuid[]."""
+    return UuidColumn(_binary(_UUID_OID, values))
+
+
+def integers(values: Sequence[int] | NDArray[Any]) -> IntegerColumn:
     """`values` as integer[]."""
-    return IntegerColumn(_binary(_INTEGER_OID, np.array(values, dtype=">i4")))
+    return IntegerColumn(_binary(_INTEGER_OID, np.asarray(values, dtype=">i4")))
 
 
-def bigints(values: Sequence[int]) -> BigintColumn:
+def bigints(values: Sequence[int] | NDArray[Any]) -> BigintColumn:
     """`values` as bigint[]."""
-    return BigintColumn(_binary(_BIGINT_OID, np.array(values, dtype=">i8")))
+    return BigintColumn(_binary(_BIGINT_OID, np.asarray(values, dtype=">i8")))
 
 
-def _binary(oid: int, values: np.ndarray) -> bytes:
+def _binary(oid: int, values: NDArray[Any]) -> bytes:
     count = len(values)
     if count == 0:
         return _EMPTY.pack(0, 0, oid)

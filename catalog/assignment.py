@@ -5,8 +5,7 @@ Pure functions over what the transaction has read under its locks; the transacti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.errors import InvalidCommitError
 from catalog.model import RunRefusal, RunResult
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from catalog.sequences import ProducerState
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedExtent:
+class AssignedExtent(NamedTuple):
     """A stretch of offsets that a section got: neighbouring accepted runs in one."""
 
     base_offset: int
@@ -31,8 +29,7 @@ class AssignedExtent:
     offset_shift: int
 
 
-@dataclass(frozen=True, slots=True)
-class SectionAssignment:
+class SectionAssignment(NamedTuple):
     """What becomes of a section: an answer per run, the new end of the log, the producers that moved on."""
 
     runs: tuple[RunResult, ...]
@@ -44,28 +41,29 @@ def check_commit(commit: FileCommit) -> None:
     """Raise InvalidCommitError when a file names a partition twice or its runs do not follow each other."""
     seen = set()
     for section in commit.sections:
-        place = f"file {commit.file_id}, topic {section.topic_id}, partition {section.partition}"
-        if (section.topic_id, section.partition) in seen:
-            raise InvalidCommitError(f"{place}: the partition has two sections")
-        seen.add((section.topic_id, section.partition))
-        _check_runs(section.runs, place)
+        key = (section.topic_id.int, section.partition)
+        problem = "the partition has two sections" if key in seen else _problem_of(section.runs)
+        if problem:
+            raise InvalidCommitError(
+                f"file {commit.file_id}, topic {section.topic_id}, partition {section.partition}: {problem}"
+            )
+        seen.add(key)
 
 
-def _check_runs(runs: Sequence[BatchRun], place: str) -> None:
+def _problem_of(runs: Sequence[BatchRun]) -> str:
     if not runs:
-        raise InvalidCommitError(f"{place}: the section is empty")
+        return "the section is empty"
     expected = 0
     for run in runs:
         if run.first_offset != expected or run.offset_count < 1:
-            raise InvalidCommitError(
-                f"{place}: a run begins at {run.first_offset} with {run.offset_count} offsets, "
+            return (
+                f"a run begins at {run.first_offset} with {run.offset_count} offsets, "
                 f"the one before ends at {expected}"
             )
         if not 0 <= run.record_count <= run.offset_count:
-            raise InvalidCommitError(
-                f"{place}: a run has {run.record_count} records at {run.offset_count} offsets"
-            )
+            return f"a run has {run.record_count} records at {run.offset_count} offsets"
         expected += run.offset_count
+    return ""
 
 
 def assign_section(
@@ -101,29 +99,26 @@ def extents_of_section(section: SectionCommit, results: Sequence[RunResult]) -> 
     for run, result in zip(section.runs, results, strict=True):
         if result.refusal is not None or result.duplicate:
             continue
-        shift = result.base_offset - run.first_offset
-        last_offset = result.base_offset + run.offset_count - 1
-        if extents and extents[-1].offset_shift == shift:
-            before = extents.pop()
-            extents.append(
-                AssignedExtent(
-                    before.base_offset,
-                    last_offset,
-                    before.record_count + run.record_count,
-                    min(before.min_timestamp, run.min_timestamp),
-                    max(before.max_timestamp, run.max_timestamp),
-                    shift,
-                )
-            )
-        else:
-            extents.append(
-                AssignedExtent(
-                    result.base_offset,
-                    last_offset,
-                    run.record_count,
-                    run.min_timestamp,
-                    run.max_timestamp,
-                    shift,
-                )
-            )
+        extent = AssignedExtent(
+            result.base_offset,
+            result.base_offset + run.offset_count - 1,
+            run.record_count,
+            run.min_timestamp,
+            run.max_timestamp,
+            result.base_offset - run.first_offset,
+        )
+        if extents and extents[-1].offset_shift == extent.offset_shift:
+            extent = _joined(extents.pop(), extent)
+        extents.append(extent)
     return extents
+
+
+def _joined(before: AssignedExtent, after: AssignedExtent) -> AssignedExtent:
+    return AssignedExtent(
+        before.base_offset,
+        after.last_offset,
+        before.record_count + after.record_count,
+        min(before.min_timestamp, after.min_timestamp),
+        max(before.max_timestamp, after.max_timestamp),
+        after.offset_shift,
+    )

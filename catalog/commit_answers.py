@@ -1,4 +1,4 @@
-"""What a commit answers, section by section: built, kept for a retry, and read back.
+"""What a commit answers, section by section: kept for a retry, and read back.
 
 Kept as JSON, sections in the file's order, each `[log start, high watermark, leader epoch, runs]`. A run is
 its base offset; or `[base offset]` for a duplicate; or `[refusal, detail]`. Extents are not kept: they follow
@@ -7,7 +7,7 @@ from the commit that the retry brings again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -21,17 +21,21 @@ if TYPE_CHECKING:
     from catalog.model import FileCommit, SectionCommit
 
 
-def write_answers(answers: Sequence[SectionResult]) -> bytes:
-    """The answers without their extents, to be kept."""
+class SectionAnswer(NamedTuple):
+    """A `SectionResult` without what the commit itself tells."""
+
+    log_start_offset: int
+    high_watermark: int
+    leader_epoch: int
+    runs: tuple[RunResult, ...]
+
+
+def write_answers(answers: Sequence[SectionAnswer]) -> bytes:
+    """The answers, to be kept."""
     return orjson.dumps(
         [
-            [
-                answer.log_start_offset,
-                answer.high_watermark,
-                answer.leader_epoch,
-                [_write_run(run) for run in answer.runs],
-            ]
-            for answer in answers
+            (log_start, high_watermark, leader_epoch, [_write_run(run) for run in runs])
+            for log_start, high_watermark, leader_epoch, runs in answers
         ]
     )
 
@@ -42,7 +46,7 @@ def _write_run(run: RunResult) -> int | list[int | str]:
     return [run.base_offset] if run.duplicate else run.base_offset
 
 
-def read_answers(data: bytes, commit: FileCommit) -> list[SectionResult]:
+def read_answers(data: bytes, commit: FileCommit) -> list[SectionAnswer]:
     """The answers that were kept; InvalidCommitError when `commit` is not the commit that they answered."""
     kept: list[Any] = orjson.loads(data)
     if [len(answer[3]) for answer in kept] != [len(section.runs) for section in commit.sections]:
@@ -51,15 +55,8 @@ def read_answers(data: bytes, commit: FileCommit) -> list[SectionResult]:
             remedy="give every file an identifier of its own",
         )
     return [
-        SectionResult(
-            topic_id=section.topic_id,
-            partition=section.partition,
-            log_start_offset=answer[0],
-            high_watermark=answer[1],
-            leader_epoch=answer[2],
-            runs=tuple(_read_run(run) for run in answer[3]),
-        )
-        for section, answer in zip(commit.sections, kept, strict=True)
+        SectionAnswer(log_start, high_watermark, leader_epoch, tuple(_read_run(run) for run in runs))
+        for log_start, high_watermark, leader_epoch, runs in kept
     ]
 
 
@@ -71,26 +68,26 @@ def _read_run(run: int | list[Any]) -> RunResult:
     return RunResult(refusal=RunRefusal(run[0]), detail=run[1])
 
 
-def with_extents(
-    answers: Sequence[SectionResult], commit: FileCommit, committed_ms: int
+def section_results(
+    answers: Sequence[SectionAnswer], commit: FileCommit, committed_ms: int, *, with_extents: bool
 ) -> tuple[SectionResult, ...]:
-    """The answers with the extents that the commit made, complete."""
+    """The answers as the caller gets them."""
     return tuple(
         SectionResult(
-            topic_id=answer.topic_id,
-            partition=answer.partition,
+            topic_id=section.topic_id,
+            partition=section.partition,
             log_start_offset=answer.log_start_offset,
             high_watermark=answer.high_watermark,
             leader_epoch=answer.leader_epoch,
             runs=answer.runs,
-            extents=_extents(answer, section, commit, committed_ms),
+            extents=_extents(answer, section, commit, committed_ms) if with_extents else (),
         )
         for answer, section in zip(answers, commit.sections, strict=True)
     )
 
 
 def _extents(
-    answer: SectionResult, section: SectionCommit, commit: FileCommit, committed_ms: int
+    answer: SectionAnswer, section: SectionCommit, commit: FileCommit, committed_ms: int
 ) -> tuple[Extent, ...]:
     return tuple(
         Extent(

@@ -1,168 +1,192 @@
-"""The rows that a commit writes, gathered column by column."""
+"""What a commit reads and writes, as columns: rows refer to sections of the file by their index in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from catalog import arrays
 from catalog.sequences import KnownBatch, ProducerState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from uuid import UUID
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from catalog.assignment import AssignedExtent
     from catalog.database import Row
     from catalog.model import SectionCommit
 
+_EXTENT_NUMBERS = (
+    "max_timestamps_so_far",
+    "leader_epochs",
+    "base_offsets",
+    "last_offsets",
+    "record_counts",
+    "min_timestamps",
+    "max_timestamps",
+    "offset_shifts",
+)
 
-@dataclass(frozen=True, slots=True)
-class LockedPartition:
+
+class LockedPartition(NamedTuple):
     """What a commit reads of a partition under its lock."""
 
     log_start_offset: int
-    high_watermark: int
     log_end_offset: int
     leader_epoch: int
     max_timestamp: int
 
 
-class PartitionColumns:
-    """New ends of logs, and what each partition gained."""
+class SectionColumns:
+    """A file's sections as columns, from which rows of other tables are picked by index."""
 
-    def __init__(self) -> None:
-        self.topic_ids: list[UUID] = []
-        self.partitions: list[int] = []
-        self._ends: list[int] = []
-        self._timestamps: list[int] = []
-        self._bytes: list[int] = []
-        self._extents: list[int] = []
+    def __init__(self, sections: Sequence[SectionCommit]) -> None:
+        self._topic_ids = arrays.uuid_values(section.topic_id for section in sections)
+        self._partitions = np.array([section.partition for section in sections], dtype=">i4")
+        self._positions = np.array([section.position for section in sections], dtype=">i8")
+        self._lengths = np.array([section.length for section in sections], dtype=">i8")
 
-    def add(self, section: SectionCommit, end: int, max_timestamp: int, extents: int) -> None:
-        """Note that a section moved its partition's end."""
-        self.topic_ids.append(section.topic_id)
-        self.partitions.append(section.partition)
-        self._ends.append(end)
-        self._timestamps.append(max_timestamp)
-        self._bytes.append(section.length * extents)
-        self._extents.append(extents)
-
-    def params(self) -> dict[str, object]:
-        """The parameters of `move_partitions`."""
+    def keys(self) -> dict[str, object]:
+        """All sections' keys, as parameters."""
         return {
-            "topic_ids": arrays.uuids(self.topic_ids),
-            "partitions": arrays.integers(self.partitions),
-            "log_end_offsets": arrays.bigints(self._ends),
-            "max_timestamps": arrays.bigints(self._timestamps),
-            "bytes": arrays.bigints(self._bytes),
-            "extents": arrays.bigints(self._extents),
+            "topic_ids": arrays.uuids_of(self._topic_ids),
+            "partitions": arrays.integers(self._partitions),
         }
 
+    def keys_at(self, indexes: NDArray[np.int64]) -> dict[str, object]:
+        """The keys of the sections at `indexes`, as parameters."""
+        return {
+            "topic_ids": arrays.uuids_of(self._topic_ids[indexes]),
+            "partitions": arrays.integers(self._partitions[indexes]),
+        }
 
-class ExtentColumns:
-    """New extents of an ingestion file."""
+    def places_at(self, indexes: NDArray[np.int64]) -> dict[str, object]:
+        """Where the sections at `indexes` lie in the file, as parameters."""
+        return {
+            "positions": arrays.bigints(self._positions[indexes]),
+            "lengths": arrays.bigints(self._lengths[indexes]),
+        }
 
-    def __init__(self) -> None:
-        self._topic_ids: list[UUID] = []
-        self._numbers: list[tuple[int, ...]] = []
+    def lengths_at(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many bytes the sections at `indexes` have."""
+        return self._lengths[indexes].astype(np.int64)
+
+
+class ExtentRows:
+    """New extents, and through them the partitions that they move."""
+
+    def __init__(self, sections: SectionColumns) -> None:
+        self._sections = sections
+        self._indexes: list[int] = []
+        self._rows: list[tuple[int, ...]] = []
+        self._moved: list[tuple[int, int, int, int]] = []
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._rows)
 
     def add(
-        self, section: SectionCommit, extent: AssignedExtent, max_timestamp_so_far: int, leader_epoch: int
+        self, index: int, extents: Sequence[AssignedExtent], partition: LockedPartition, log_end_offset: int
     ) -> None:
-        """Note one extent of a section."""
-        self._topic_ids.append(section.topic_id)
-        self._numbers.append(
-            (
-                section.partition,
-                extent.base_offset,
-                extent.last_offset,
-                extent.record_count,
-                extent.min_timestamp,
-                extent.max_timestamp,
-                max_timestamp_so_far,
-                section.position,
-                section.length,
-                extent.offset_shift,
-                leader_epoch,
-            )
-        )
+        """Note the extents that the section at `index` got, which end its partition at `log_end_offset`."""
+        so_far = partition.max_timestamp
+        for extent in extents:
+            so_far = max(so_far, extent.max_timestamp)
+            self._indexes.append(index)
+            self._rows.append((so_far, partition.leader_epoch, *extent))
+        self._moved.append((index, log_end_offset, so_far, len(extents)))
 
-    def params(self) -> dict[str, object]:
-        """The parameters of `insert_extents` that are columns."""
-        columns = list(zip(*self._numbers, strict=True)) or [()] * 11
-        names = (
-            "base_offsets",
-            "last_offsets",
-            "record_counts",
-            "min_timestamps",
-            "max_timestamps",
-            "max_timestamps_so_far",
-            "positions",
-            "lengths",
-            "offset_shifts",
-        )
+    def moved(self) -> list[int]:
+        """The indexes of the sections whose partitions moved."""
+        return [row[0] for row in self._moved]
+
+    def partition_params(self) -> dict[str, object]:
+        """The parameters of `move_partitions`."""
+        indexes, ends, timestamps, counts = np.array(self._moved, dtype=np.int64).T
         return {
-            "topic_ids": arrays.uuids(self._topic_ids),
-            "partitions": arrays.integers(columns[0]),
-            "leader_epochs": arrays.integers(columns[10]),
-            **{name: arrays.bigints(column) for name, column in zip(names, columns[1:10], strict=True)},
+            **self._sections.keys_at(indexes),
+            "log_end_offsets": arrays.bigints(ends),
+            "max_timestamps": arrays.bigints(timestamps),
+            "bytes": arrays.bigints(self._sections.lengths_at(indexes) * counts),
+            "extents": arrays.bigints(counts),
+        }
+
+    def extent_params(self) -> dict[str, object]:
+        """The parameters of `insert_extents` that are columns."""
+        indexes = np.array(self._indexes, dtype=np.int64)
+        columns = dict(zip(_EXTENT_NUMBERS, np.array(self._rows, dtype=np.int64).T, strict=True))
+        leader_epochs = columns.pop("leader_epochs")
+        return {
+            **self._sections.keys_at(indexes),
+            **self._sections.places_at(indexes),
+            "leader_epochs": arrays.integers(leader_epochs),
+            **{name: arrays.bigints(column) for name, column in columns.items()},
         }
 
 
-@dataclass(slots=True)
-class ProducerColumns:
-    """Producers of a commit: first the ones to look up, then the ones to write."""
+class ProducerRows:
+    """The producers named in a file: first looked up, then written as they are afterwards."""
 
-    topic_ids: list[UUID] = field(default_factory=list)
-    partitions: list[int] = field(default_factory=list)
-    producer_ids: list[int] = field(default_factory=list)
-    epochs: list[int] = field(default_factory=list)
-    batches: list[str] = field(default_factory=list)
+    def __init__(self, sections: SectionColumns, named: Iterable[tuple[int, int]]) -> None:
+        self._sections = sections
+        self._named = list(named)
+        self._states: list[tuple[int, int, int]] = []
+        self._batches: list[str] = []
 
     @classmethod
-    def named_in(cls, sections: Iterable[SectionCommit]) -> ProducerColumns:
-        """Every producer that has a batch in one of the sections, once per partition."""
-        columns = cls()
-        for section in sections:
-            producers = {run.producer.producer_id for run in section.runs if run.producer is not None}
-            for producer_id in producers:
-                columns._add(section, producer_id)
-        return columns
+    def named_in(cls, sections: Sequence[SectionCommit], columns: SectionColumns) -> ProducerRows:
+        """Every producer that has a batch in one of the sections, once per section."""
+        return cls(
+            columns,
+            (
+                (index, producer_id)
+                for index, section in enumerate(sections)
+                for producer_id in {
+                    run.producer.producer_id for run in section.runs if run.producer is not None
+                }
+            ),
+        )
 
-    def _add(self, section: SectionCommit, producer_id: int) -> None:
-        self.topic_ids.append(section.topic_id)
-        self.partitions.append(section.partition)
-        self.producer_ids.append(producer_id)
+    @property
+    def any_named(self) -> bool:
+        """Whether there is one to look up."""
+        return bool(self._named)
 
-    def add(self, section: SectionCommit, states: Mapping[int, ProducerState]) -> None:
-        """Note the states that producers have after the section."""
-        for producer_id, state in states.items():
-            self._add(section, producer_id)
-            self.epochs.append(state.producer_epoch)
-            numbers = (
-                f"{batch.base_sequence},{batch.last_sequence},{batch.base_offset}" for batch in state.batches
+    @property
+    def any_moved(self) -> bool:
+        """Whether there is one to write."""
+        return bool(self._states)
+
+    def lookup_params(self) -> dict[str, object]:
+        """The parameters of `read_producers`."""
+        indexes, producer_ids = np.array(self._named, dtype=np.int64).T
+        return {**self._sections.keys_at(indexes), "producer_ids": arrays.bigints(producer_ids)}
+
+    def known(self, rows: Iterable[Row]) -> dict[int, dict[int, ProducerState]]:
+        """The rows of `read_producers` by section's index and producer."""
+        known: dict[int, dict[int, ProducerState]] = {}
+        for number, epoch, numbers in rows:
+            index, producer_id = self._named[number - 1]
+            batches = tuple(
+                map(KnownBatch._make, zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
             )
-            self.batches.append(f"{{{','.join(numbers)}}}")
+            known.setdefault(index, {})[producer_id] = ProducerState(epoch, batches)
+        return known
 
-    def params(self) -> dict[str, object]:
-        """The parameters of `read_producers`, and of `write_producers` when states were added."""
+    def add(self, index: int, states: Mapping[int, ProducerState]) -> None:
+        """Note the states that producers have after the section at `index`."""
+        for producer_id, state in states.items():
+            self._states.append((index, producer_id, state.producer_epoch))
+            numbers = ",".join([f"{base},{last},{offset}" for base, last, offset in state.batches])
+            self._batches.append(f"{{{numbers}}}")
+
+    def write_params(self) -> dict[str, object]:
+        """The parameters of `write_producers`."""
+        indexes, producer_ids, epochs = np.array(self._states, dtype=np.int64).T
         return {
-            "topic_ids": arrays.uuids(self.topic_ids),
-            "partitions": arrays.integers(self.partitions),
-            "producer_ids": arrays.bigints(self.producer_ids),
-            "producer_epochs": arrays.integers(self.epochs),
-            "batches": self.batches,
+            **self._sections.keys_at(indexes),
+            "producer_ids": arrays.bigints(producer_ids),
+            "producer_epochs": arrays.integers(epochs),
+            "batches": self._batches,
         }
-
-
-def known_producers(rows: Iterable[Row]) -> dict[tuple[UUID, int], dict[int, ProducerState]]:
-    """The rows of `read_producers` by partition and producer."""
-    known: dict[tuple[UUID, int], dict[int, ProducerState]] = {}
-    for topic_id, partition, producer_id, epoch, numbers in rows:
-        batches = tuple(KnownBatch(*numbers[index : index + 3]) for index in range(0, len(numbers), 3))
-        known.setdefault((topic_id, partition), {})[producer_id] = ProducerState(epoch, batches)
-    return known

@@ -215,6 +215,7 @@ class EmbeddedPostgres:
         self._rotate_log(account)
         sockets = _choose_socket_directory(self._pgdata, account)
         settings = {**self._settings, "unix_socket_directories": f'"{sockets}"'}
+        self._start_keeper(account)  # first: whatever happens from here on, the server will be stopped
         options = " ".join(f"-c {_shell_quote(f'{name}={value}')}" for name, value in settings.items())
         started = account.run(
             str(_programs() / "pg_ctl"),
@@ -227,7 +228,6 @@ class EmbeddedPostgres:
                 self._require(started, "be started")
                 raise self._failed("be reached", "")
             self._clock.sleep(0.05)
-        self._start_keeper(account)
         return url
 
     def _rotate_log(self, account: _Account) -> None:

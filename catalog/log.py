@@ -10,18 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from catalog import arrays
 from catalog.assignment import assign_section, check_commit, extents_of_section, refuse_section
-from catalog.commit_answers import read_answers, with_extents, write_answers
-from catalog.commit_columns import (
-    ExtentColumns,
-    LockedPartition,
-    PartitionColumns,
-    ProducerColumns,
-    known_producers,
-)
+from catalog.commit_answers import SectionAnswer, read_answers, section_results, write_answers
+from catalog.commit_columns import ExtentRows, LockedPartition, ProducerRows, SectionColumns
 from catalog.errors import CommitForgottenError
-from catalog.model import FileKind, PartitionId, SectionResult
+from catalog.model import FileKind
 from catalog.notifications import CHANNEL, encode_partitions
 from catalog.rows import extent_of
 from catalog.sessions import fenced
@@ -32,7 +25,7 @@ if TYPE_CHECKING:
 
     from bedrock.clock import Clock
     from catalog.database import Database, Row, Transaction
-    from catalog.model import Extent, FileCommit
+    from catalog.model import Extent, FileCommit, SectionCommit, SectionResult
     from catalog.sequences import ProducerState
 
 _COMMIT = load_queries("commit")
@@ -48,8 +41,10 @@ class Log:
         self._database = database
         self._clock = clock
 
-    def commit(self, commit: FileCommit) -> tuple[SectionResult, ...]:
+    def commit(self, commit: FileCommit, *, with_extents: bool = False) -> tuple[SectionResult, ...]:
         """Make an uploaded file part of the log; the answers stand in the order of its sections.
+
+        They carry the extents that it made only when asked to: there may be thousands, and few callers care.
 
         May be repeated until it answers: a file is committed once. SessionFencedError when the session may
         not commit, CommitForgottenError when the first answer was given too long ago to be known still.
@@ -57,11 +52,11 @@ class Log:
         check_commit(commit)
         now_ms = self._clock.now_ms()
 
-        def work(transaction: Transaction) -> tuple[list[SectionResult], int]:
+        def work(transaction: Transaction) -> tuple[list[SectionAnswer], int]:
             return _Commit(transaction, commit, now_ms).run()
 
         answers, committed_ms = self._database.transact("log.commit", work)
-        return with_extents(answers, commit, committed_ms)
+        return section_results(answers, commit, committed_ms, with_extents=with_extents)
 
     def extents(
         self, topic_id: UUID, partition: int, offset: int, *, max_extents: int = 100, max_bytes: int = 2**30
@@ -113,47 +108,51 @@ class _Commit:
         self._transaction = transaction
         self._commit = commit
         self._now_ms = now_ms
-        self._moved = PartitionColumns()
-        self._extents = ExtentColumns()
-        self._producers = ProducerColumns()
+        self._sections = SectionColumns(commit.sections)
+        self._extents = ExtentRows(self._sections)
+        self._producers = ProducerRows.named_in(commit.sections, self._sections)
 
-    def run(self) -> tuple[list[SectionResult], int]:
+    def run(self) -> tuple[list[SectionAnswer], int]:
         """The answers, and the time of the commit that gave them."""
         earlier, locked, known = self._lock_and_read()
         if earlier is not None:
             return earlier
-        answers = [self._decide(index, locked, known) for index in range(len(self._commit.sections))]
+        nobody: dict[int, ProducerState] = {}
+        answers = [
+            self._decide(index, section, locked.get(index), known.get(index, nobody))
+            for index, section in enumerate(self._commit.sections)
+        ]
         self._write(answers)
         return answers, self._now_ms
 
     def _lock_and_read(
         self,
     ) -> tuple[
-        tuple[list[SectionResult], int] | None,
-        dict[tuple[UUID, int], LockedPartition],
-        dict[tuple[UUID, int], dict[int, ProducerState]],
+        tuple[list[SectionAnswer], int] | None,
+        dict[int, LockedPartition],
+        dict[int, dict[int, ProducerState]],
     ]:
-        sections = self._commit.sections
         params = {
             "file_id": self._commit.file_id,
             "session_id": self._commit.session_id,
-            "topic_ids": arrays.uuids(section.topic_id for section in sections),
-            "partitions": arrays.integers([section.partition for section in sections]),
+            **self._sections.keys(),
         }
-        named = ProducerColumns.named_in(sections)
         send = self._transaction.send
         send(_COMMIT["lock_file"], params)
         result = send(_COMMIT["find_result"], params)
         session = send(_COMMIT["lock_session"], params)
         partitions = send(_COMMIT["lock_partitions"], params)
-        producers = send(_COMMIT["read_producers"], named.params()) if named.topic_ids else None
+        producers = None
+        if self._producers.any_named:
+            producers = send(_COMMIT["read_producers"], self._producers.lookup_params())
         earlier = self._earlier(result.fetchall())
         if earlier is None:
             self._check_session(session.fetchall())
-        locked = {(row[0], row[1]): LockedPartition(*row[2:]) for row in partitions.fetchall()}
-        return earlier, locked, known_producers(producers.fetchall() if producers else ())
+        locked = {row[0] - 1: LockedPartition(*row[1:]) for row in partitions.fetchall()}
+        known = self._producers.known(producers.fetchall() if producers else ())
+        return earlier, locked, known
 
-    def _earlier(self, rows: list[Row]) -> tuple[list[SectionResult], int] | None:
+    def _earlier(self, rows: list[Row]) -> tuple[list[SectionAnswer], int] | None:
         if not rows:
             return None
         data, committed_ms = rows[0]
@@ -173,40 +172,21 @@ class _Commit:
     def _decide(
         self,
         index: int,
-        locked: dict[tuple[UUID, int], LockedPartition],
-        known: dict[tuple[UUID, int], dict[int, ProducerState]],
-    ) -> SectionResult:
-        section = self._commit.sections[index]
-        key = (section.topic_id, section.partition)
-        partition = locked.get(key)
+        section: SectionCommit,
+        partition: LockedPartition | None,
+        known: dict[int, ProducerState],
+    ) -> SectionAnswer:
         if partition is None:
-            return SectionResult(
-                topic_id=section.topic_id,
-                partition=section.partition,
-                log_start_offset=-1,
-                high_watermark=-1,
-                leader_epoch=-1,
-                runs=refuse_section(section.runs),
-            )
-        assignment = assign_section(section.runs, partition.log_end_offset, known.get(key, {}))
-        extents = extents_of_section(section, assignment.runs)
-        max_timestamp = partition.max_timestamp
-        for extent in extents:
-            max_timestamp = max(max_timestamp, extent.max_timestamp)
-            self._extents.add(section, extent, max_timestamp, partition.leader_epoch)
+            return SectionAnswer(-1, -1, -1, refuse_section(section.runs))
+        runs, end, moved = assign_section(section.runs, partition.log_end_offset, known)
+        extents = extents_of_section(section, runs)
         if extents:
-            self._moved.add(section, assignment.log_end_offset, max_timestamp, len(extents))
-        self._producers.add(section, assignment.producers)
-        return SectionResult(
-            topic_id=section.topic_id,
-            partition=section.partition,
-            log_start_offset=partition.log_start_offset,
-            high_watermark=assignment.log_end_offset,
-            leader_epoch=partition.leader_epoch,
-            runs=assignment.runs,
-        )
+            self._extents.add(index, extents, partition, end)
+        if moved:
+            self._producers.add(index, moved)
+        return SectionAnswer(partition.log_start_offset, end, partition.leader_epoch, runs)
 
-    def _write(self, answers: list[SectionResult]) -> None:
+    def _write(self, answers: list[SectionAnswer]) -> None:
         commit, send = self._commit, self._transaction.send
         file = {
             "file_id": commit.file_id,
@@ -224,10 +204,10 @@ class _Commit:
         send(_COMMIT["insert_result"], file)
         send(_COMMIT["forget_results"], file)
         if len(self._extents):
-            send(_COMMIT["move_partitions"], {**file, **self._moved.params()})
-            send(_COMMIT["insert_extents"], {**file, **self._extents.params()})
-            moved = zip(self._moved.topic_ids, self._moved.partitions, strict=True)
-            payload = encode_partitions(PartitionId(*each) for each in moved)
+            send(_COMMIT["move_partitions"], {**file, **self._extents.partition_params()})
+            send(_COMMIT["insert_extents"], {**file, **self._extents.extent_params()})
+            grown = (commit.sections[index] for index in self._extents.moved())
+            payload = encode_partitions((section.topic_id, section.partition) for section in grown)
             send(_COMMIT["notify"], {"channel": CHANNEL, "payload": payload})
-        if self._producers.topic_ids:
-            send(_COMMIT["write_producers"], {**file, **self._producers.params()})
+        if self._producers.any_moved:
+            send(_COMMIT["write_producers"], {**file, **self._producers.write_params()})

@@ -182,7 +182,10 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionResult:
-    """The results of a section's runs, in their order, and the partition's bounds after the commit."""
+    """The results of a section's runs, in their order, and the partition's bounds after the commit.
+
+    `extents` are those that the section got, if they were asked for.
+    """
 
     topic_id: UUID
     partition: int

@@ -8,6 +8,7 @@ come twice, and after a lost connection some never come, which is reported as "a
 from __future__ import annotations
 
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -26,12 +27,11 @@ _LONGEST_PAYLOAD: Final = 7900
 _BATCH: Final = 10_000
 
 
-def encode_partitions(partitions: Iterable[PartitionId]) -> str:
-    """The payload that names `partitions`; empty when there are too many."""
-    groups = groupby(sorted(partitions), key=lambda partition: partition.topic_id)
+def encode_partitions(partitions: Iterable[tuple[UUID, int]]) -> str:
+    """The payload that names `partitions`, most compact in section order; empty when there are too many."""
+    groups = groupby(partitions, key=itemgetter(0))
     payload = ";".join(
-        f"{topic_id.hex}:{','.join(str(partition.partition) for partition in group)}"
-        for topic_id, group in groups
+        f"{topic_id.hex}:{','.join([str(number) for _, number in group])}" for topic_id, group in groups
     )
     return payload if len(payload) <= _LONGEST_PAYLOAD else ""
 

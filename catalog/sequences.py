@@ -8,8 +8,7 @@ state may have expired with its records. Numbers go from 2^31 - 1 back to 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.model import RunRefusal, RunResult
 
@@ -20,8 +19,7 @@ BATCHES_KEPT: Final = 5
 _SEQUENCES: Final = 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class KnownBatch:
+class KnownBatch(NamedTuple):
     """One appended batch of a producer: where its numbers begin and end, and its first offset."""
 
     base_sequence: int
@@ -29,9 +27,11 @@ class KnownBatch:
     base_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
-    """What a partition knows of a producer: its epoch, and up to five batches of it, oldest first."""
+class ProducerState(NamedTuple):
+    """What a partition knows of a producer: its epoch, and up to five batches of it, oldest first.
+
+    Named tuples, since a commit may read thousands of them while it holds its locks.
+    """
 
     producer_epoch: int
     batches: tuple[KnownBatch, ...]

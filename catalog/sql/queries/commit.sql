@@ -13,18 +13,19 @@ WHERE f.file_id = %(file_id)s;
 SELECT state FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
 
 -- name: lock_partitions
--- Locks the rows of a commit, in the order that every transaction keeps, and gives what assigning offsets needs.
-SELECT p.topic_id, p.partition, p.log_start_offset, p.high_watermark, p.log_end_offset, p.leader_epoch,
-       p.max_timestamp
-FROM unnest(%(topic_ids)s, %(partitions)s) AS wanted (topic_id, partition)
+-- Locks the rows of a commit, in the order that every transaction keeps, and gives what assigning offsets needs;
+-- a row is known by its place among those asked for.
+SELECT wanted.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp
+FROM unnest(%(topic_ids)s, %(partitions)s) WITH ORDINALITY AS wanted (topic_id, partition, number)
 JOIN partitions AS p USING (topic_id, partition)
 ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
 
 -- name: read_producers
--- What the partitions of a commit know of the producers in it.
-SELECT p.topic_id, p.partition, p.producer_id, p.producer_epoch, p.batches
-FROM unnest(%(topic_ids)s, %(partitions)s, %(producer_ids)s) AS wanted (topic_id, partition, producer_id)
+-- What the partitions of a commit know of the producers in it; a row is known by its place.
+SELECT wanted.number, p.producer_epoch, p.batches
+FROM unnest(%(topic_ids)s, %(partitions)s, %(producer_ids)s) WITH ORDINALITY
+    AS wanted (topic_id, partition, producer_id, number)
 JOIN producers AS p USING (topic_id, partition, producer_id);
 
 -- name: insert_file
