@@ -7,7 +7,7 @@ position.
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
@@ -119,8 +119,17 @@ class SectionFooter:
 
     def pack(self) -> bytes:
         """The payload."""
-        flags = UNIQUE_KEYS if self.unique_keys else 0
-        return SECTION_FOOTER.pack(*astuple(self)[:7], flags, 0)
+        return SECTION_FOOTER.pack(
+            self.base_offset,
+            self.last_offset,
+            self.record_count,
+            self.batch_count,
+            self.data_length,
+            self.min_timestamp,
+            self.max_timestamp,
+            UNIQUE_KEYS if self.unique_keys else 0,
+            0,
+        )
 
     @classmethod
     def unpack(cls, payload: Buffer) -> Self:

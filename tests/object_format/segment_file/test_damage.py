@@ -210,6 +210,10 @@ FORGED: dict[str, tuple[list[Block], str]] = {
     "no section header": (_without(SECTION_HEADER, 1), "HOLES block is out of place"),
     "a lost DATA block": (_without(DATA), "index of"),
     "an index with an entry too many": (_changed(SECTION_INDEX, lambda p: p + p[-24:]), "index of"),
+    "an index without DATA": (
+        _with(_index_of(HOLES, 1), Block(SECTION_INDEX, OPTIONAL, bytes(8))),
+        "an index of 8 bytes for 0 DATA blocks",
+    ),
     "a footer that counts other bytes": (_patched(SECTION_FOOTER, 32, I64.pack(7)), "counts 7 bytes of DATA"),
     "a footer with unknown flags": (_patched(SECTION_FOOTER, 56, b"\x80"), "SECTION_FOOTER has bits set"),
     "a footer that runs backwards": (_patched(SECTION_FOOTER, 8, I64.pack(-1)), "offsets run from 0 to -1"),
@@ -226,6 +230,7 @@ FORGED: dict[str, tuple[list[Block], str]] = {
     "a directory with another offset": (_patched(DIRECTORY, 88, I64.pack(5)), "directory disagrees"),
     "no directory": (_without(DIRECTORY), "TRAILER block is out of place"),
     "a trailer with another size": (_patched(TRAILER, 32, I64.pack(9)), "does not end a file of 9 bytes"),
+    "a trailer with another count": (_patched(TRAILER, 28, b"\0\0\0\1"), "cannot hold 1 sections"),
     "a trailer of another file": (_patched(TRAILER, 0, bytes(16)), "trailer disagrees with the file"),
     "a trailer without magic": (_patched(TRAILER, 40, b"x"), "does not end like a segment file"),
     "no trailer": (BLOCKS[:-1], "ends without a trailer"),
@@ -340,6 +345,11 @@ def test_a_file_longer_than_its_known_size_is_refused() -> None:
         read_file(FILE.data + b"x", size=len(FILE.data))
 
 
+def test_a_file_shorter_than_its_known_size_is_refused() -> None:
+    with pytest.raises(CorruptSegmentError, match=f"ends before its size of {len(FILE.data) + 1} bytes"):
+        read_file(FILE.data, size=len(FILE.data) + 1)
+
+
 @pytest.mark.parametrize("length", [2**20, 2**30])
 def test_a_length_that_nobody_delivers_costs_no_memory(length: int) -> None:
     delivered = 50_000
@@ -364,6 +374,17 @@ def test_a_length_above_the_limit_is_refused_at_once() -> None:
 
     with pytest.raises(CorruptSegmentError, match="payload of 1073741825 bytes is above the limit"):
         read_file(data)
+
+
+def test_the_buffer_grows_for_a_long_block_and_shrinks_back() -> None:
+    batches = (Batch(records=1, size=500_000), Batch(records=1, size=20), Batch(records=1, size=20))
+    data = write_file([Section(batches=batches)], block_target=100).data
+    reader = ForwardReader(BytesSource(data), name="a.seg", read_size=1000)
+    reader.next_section()
+
+    sizes = [(len(block.payload), reader.buffer_size) for block in reader.blocks()]
+
+    assert sizes == [(500_061, 500_073), (81, 1000), (81, 1000)]
 
 
 def test_passing_over_a_long_block_holds_nothing_of_it() -> None:

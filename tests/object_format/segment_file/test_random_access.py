@@ -159,6 +159,17 @@ def test_a_forged_directory_with_true_checksums_is_refused(
     assert caught.value.position == FILE.summary.directory_position + 12 + 128 * entry
 
 
+def test_a_trailer_that_is_true_of_a_longer_file_is_refused() -> None:
+    blocks = split(FILE.data)
+    payload = bytearray(blocks[-1].payload)
+    struct.pack_into(">Q", payload, 16, FILE.summary.directory_position + 1)
+    struct.pack_into(">Q", payload, 32, len(FILE.data) + 1)
+    blocks[-1] = blocks[-1]._replace(payload=bytes(payload))
+
+    with pytest.raises(CorruptSegmentError, match=f"has {len(FILE.data)} bytes, its trailer says"):
+        read_directory(seal(blocks), name="a.seg", size=len(FILE.data))
+
+
 def _sealed(block: Block) -> bytes:
     """The one block as it stands behind the magic."""
     return seal([block])[8:]
@@ -178,7 +189,7 @@ def _index(payload: bytes) -> SectionIndex:
         (2**63, [(0, 0, 0)], "positions"),
         (300, [(0, 0, 0), (5, 0, 10)], "positions"),
         (300, [(0, 0, 0), (5, 0, 300)], "positions"),
-        (2**62, [(0, 0, 0), (5, 0, 2**63 - 1), (6, 0, 2**63 + 20)], "positions"),
+        (2**63 + 99, [(0, 0, 0), (5, 0, 2**63 - 1), (6, 0, 2**63 + 20)], "positions"),
         (300, [(0, 0, 0), (0, 0, 100)], "offsets do not ascend"),
         (300, [(-5, 0, 0)], "offsets do not ascend"),
     ],
@@ -218,6 +229,18 @@ def test_an_index_finds_the_first_block_that_reaches_a_timestamp() -> None:
     assert index.range_for_timestamp(6, 1) == (0, 300)
     assert index.range_for_timestamp(8, 1) == (600, 400)
     assert index.range_for_timestamp(10, 1) is None
+
+
+def test_an_index_has_the_largest_timestamp_of_each_block() -> None:
+    batches = tuple(Batch(records=1, timestamp=value) for value in (3, 9, 4, 1, 1, 2))
+    file = write_file([Section(batches=batches, batches_per_append=6)], block_target=3 * 61)
+    (entry,) = file.summary.sections
+    block = file.data[entry.index_position : entry.index_position + entry.index_length]
+    index = SectionIndex.parse(block, name="a.seg", file_id=FILE_ID, position=entry.index_position)
+
+    assert block[20 + 8 : 20 + 16] == struct.pack(">q", 9)
+    assert block[20 + 32 : 20 + 40] == struct.pack(">q", 2)
+    assert index.range_for_timestamp(9, 0) == (0, 195)
 
 
 def test_a_block_of_another_type_is_no_index_and_no_bitmap() -> None:

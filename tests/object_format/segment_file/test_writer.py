@@ -116,6 +116,19 @@ def test_a_buffer_that_is_not_stable_may_be_reused_after_append() -> None:
     assert all(size >= 500 for size in _data_sizes(bytes(data))[:-1])
 
 
+def test_a_rest_of_half_a_block_goes_out_unless_the_buffer_is_stable() -> None:
+    writer = make_writer(len, kind=SegmentKind.INGESTION, block_target=1000)
+    writer.begin_section(TOPIC, 0)
+    start = writer.position
+
+    writer.append(make_batch(0, 1, body=bytes(500)), stable=True)
+    assert writer.position == start
+    writer.append(make_batch(1, 1))
+    assert writer.position == start + 12 + 561 + 61
+    writer.append(make_batch(2, 1, body=bytes(400)))
+    assert writer.position == start + 12 + 561 + 61
+
+
 def test_a_long_append_is_written_without_being_copied() -> None:
     batches = _batches(40_000)
     written = peak = 0
