@@ -1,0 +1,76 @@
+"""The three comparisons in their order: the catalog, the catalog against the store, the bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from catalog.model import PartitionId
+from object_store import names
+from planner.fsck.deep import FileCheck
+from planner.fsck.objects import ObjectCheck
+from planner.fsck.partitions import check_partitions, live_extents
+from planner.fsck.report import Findings
+from planner.listing import known_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
+
+    from bedrock.clock import Clock
+    from catalog.garbage import CatalogFile
+    from catalog.model import Extent
+    from catalog.open import Catalog
+    from object_store.interface import ObjectStore
+    from planner.fsck.report import FsckReport
+
+FILES_AT_ONCE: Final = 1000
+
+
+def fsck(
+    catalog: Catalog,
+    store: ObjectStore,
+    clock: Clock,
+    *,
+    deep: bool = False,
+    grace_ms: int = 60_000,
+    max_differences: int = 1000,
+) -> FsckReport:
+    """Compare everything and change nothing; may run beside agents and jobs.
+
+    With `deep`, every live file is read once from its first byte to its last. Objects younger than
+    `grace_ms` are not yet called orphans. The first `max_differences` differences are kept, all are counted.
+    """
+    findings = Findings(max_differences)
+    check_partitions(catalog, findings)
+    ObjectCheck(catalog, store, findings, clock.now_ms() - grace_ms).run()
+    if deep:
+        topics = {topic.topic_id: topic.name for topic in catalog.topics.list()}
+        check = FileCheck(store, findings, topics)
+        for files in _live_files(catalog):
+            extents = _extents_by_file(catalog, files)
+            for file in files:
+                check.check(file, extents[file.file_id])
+    return findings.report(deep=deep)
+
+
+def _live_files(catalog: Catalog) -> Iterator[list[CatalogFile]]:
+    page: list[CatalogFile] = []
+    for file in known_files(catalog, names.ROOT_PREFIX):
+        if file.dead_ms is None:
+            page.append(file)
+        if len(page) == FILES_AT_ONCE:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
+def _extents_by_file(catalog: Catalog, files: Sequence[CatalogFile]) -> dict[UUID, list[Extent]]:
+    """The live extents of some files, from one walk over all partitions."""
+    found: dict[UUID, list[Extent]] = {file.file_id: [] for file in files}
+    for topic in catalog.topics.list():
+        for partition in range(topic.partition_count):
+            for extent in live_extents(catalog, PartitionId(topic.topic_id, partition)):
+                if extent.file_id in found:
+                    found[extent.file_id].append(extent)
+    return found
