@@ -3,8 +3,8 @@
     python -m benchmarks.segment_file [--quick] [--json]
 
 Everything runs in memory and in turns; figures are medians in MB/s of batch bytes. `memcpy` (into one buffer
-of a megabyte) and `crc32c` over the same bytes are the limits: a writer must checksum once, a reader must copy
-once, out of its source, and checksum once.
+of a megabyte) and `crc32c` over the same bytes are the limits: a writer must checksum once, a reader must
+copy once, out of its source, and checksum once.
 """
 
 from __future__ import annotations
