@@ -73,8 +73,8 @@ class PartitionLook:
                 f"{extent.record_count} records in {extent.length} bytes",
             )
         if self.next_offset is None:
-            if extent.base_offset > state.log_start_offset:
-                self._gap(state.log_start_offset, extent.base_offset)
+            if extent.base_offset > self.state.log_start_offset:
+                self._gap(self.state.log_start_offset, extent.base_offset)
         elif extent.base_offset > self.next_offset:
             self._gap(self.next_offset, extent.base_offset)
         elif extent.base_offset < self.next_offset:
