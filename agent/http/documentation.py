@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
 from starlette.responses import JSONResponse
 from starlette.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
+
+from agent.http.models import PRODUCE_BODY, CreateTopicBody
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -18,6 +21,19 @@ if TYPE_CHECKING:
 # The bundled Swagger UI is of the generation that reads OpenAPI 3.0.
 _OPENAPI_VERSION = "3.0.3"
 _ASSETS = "/docs/assets"
+_REFERENCE = "#/components/schemas/{model}"
+# Bodies that routes read and check by themselves, off the event loop.
+_REQUEST_BODIES: dict[str, TypeAdapter[Any]] = {
+    "CreateTopicBody": TypeAdapter(CreateTopicBody),
+    "ProduceBody": PRODUCE_BODY,
+}
+
+
+def describes_body(name: str) -> dict[str, Any]:
+    """What a route adds to its description to say that it takes the body called `name`."""
+    assert name in _REQUEST_BODIES
+    reference = {"$ref": _REFERENCE.format(model=name)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
 
 
 def install(app: FastAPI) -> None:
@@ -52,6 +68,11 @@ def _schema(app: FastAPI) -> dict[str, Any]:
             routes=app.routes,
             openapi_version=_OPENAPI_VERSION,
         )
+        schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+        for name, body in _REQUEST_BODIES.items():
+            described = body.json_schema(ref_template=_REFERENCE)
+            schemas.update(described.pop("$defs", {}))
+            schemas[name] = described
         app.openapi_schema = _nullable(schema)
     return app.openapi_schema
 

@@ -4,12 +4,12 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from agent.fetch_plan import PartitionFetch
 from agent.http.body import json_body
-from agent.http.models import ErrorAnswer, ProduceAnswer, ProduceBody, RecordsAnswer
+from agent.http.documentation import describes_body
+from agent.http.models import ErrorAnswer, ProduceAnswer, RecordsAnswer
 from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import render_records
 from agent.http.services import Services
@@ -50,7 +50,7 @@ def router(services: Services) -> APIRouter:
         status = 422 if produced.refusals and not produced.accepted else 200
         return Response(answer, status_code=status, media_type="application/json")
 
-    @routes.post("/records", openapi_extra=_produce_schema(), responses=_PRODUCE_RESPONSES)
+    @routes.post("/records", openapi_extra=describes_body("ProduceBody"), responses=_PRODUCE_RESPONSES)
     async def produce_to_topic(topic: str, request: Request) -> Response:
         """Append records, placed by their key; answered once they are durable and have their offsets.
 
@@ -59,7 +59,9 @@ def router(services: Services) -> APIRouter:
         return await produce(request, topic, None)
 
     @routes.post(
-        "/partitions/{partition}/records", openapi_extra=_produce_schema(), responses=_PRODUCE_RESPONSES
+        "/partitions/{partition}/records",
+        openapi_extra=describes_body("ProduceBody"),
+        responses=_PRODUCE_RESPONSES,
     )
     async def produce_to_partition(topic: str, partition: Partition, request: Request) -> Response:
         """Append records to one partition, whatever their keys."""
@@ -107,8 +109,3 @@ _READ_RESPONSES: dict[int | str, dict[str, object]] = {
     416: {"model": ErrorAnswer},
     503: {"model": ErrorAnswer},
 }
-
-
-def _produce_schema() -> dict[str, object]:
-    schema = TypeAdapter(ProduceBody).json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from agent.errors import InvalidBodyError
 from agent.http.body import json_body
+from agent.http.documentation import describes_body
 from agent.http.models import (
     CreateTopicBody,
     PartitionAnswer,
@@ -44,7 +45,7 @@ def router(services: Services) -> APIRouter:
         """Every topic, by name."""
         return TopicsAnswer(topics=[topic_answer(topic) for topic in await pool.run(catalog.list)])
 
-    @routes.post("", status_code=201, openapi_extra=_body_schema())
+    @routes.post("", status_code=201, openapi_extra=describes_body("CreateTopicBody"))
     async def create_topic(request: Request) -> TopicAnswer:
         """Create a topic. `config` takes Kafka's names, such as `cleanup.policy`; others are refused."""
         async with json_body(request, limit=_MOST_TOPIC_BYTES, budget=services.request_budget) as body:
@@ -97,8 +98,3 @@ def _parse(body: bytes) -> CreateTopicBody:
             "; ".join(f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in problems),
             remedy='send {"name": …, "partitions": …, "config": {…}}',
         ) from None
-
-
-def _body_schema() -> dict[str, object]:
-    schema = CreateTopicBody.model_json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

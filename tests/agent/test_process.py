@@ -1,0 +1,147 @@
+"""The whole process: start, stop, signals, sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import httpx
+import orjson
+import pytest
+
+from agent.http.server import address_of, bind
+from bedrock.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from catalog.open import Catalog
+    from tests.agent.faulty_store import FaultyStore
+    from tests.agent.running_agents import Agents
+
+pytestmark = [pytest.mark.integration]
+
+_PROGRAM = """
+import json, sys
+from agent.process import run
+from agent.settings import AgentSettings
+from object_store.open import StoreConfig
+
+def ready(addresses):
+    print(json.dumps(dict(addresses)), flush=True)
+
+run(
+    AgentSettings(http_port=0, flush_interval_ms=int(sys.argv[3])),
+    store_config=StoreConfig(url=sys.argv[1]),
+    catalog_url=sys.argv[2],
+    on_ready=ready,
+)
+"""
+
+
+@pytest.fixture
+def process(tmp_path: Path, catalog_url: str) -> Iterator[subprocess.Popen[str]]:
+    """An agent of an hour's flush interval in a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path / "objects"), catalog_url, "3600000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        yield running
+        if running.poll() is None:
+            running.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_flushes_and_answers_what_was_taken(
+    process: subprocess.Popen[str], catalog: Catalog, number: signal.Signals
+) -> None:
+    """The append waits for its file's hour when the signal comes; it is answered, the session ends."""
+    assert process.stdout is not None
+    address = orjson.loads(process.stdout.readline())["http"]
+    (session,) = catalog.sessions.active()
+    catalog.topics.create("t", 1)
+
+    async def produce_and_stop() -> httpx.Response:
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60, trust_env=False) as http:
+            waiting = asyncio.ensure_future(
+                http.post("/v1/topics/t/records", json={"records": [{"value": "taken"}]})
+            )
+            while "siltstone_write_buffer_bytes 0.0" in (await http.get("/metrics")).text:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            process.send_signal(number)
+            return await waiting
+
+    answer = asyncio.run(produce_and_stop())
+
+    assert (answer.status_code, answer.json()["results"][0]["offset"]) == (200, 0)
+    assert (process.wait(timeout=60), process.stderr and process.stderr.read()) == (0, "")
+    found = catalog.sessions.get(session.session_id)
+    assert found is not None
+    assert found.state == "ended"
+
+
+@pytest.mark.anyio
+async def test_stopping_ends_long_polls_with_what_there_is(agents: Agents) -> None:
+    async with agents.running() as running:
+        await running.create_topic("t")
+        waiting = asyncio.ensure_future(running.read("t", offset=0, max_wait_ms=50_000))
+        while not running.agent.watch.has_waiters:  # noqa: ASYNC110  # a request is on its way over a socket
+            await asyncio.sleep(0.001)
+        await running.agent.stop()
+        assert (await waiting)["records"] == []
+        running.agent.stop = _nothing  # type: ignore[method-assign]  # it was stopped once
+
+
+async def _nothing() -> None:
+    """Do nothing."""
+
+
+@pytest.mark.anyio
+async def test_a_fenced_agent_goes_on_with_a_new_session(agents: Agents, catalog: Catalog) -> None:
+    async with agents.running(heartbeat_interval_ms=3_600_000) as running:
+        await running.create_topic("t")
+        old = running.agent.session.session_id
+        catalog.sessions.fence(old)
+        answer = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "append_failed")
+        while running.agent.session.session_id == old:  # noqa: ASYNC110  # the heartbeat's own task does it
+            await asyncio.sleep(0.001)
+        assert (await running.produce("t", {"value": "x"}))["results"][0]["offset"] == 0
+        assert [session.session_id for session in catalog.sessions.active()] == [
+            running.agent.session.session_id
+        ]
+
+
+@pytest.mark.anyio
+async def test_a_store_that_is_away_for_a_moment_is_not_noticed(agents: Agents, store: FaultyStore) -> None:
+    async with agents.running() as running:
+        await running.create_topic("t")
+        store.fail_puts = 2
+        assert (await running.produce("t", {"value": "x"}))["accepted"] == 1
+
+
+@pytest.mark.anyio
+async def test_a_store_that_stays_away_is_a_retryable_error(agents: Agents, store: FaultyStore) -> None:
+    async with agents.running() as running:
+        await running.create_topic("t")
+        store.fail_puts = 10**6
+        answer = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "append_failed")
+        assert "retry-after" in answer.headers
+        store.fail_puts = 0
+        assert (await running.produce("t", {"value": "x"}))["results"][0]["offset"] == 0
+
+
+def test_an_address_that_is_taken_is_a_clear_error() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        host, _, port = address_of(listener).rpartition(":")
+        with pytest.raises(
+            InvalidInputError, match=f"cannot listen on {host}:{port}: Address already in use"
+        ):
+            bind(host, int(port))
