@@ -30,13 +30,13 @@ class Differences:
 
 def check_outcomes(
     topic: str,
-    first_row: int,
+    rows: Sequence[int],
     outcomes: Sequence[RecordOutcome],
     expected: ExpectedTopic,
     differences: Differences,
 ) -> None:
-    """Compare the answers to a produce request with the placements of its rows, from `first_row` on."""
-    for row, outcome in enumerate(outcomes, first_row):
+    """Compare the answers to a produce request with the placements of the rows it had."""
+    for row, outcome in zip(rows, outcomes, strict=True):
         placement = expected.placements[row]
         answered = None if outcome.error is not None else (outcome.partition, outcome.offset)
         if placement != answered:

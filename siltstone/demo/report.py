@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.report import CompactionReport
 
-MAX_VALUE_SHOWN = 400
+MAX_VALUE_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +117,7 @@ def _way(report: DemoReport) -> RenderableType:
         (
             "read by Spark",
             f"{compaction.get_requests:,} GETs",
-            f"{compaction.get_requests_per_input_file:.1f} for each file, counted at the object store",
+            f"{_ratio(compaction)} for each of {compaction.input_files:,} files, counted at the object store",
         ),
         (
             "written by Spark",
@@ -128,6 +127,12 @@ def _way(report: DemoReport) -> RenderableType:
         ("read back by HTTP", f"{read:,} records", "from offset 0 of every partition"),
     )
     return table(None, "step", ">what", "how", rows=rows)
+
+
+def _ratio(compaction: CompactionReport) -> str:
+    """GETs per file; never rounded to a rounder number than it is."""
+    whole, rest = divmod(compaction.get_requests, compaction.input_files or 1)
+    return f"{whole}.0" if not rest else f"{compaction.get_requests_per_input_file:.3f}"
 
 
 def _topics(report: DemoReport) -> RenderableType:
@@ -187,7 +192,7 @@ def _samples(report: DemoReport) -> RenderableType:
     lines.append(f"  siltstone agent {report.options}\n")
     for sample in report.samples:
         lines.append(f"  curl 'http://127.0.0.1:8080{sample.path}'\n")
-        value = textwrap.shorten(sample.value, MAX_VALUE_SHOWN, placeholder=" …")
+        value = sample.value if len(sample.value) <= MAX_VALUE_SHOWN else f"{sample.value[:MAX_VALUE_SHOWN]}…"
         lines.append(f"    offset {sample.offset:,}  {sample.key}  {value}\n")
     return Text("".join(lines))
 

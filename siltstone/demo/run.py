@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from siltstone.rooms import Rooms
     from spark_jobs.report import CompactionReport
 
-FLIGHTS_PER_REQUEST = 12_000
+FLIGHTS_PER_STEP = 12_000
 READ_RECORDS = 5_000
 READ_BYTES = 8 * 1024 * 1024
 _EXTENTS_PER_QUERY = 500
@@ -126,34 +126,50 @@ def _lanes(data: DemoInput, topics: tuple[Topic, Topic]) -> list[_Lane]:
 
 
 def _produce(client: AgentClient, lanes: list[_Lane], narrator: Narrator) -> None:
-    """Send both topics side by side: at each step one request of each, so that they share ingestion files.
+    """Send both topics side by side, in steps; each step ends when all of it is answered.
 
-    A topic's requests follow one another, each sent when the one before is answered: this keeps file order.
+    Within a step the flights go in several small requests at once, parted so that all rows of a partition are
+    in one: this keeps file order in every partition. Small requests reach the open ingestion file together,
+    so that hardly a file holds weather alone.
     """
     total = sum(len(lane.rows) for lane in lanes)
-    steps = max(1, -(-len(lanes[0].rows) // FLIGHTS_PER_REQUEST))
-    with narrator.phase("Produce over HTTP", total) as advance, ThreadPoolExecutor(len(lanes)) as senders:
+    steps = max(1, -(-len(lanes[0].rows) // FLIGHTS_PER_STEP))
+    with (
+        narrator.phase("Produce over HTTP", total) as advance,
+        ThreadPoolExecutor(sum(lane.plan.requests for lane in lanes)) as senders,
+    ):
         for step in range(1, steps + 1):
             sending = [
-                (lane, lane.sent, senders.submit(_send, client, lane, len(lane.rows) * step // steps))
+                (lane, rows, senders.submit(_send, client, lane, rows))
                 for lane in lanes
+                for rows in _requests(lane, len(lane.rows) * step // steps)
             ]
-            for lane, first_row, answer in sending:
-                _take_in(lane, first_row, answer.result())
-                advance(lane.sent - first_row)
+            for lane, rows, answer in sending:
+                _take_in(lane, rows, answer.result())
+                advance(len(rows))
 
 
-def _send(client: AgentClient, lane: _Lane, end: int) -> list[RecordOutcome]:
-    records: list[RecordToSend] = [
-        {"key": row.key, "value": row.value, "timestamp": row.timestamp} for row in lane.rows[lane.sent : end]
-    ]
+def _requests(lane: _Lane, end: int) -> list[list[int]]:
+    """The positions of the rows before `end` that were not sent yet, one list for each request."""
+    parts: list[list[int]] = [[] for _ in range(lane.plan.requests)]
+    for row in range(lane.sent, end):
+        placement = lane.expected.placements[row]
+        parts[0 if placement is None else placement[0] % len(parts)].append(row)
     lane.sent = end
-    return client.produce(lane.plan.name, records) if records else []
+    return [rows for rows in parts if rows]
 
 
-def _take_in(lane: _Lane, first_row: int, outcomes: list[RecordOutcome]) -> None:
-    check_outcomes(lane.plan.name, first_row, outcomes, lane.expected, lane.differences)
-    for row, outcome in enumerate(outcomes, first_row):
+def _send(client: AgentClient, lane: _Lane, rows: list[int]) -> list[RecordOutcome]:
+    records: list[RecordToSend] = [
+        {"key": row.key, "value": row.value, "timestamp": row.timestamp}
+        for row in map(lane.rows.__getitem__, rows)
+    ]
+    return client.produce(lane.plan.name, records)
+
+
+def _take_in(lane: _Lane, rows: list[int], outcomes: list[RecordOutcome]) -> None:
+    check_outcomes(lane.plan.name, rows, outcomes, lane.expected, lane.differences)
+    for row, outcome in zip(rows, outcomes, strict=True):
         if outcome.error is None:
             lane.accepted += 1
             continue

@@ -91,11 +91,11 @@ def test_answers_to_a_request_are_held_against_the_placements() -> None:
         RecordOutcome(0, 2, None),
     ]
     differences = Differences()
-    check_outcomes("t", 1, right, expected, differences)
+    check_outcomes("t", [1, 2, 3], right, expected, differences)
     assert differences.count == 0
-    check_outcomes("t", 1, right[::-1], expected, differences)
+    check_outcomes("t", [1, 2, 3], right[::-1], expected, differences)
     assert differences.count == 2
-    check_outcomes("t", 2, [RecordOutcome(0, 7, None)], expected, differences)
+    check_outcomes("t", [2], [RecordOutcome(0, 7, None)], expected, differences)
     assert differences.examples[-1] == (
         "t, row 2: expected a refusal, the agent answered partition 0, offset 7"
     )
