@@ -47,6 +47,8 @@ def _error_for(error: OSError, doing: str, root: Path) -> SiltstoneError:
     reason = f"{doing} failed in {root}: {error.strerror or error}"
     if error.errno in _FORBIDDEN:
         return StoreAccessError(reason, remedy=f"let this user read and write below {root}")
+    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        return StoreAccessError(reason, remedy="choose a directory for the objects")
     if error.errno in _FULL:
         return StoreUnavailableError(reason, remedy="free space, then the same call works")
     return StoreUnavailableError(reason)
@@ -69,7 +71,7 @@ def changing(doing: str, root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _UNNAMEABLE:
+        if error.errno in _UNNAMEABLE and root.is_dir():
             raise InvalidInputError(
                 f"{doing} failed in {root}: {error.strerror}",
                 remedy="an object's name cannot also be the beginning of another's path",
@@ -105,6 +107,15 @@ def synchronise_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def _make_durably(directory: Path) -> None:
+    """Make a directory and those above it where they are missing, each synchronised into its parent."""
+    if directory.is_dir():
+        return
+    _make_durably(directory.parent)
+    directory.mkdir(exist_ok=True)
+    synchronise_directory(directory.parent)
+
+
 class UnfinishedFile:
     """A file without a name in the store: write to `descriptor`, then `publish` or `discard` it."""
 
@@ -112,7 +123,7 @@ class UnfinishedFile:
         self._root = root
         directory = root / RESERVED_COMPONENT
         self._path = directory / str(ids.new_uuid())
-        directory.mkdir(parents=True, exist_ok=True)
+        _make_durably(directory)
         self.descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
     def publish(self, name: str, *, replace: bool) -> None:
@@ -134,7 +145,7 @@ class UnfinishedFile:
             except FileNotFoundError as error:
                 if not self._path.exists():
                     raise UploadLostError(
-                        f"what was written for {target.name!r} was swept away as unfinished in {self._root}"
+                        f"what was written for {target} was swept away as unfinished"
                     ) from error
                 if not remaining:
                     raise

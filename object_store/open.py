@@ -79,7 +79,7 @@ def _directory(url: str) -> Path:
 
 
 def _bucket_and_prefix(url: str) -> tuple[str, str]:
-    """The bucket, and the prefix without slashes at its ends."""
+    """The bucket, and the prefix without the slash at its end."""
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     if not _BUCKET.fullmatch(bucket):
         # Not repeated: somebody may have put credentials there.
@@ -87,7 +87,7 @@ def _bucket_and_prefix(url: str) -> tuple[str, str]:
             "the object store's URL has no valid bucket name after s3://",
             remedy=f"{_FORMS}; credentials never belong into it",
         )
-    prefix = prefix.strip("/")
+    prefix = prefix.removesuffix("/")
     if prefix:
         check_name(prefix)
     return bucket, prefix
@@ -96,10 +96,14 @@ def _bucket_and_prefix(url: str) -> tuple[str, str]:
 def _check_endpoint(endpoint: str | None) -> None:
     if endpoint is None:
         return
-    parts = urlsplit(endpoint)
-    if parts.username or parts.password:
-        raise InvalidInputError("the S3 endpoint holds credentials", remedy="let boto3 find them elsewhere")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    try:
+        parts = urlsplit(endpoint)
+        reachable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        reachable = False
+    # Not repeated either.
+    if not reachable or "@" in endpoint:
         raise InvalidInputError(
-            f"{endpoint!r} is no S3 endpoint", remedy="write http://host:port or https://host:port"
+            "the S3 endpoint is not of the form http://host:port or https://host:port",
+            remedy="correct it; credentials never belong into it",
         )

@@ -103,8 +103,7 @@ class WireMeter:
         try:
             yield
         finally:
-            if self._current.unanswered:  # botocore met an answer that it could not parse
-                self._record(errors=1)
+            self._settle()
             self._current.purpose = outer
 
     def retried(self) -> None:
@@ -113,7 +112,8 @@ class WireMeter:
         self._counts.record(self._current.kind, self._current.purpose, retries=1)
 
     def _sent(self, request: object, event_name: str, **_: object) -> None:
-        self._current.kind = _KINDS[event_name.rpartition(".")[2]]
+        self._settle()
+        self._current.kind = _KINDS.get(event_name.rpartition(".")[2], RequestKind.POST)
         headers: Mapping[str, str | bytes] = getattr(request, "headers", {})
         self._current.bytes_out = int(headers.get("Content-Length", 0))
         self._current.unanswered = True
@@ -137,6 +137,11 @@ class WireMeter:
             # S3 also tells errors in answers of status 200, which the client finds when it parses them.
             errors=int("Error" in parsed_response),
         )
+
+    def _settle(self) -> None:
+        """Count a request whose answer never came to light: botocore could not parse it."""
+        if self._current.unanswered:
+            self._record(errors=1)
 
     def _record(self, *, errors: int, bytes_in: int = 0) -> None:
         current = self._current

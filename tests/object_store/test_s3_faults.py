@@ -28,9 +28,9 @@ from tests.fixtures.s3 import bucket_of
 from tests.object_store.fault_proxy import Fault, FaultProxy, running_proxy
 
 if TYPE_CHECKING:
-    from bedrock.clock import ManualClock
     from collections.abc import Callable, Iterator
 
+    from bedrock.clock import ManualClock
     from object_store.open import StoreConfig
     from tests.fixtures.s3 import S3Server
 

@@ -1,0 +1,119 @@
+"""From a URL to a store, and what is said of URLs that lead nowhere."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bedrock.clock import ManualClock
+from bedrock.errors import InvalidInputError
+from bedrock.ids import SystemIds
+from object_store.interface import Purpose
+from object_store.local import LocalStore
+from object_store.open import StoreConfig, open_store
+from object_store.s3 import S3Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from object_store.interface import ObjectStore
+
+
+def opened(config: StoreConfig) -> ObjectStore:
+    clock = ManualClock()
+    return open_store(config, clock, SystemIds(clock))
+
+
+def test_a_path_is_made_absolute_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = StoreConfig("some where/objects#1")
+    assert config.url == (tmp_path / "some where" / "objects#1").as_uri()
+    assert config.is_local
+    monkeypatch.chdir("/")
+    with closing(opened(config)) as store:
+        assert isinstance(store, LocalStore)
+        store.put("v1/x", [b"1"], purpose=Purpose.INGEST)
+        assert store.url == config.url
+    assert (tmp_path / "some where" / "objects#1" / "v1" / "x").read_bytes() == b"1"
+
+
+def test_the_home_directory_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert StoreConfig("~/objects").url == "file:///home/somebody/objects"
+
+
+@pytest.mark.parametrize("url", ["/a/b", "file:///a/b", "file://localhost/a/b", "file:///a/%62"])
+def test_forms_of_a_directory(url: str) -> None:
+    assert StoreConfig(url).url == "file:///a/b"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/", "s3://bucket"),
+        ("s3://bucket/some/prefix", "s3://bucket/some/prefix"),
+        ("s3://bucket/some/prefix/", "s3://bucket/some/prefix"),
+        ("s3://buc.ket-1/what?#", "s3://buc.ket-1/what?#"),
+    ],
+)
+@pytest.mark.usefixtures("s3_environment")
+def test_forms_of_a_bucket(url: str, expected: str) -> None:
+    config = StoreConfig(url, "http://127.0.0.1:1")
+    assert not config.is_local
+    with closing(opened(config)) as store:
+        assert isinstance(store, S3Store)
+        assert store.url == expected
+
+
+@pytest.mark.usefixtures("s3_environment")
+def test_without_an_endpoint_it_is_amazons() -> None:
+    with closing(opened(StoreConfig("s3://bucket", region="eu-central-1"))) as store:
+        assert store.url == "s3://bucket"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "gs://bucket",
+        "s3://",
+        "s3:///prefix",
+        "s3://b",
+        "s3://bucket//x",
+        "s3://bucket/a/../b",
+        "file://elsewhere/x",
+        "file:///x?y",
+        "https://bucket.s3.amazonaws.com",
+    ],
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(InvalidInputError):
+        StoreConfig(url)
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:9000", "ftp://x", "http://", "http://x:port", "http://[x"])
+def test_endpoints_without_a_server_are_refused(endpoint: str) -> None:
+    with pytest.raises(InvalidInputError):
+        StoreConfig("s3://bucket", endpoint)
+
+
+def test_credentials_in_urls_are_refused_and_not_repeated() -> None:
+    for url, endpoint in [
+        ("s3://key:hush@bucket/x", None),
+        ("other://key:hush@bucket/x", None),
+        ("s3://bucket", "https://key:hush@host"),
+        ("s3://bucket", "ftp://key:hush@host"),
+    ]:
+        with pytest.raises(InvalidInputError) as caught:
+            StoreConfig(url, endpoint)
+        assert "hush" not in str(caught.value)
+
+
+def test_a_config_travels_as_json() -> None:
+    config = StoreConfig("s3://bucket/prefix", "http://127.0.0.1:9000", "eu-central-1")
+    assert StoreConfig(**json.loads(json.dumps(asdict(config)))) == config
