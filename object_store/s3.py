@@ -74,8 +74,6 @@ class S3Store:
     def put(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
         """Write an object by one PUT, replacing what is there."""
         key = self._key(name)
-        # A file-like object over the buffers would spare this copy, but costs a round trip for
-        # "Expect: 100-continue" and is sent in pieces of 16 KiB: benchmarks/object_store.py has both.
         data = s3_upload.joined(body)
         self._calls.send(
             f"writing {name!r}",
