@@ -35,7 +35,7 @@ for argument do
     *) set -- "$@" "$argument" ;;
   esac
 done
-exec {java} "$@"
+exec {java} "$@"{redirection}
 """
 
 
@@ -67,14 +67,23 @@ def find_java(environment: Mapping[str, str]) -> JavaRuntime:
     )
 
 
-def write_java_home(java: JavaRuntime, directory: Path) -> Path:
-    """Makes `directory` a JAVA_HOME whose `java` drops the options that `java` cannot take; returns it."""
+def write_java_home(java: JavaRuntime, directory: Path, *, log: Path | None = None) -> Path:
+    """Makes `directory` a JAVA_HOME whose `java` drops the options that `java` cannot take; returns it.
+
+    What Java and the processes that it starts write to standard error goes to `log`, if there is one.
+    """
     dropped = ["--add-modules=jdk.incubator.vector"]
     if java.major_version >= 24:
         dropped.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
     script = directory / "bin" / "java"
     script.parent.mkdir(parents=True, mode=0o700)
-    script.write_text(_WRAPPER.format(dropped="|".join(dropped), java=shlex.quote(str(java.executable))))
+    script.write_text(
+        _WRAPPER.format(
+            dropped="|".join(dropped),
+            java=shlex.quote(str(java.executable)),
+            redirection=f" 2>>{shlex.quote(str(log))}" if log is not None else "",
+        )
+    )
     script.chmod(0o700)
     return directory
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]  # py4j carries no types
 
 TASK_ATTEMPTS = 3
+_LOG = "standard-error.log"
 _LOOPBACK = "127.0.0.1"
 _CONNECT_PORT = 15002
 _CONNECT_SECONDS = 10
@@ -67,17 +68,23 @@ class SparkSettings:
     """How to reach or start Spark.
 
     `master` is a Spark master URL or `sc://host:port`; None takes what `spark-submit` said. `log_level` is
-    log4j's (fatal, error, warn, info): Spark's errors reach the caller as exceptions, so that its log is for
-    debugging. `conf` holds Spark's own settings and wins over what is set here.
+    log4j's (error, warn, info, …): Spark's errors reach the caller as exceptions, so that its log is for
+    debugging; without it a local Spark and its workers write nothing to standard error. `conf` holds Spark's
+    own settings and wins over what is set here.
     """
 
     master: str | None = "local[*]"
     app_name: str = "siltstone"
     driver_memory: str = "1g"
-    log_level: str = "fatal"
+    log_level: str | None = None
     progress_bar: bool = False
     ui: bool = False
     conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether standard error belongs to the caller alone."""
+        return self.log_level is None and not self.progress_bar
 
     @property
     def is_connect(self) -> bool:
@@ -107,6 +114,12 @@ def start_session(settings: SparkSettings) -> SparkSession:
     try:
         with _launch_environment(settings, scratch):
             return _build(settings, _launch_conf(settings, scratch))
+    except SparkUnavailableError as error:
+        said = _last_line(scratch / _LOG)
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not said:
+            raise
+        raise SparkUnavailableError(f"{error.message}; it said: {said}", remedy=error.remedy) from error
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -179,7 +192,7 @@ def _build(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
 
 def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
     log_settings = scratch / "log4j2.properties"
-    log_settings.write_text(_LOG4J2.format(level=settings.log_level))
+    log_settings.write_text(_LOG4J2.format(level=settings.log_level or "error"))
     java_options = [f'"-Dlog4j2.configurationFile={log_settings}"', f'"-Djava.io.tmpdir={scratch}"']
     conf = {
         "spark.app.name": settings.app_name,
@@ -217,7 +230,8 @@ def _with_task_attempts(master: str) -> str:
 @contextmanager
 def _launch_environment(settings: SparkSettings, scratch: Path) -> Iterator[None]:
     """The process environment with which Java is started, and which is as it was afterwards."""
-    java_home = write_java_home(find_java(os.environ), scratch / "java")
+    log = scratch / _LOG if settings.is_quiet else None
+    java_home = write_java_home(find_java(os.environ), scratch / "java", log=log)
     wanted = {"JAVA_HOME": str(java_home)}
     if settings.is_local:
         wanted |= {"SPARK_LOCAL_IP": _LOOPBACK, "PYSPARK_PYTHON": sys.executable}
@@ -255,6 +269,14 @@ def _end_java(gateway: JavaGateway) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except FileNotFoundError:
+        return ""
+    return lines[-1] if lines else ""
 
 
 def _first_line(error: Exception) -> str:

@@ -110,3 +110,45 @@ def test_where_a_session_runs(master: str | None, local: bool, connect: bool) ->
     settings = SparkSettings(master=master)
 
     assert (settings.is_local, settings.is_connect) == (local, connect)
+
+
+# Answers Spark's launcher, which asks it for a command line, with one that only fails.
+LAUNCHER_OF_NOTHING = """#!/bin/sh
+echo 'java version "17"' >&2
+printf '\\0\\n/bin/false\\0'
+"""
+
+FAILING = """
+import os, tempfile
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.session import SparkSettings, start_session
+
+before = dict(os.environ)
+try:
+    start_session(SparkSettings(master="local[1]"))
+except SparkUnavailableError as error:
+    print(error, os.listdir(tempfile.gettempdir()), before == dict(os.environ))
+"""
+
+
+def test_a_java_that_will_not_start_says_why(tmp_path: Path) -> None:
+    """The last line that it wrote is in the error; nothing is left behind."""
+    executable = tmp_path / "home" / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(LAUNCHER_OF_NOTHING)
+    executable.chmod(0o755)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    child = subprocess.run(
+        [sys.executable, "-c", FAILING],
+        env={**child_environment(temporary), "JAVA_HOME": str(executable.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (child.returncode, child.stderr) == (0, "")
+    assert 'it said: java version "17"' in child.stdout
+    assert child.stdout.endswith("[] True\n")

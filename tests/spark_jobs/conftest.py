@@ -1,0 +1,61 @@
+"""One local Spark for all tests of a process that run in it."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from object_store.local import LocalStore
+from object_store.open import StoreConfig
+from spark_jobs.session import SparkSettings, spark_session
+from tests.spark_jobs.published_log import PublishedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+
+
+@dataclass(frozen=True)
+class SparkForTests:
+    """A classic session, whose Java serves Spark Connect too, for other processes."""
+
+    session: SparkSession
+    connect_url: str
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkForTests]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = SparkSettings(
+        master="local[2]",
+        conf={
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+        },
+    )
+    with spark_session(settings) as session:
+        yield SparkForTests(session, f"sc://127.0.0.1:{port}")
+
+
+@pytest.fixture
+def store_config(tmp_path: Path) -> StoreConfig:
+    return StoreConfig(str(tmp_path / "objects"))
+
+
+@pytest.fixture
+def published(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[PublishedLog]:
+    """An empty log in `catalog` and the store of `store_config`."""
+    store = LocalStore(tmp_path / "objects", ids)
+    yield PublishedLog(catalog, store, ids)
+    store.close()

@@ -1,0 +1,214 @@
+"""Jobs through a real Spark, a real catalog and a real store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from catalog.model import FileKind, JobState, PartitionId
+from spark_jobs import queries
+from spark_jobs.compact import run_jobs
+from spark_jobs.errors import JobCancelledError
+from spark_jobs.java import find_java, write_java_home
+from spark_jobs.job_kernel import PackedJob
+from spark_jobs.queries import JobQueries
+from spark_jobs.report import JobFailure
+from spark_jobs.transport import pack_spec
+from tests.spark_jobs.model_log import batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.model import JobResult, JobSpec
+    from catalog.open import Catalog
+    from object_store.open import StoreConfig
+    from tests.spark_jobs.conftest import SparkForTests
+    from tests.spark_jobs.published_log import PublishedLog
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = str(ROOT / "spark_jobs" / "compact.py")
+
+
+def fill(published: PublishedLog, name: str, policy: str = "compact") -> PartitionId:
+    """A topic of one partition with three files of two records of one key each; returns the partition."""
+    topic = published.create_topic(name, policy)
+    here = PartitionId(topic.topic_id, 0)
+    for index in range(3):
+        published.ingest({here: [batch((b"key", b"old"), (b"key", b"%d" % index))]})
+    published.submit(topic)
+    return here
+
+
+def test_jobs_run_on_spark_and_one_that_fails_harms_no_other(
+    spark: SparkForTests,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog: Catalog,
+    clock: Clock,
+    ids: Ids,
+) -> None:
+    first, damaged, last = (fill(published, name) for name in ("first", "damaged", "last"))
+    path = Path(store_config.url.removeprefix("file://")) / published.extents(damaged)[1].object_name
+    path.write_bytes(path.read_bytes()[:100])
+    told: list[str] = []
+
+    report = run_jobs(
+        spark.session,
+        catalog.jobs.claim("a test", 10),
+        store=store_config,
+        book=catalog.jobs,
+        clock=clock,
+        ids=ids,
+        progress=lambda outcome: told.append(outcome.job.spec.partitions[0].topic_name),
+    )
+
+    assert sorted(told) == ["damaged", "first", "last"]
+    assert [each.value for each in published.read(first)] == [b"2"]
+    assert [each.value for each in published.read(last)] == [b"2"]
+    assert len(published.extents(first, FileKind.COMPACTED)) == 1
+    assert len(published.extents(damaged, FileKind.INGESTION)) == 3
+    assert (report.jobs, report.jobs_completed) == (3, 2)
+    assert (report.records_in, report.records_out, report.records_dropped) == (12, 2, 10)
+    assert (report.input_files, report.get_requests, report.get_requests_per_input_file) == (6, 12, 2.0)
+    (failure,) = report.failures
+    assert (failure.kind, failure.released) == ("corrupt", False)
+    assert path.name in failure.message
+    (failed,) = catalog.jobs.list({JobState.FAILED})
+    assert failed.failure == failure.message
+    (done, _) = catalog.jobs.list({JobState.COMPLETED})
+    assert done.counts["get_requests"] == 6
+
+
+@pytest.mark.parametrize("way", ["spark-submit", "connect"])
+def test_the_script_empties_the_queue(
+    way: str,
+    request: pytest.FixtureRequest,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog: Catalog,
+    catalog_url: str,
+    tmp_path: Path,
+) -> None:
+    """Started by `spark-submit`, and as a plain program against a Spark Connect server."""
+    here = fill(published, "flights")
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(write_java_home(find_java(os.environ), tmp_path / "java")),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SILTSTONE_CATALOG": catalog_url,
+    }
+    arguments = [SCRIPT, "--object-store", store_config.url, "--json"]
+    if way == "connect":
+        spark: SparkForTests = request.getfixturevalue("spark")
+        command = [sys.executable, *arguments, "--master", spark.connect_url]
+    else:
+        submit = str(Path(sys.executable).with_name("spark-submit"))
+        conf = ["--conf", "spark.ui.enabled=false", "--driver-memory", "512m"]
+        command = [submit, "--master", "local[1]", *conf, *arguments]
+
+    ran = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout.splitlines()[-1])
+    assert report["get_requests_per_input_file"] == 2.0
+    assert [each.value for each in published.read(here)] == [b"2"]
+    assert catalog.jobs.counts()[JobState.COMPLETED] == 1
+
+
+class Poison(bytes):
+    """Bytes that call a function in whoever unpickles them: a Spark worker."""
+
+    call: Callable[[int], object]
+    argument: int
+
+    @override
+    def __reduce__(self) -> tuple[Callable[[int], object], tuple[int]]:
+        return self.call, (self.argument,)
+
+
+def poison(call: Callable[[int], object], argument: int) -> bytes:
+    poisoned = Poison()
+    poisoned.call, poisoned.argument = call, argument
+    return poisoned
+
+
+def packed(spec: JobSpec, attempt_id: UUID, data: bytes | None = None) -> PackedJob:
+    return PackedJob(spec.job_id, attempt_id, pack_spec(spec) if data is None else data)
+
+
+def test_a_worker_that_dies_takes_only_its_own_job_along(
+    spark: SparkForTests,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog: Catalog,
+    ids: Ids,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both jobs share a query, which dies in all of Spark's attempts; then each is tried alone."""
+    monkeypatch.setattr(queries, "MAX_QUERIES", 1)
+    fill(published, "good")
+    fill(published, "deadly")
+    good, deadly = catalog.jobs.claim("a test", 10)
+    jobs = [packed(good.spec, ids.new_uuid()), packed(deadly.spec, ids.new_uuid(), poison(os._exit, 3))]
+    answers: dict[UUID, JobResult | JobFailure] = {}
+
+    with JobQueries(spark.session, store_config, jobs, tag="deadly") as running:
+        while len(answers) < 2:
+            answer = running.next_answer(60)
+            assert answer is not None
+            answers[answer[0]] = answer[1]
+
+    failure = answers[deadly.spec.job_id]
+    assert isinstance(failure, JobFailure)
+    assert failure.retryable
+    assert not isinstance(answers[good.spec.job_id], JobFailure)
+
+
+def test_a_run_that_is_stopped_gives_its_jobs_back(
+    spark: SparkForTests,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog: Catalog,
+    clock: Clock,
+    ids: Ids,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker that sleeps is killed, long before it would wake up."""
+    fill(published, "endless")
+    monkeypatch.setattr("spark_jobs.compact.pack_spec", lambda _spec: poison(time.sleep, 250))
+    cancelled = threading.Event()
+    timer = threading.Timer(2, cancelled.set)
+    timer.start()
+
+    with pytest.raises(JobCancelledError):
+        run_jobs(
+            spark.session,
+            catalog.jobs.claim("a test", 1),
+            store=store_config,
+            book=catalog.jobs,
+            clock=clock,
+            ids=ids,
+            cancelled=cancelled,
+        )
+
+    timer.join()
+    (job,) = catalog.jobs.list()
+    assert job.state is JobState.SUBMITTED
