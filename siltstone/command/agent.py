@@ -15,7 +15,6 @@ import structlog
 from agent.process import run
 from agent.settings import AgentSettings
 from siltstone.command.options import with_settings
-from siltstone.logs import configure_logs
 from siltstone.nearby_agents import announced
 from siltstone.output import emit_json
 from siltstone.rooms import catalog_url, require_store, store_config
@@ -34,7 +33,7 @@ _log = structlog.get_logger(__name__)
     is_flag=True,
     help="Stop also when standard input ends: for a parent whose agent shall not outlive it.",
 )
-@with_settings("http", "log_level")
+@with_settings("http")
 def command(settings: Settings, *, stop_on_eof: bool) -> None:
     """Run an agent: take records, write segment files, answer reads.
 
@@ -42,7 +41,6 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
     it in good order: what it took is written and answered. Several agents may share a data directory, a
     catalog and an object store; commands find those of their data directory by themselves.
     """
-    configure_logs(settings.log_level)
     if not settings.http_is_local:
         _log.warning(
             "other machines may reach this agent, and there is no authentication", http=settings.http

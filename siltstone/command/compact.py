@@ -12,7 +12,6 @@ from siltstone.command.options import json_option, with_settings
 from siltstone.command.plan import plan_report, print_plan
 from siltstone.compaction import MAX_ROUNDS, collect, compact
 from siltstone.configuration import planner_settings
-from siltstone.logs import configure_logs
 from siltstone.output import Narrator, emit_json, human_bytes, report_console, table
 from siltstone.rooms import opened, require_store
 from spark_jobs.compact import stop_on_signals
@@ -40,7 +39,6 @@ def command(settings: Settings, *, dry_run: bool, rounds: int, force: bool, as_j
     Objects are deleted once they have been dead for the grace period, so those that this run replaces are
     left to a later one. The exit code is 1 when a job failed.
     """
-    configure_logs(settings.log_level)
     require_store(settings)
     with opened(settings) as rooms:
         if dry_run:

@@ -65,7 +65,7 @@ def command(
     agent: str | None,
     as_json: bool,
 ) -> None:
-    """Print a topic's records, read through an agent.
+    """Print the records of TOPIC, read through an agent.
 
     Partitions are read one after the other, each from WHERE to the end that it had when the command began.
     With --json, the last line is a report: how many records, and where to go on.

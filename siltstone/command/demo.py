@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,6 @@ from bedrock.clock import SystemClock
 from siltstone.command.options import json_option, with_settings
 from siltstone.demo.report import render
 from siltstone.demo.run import run_demo
-from siltstone.logs import configure_logs
 from siltstone.output import Narrator, emit_json, report_console
 from siltstone.rooms import require_store
 
@@ -34,7 +34,8 @@ def command(settings: Settings, *, rows: int | None, as_json: bool) -> None:
     compacts them on Spark, reads everything back and compares it with an independent oracle; any difference
     makes the exit code 1. The data stays for you to look at. Another run makes the two topics anew.
     """
-    configure_logs(settings.log_level)
+    # As ^C: the agent, Spark and PostgreSQL are stopped on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     require_store(settings)
     narrator = Narrator(SystemClock())
     report = run_demo(settings, narrator, rows=rows, options=_options(settings))

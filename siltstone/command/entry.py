@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 COMMANDS = {
     "agent": "Run an agent: take records, write segment files, answer reads.",
     "topics": "Create, list, describe and delete topics.",
-    "produce": "Send lines of standard input to a topic, through an agent.",
-    "consume": "Print a topic's records, read through an agent.",
+    "produce": "Send lines of standard input to TOPIC, through an agent.",
+    "consume": "Print the records of TOPIC, read through an agent.",
     "plan": "Explain what compaction would do now, and why.",
     "compact": "Compact on Spark until nothing is left to do, then delete what is dead.",
     "fsck": "Compare the catalog with the object store; change nothing.",

@@ -28,7 +28,9 @@ def command(settings: Settings, *, deep: bool, as_json: bool) -> None:
     """
     require_store(settings)
     with opened(settings) as rooms:
-        report = fsck(rooms.catalog, rooms.store, rooms.clock, deep=deep)
+        report = fsck(
+            rooms.catalog, rooms.store, rooms.clock, deep=deep, grace_ms=settings.grace_seconds * 1000
+        )
     if as_json:
         emit_json(report.as_dict())
     else:

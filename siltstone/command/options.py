@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 import click
 
 from siltstone.configuration import Settings, load_settings
+from siltstone.logs import configure_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
-COMMON = ("data_dir", "object_store", "s3_endpoint", "s3_region", "catalog")
+COMMON = ("data_dir", "object_store", "s3_endpoint", "s3_region", "catalog", "log_level")
 _METAVARS = {
     "data_dir": "DIR",
     "object_store": "URL",
     "s3_endpoint": "URL",
     "catalog": "URL",
     "http": "HOST:PORT",
+    "log_level": "LEVEL",
     "spark_master": "MASTER",
 }
 
@@ -38,7 +40,10 @@ def with_settings(*names: str, file_flags: tuple[str, ...] = ("--config", "--con
         def call(*, config_file: Path | None, debug: bool, **arguments: object) -> None:
             click.get_current_context().meta["siltstone.debug"] = debug
             options = {name: arguments.pop(name) for name in chosen}
-            body(load_settings(options, config_file), **arguments)
+            settings = load_settings(options, config_file)
+            # Before anything else: without it, structlog writes to standard output, which is for reports.
+            configure_logs(settings.log_level)
+            body(settings, **arguments)
 
         wrapped: Callable[..., None] = call
         declared: list[Decorator] = [

@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING
 import click
 import orjson
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from bedrock.errors import FatalError, RetryableError
 from siltstone.command.entry import COMMANDS, cli
 from siltstone.command.failures import explain_failure
 from siltstone.configuration import ENVIRONMENT_PREFIX
+from tests.end_to_end.processes import as_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 COMMON_OPTIONS = ("--data-dir", "--object-store", "--s3-endpoint", "--catalog", "--config-file", "--debug")
+
+
+@pytest.fixture(autouse=True)
+def _logs_stay_with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that run in this process leave its logging as it is."""
+    monkeypatch.setattr("siltstone.command.options.configure_logs", lambda _: None)
 
 
 def _siltstone(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -141,30 +148,36 @@ def test_a_bug_leaves_its_traceback_in_a_file_that_is_named(
 
 
 @pytest.mark.integration
-def test_topics_live_from_creation_to_deletion(tmp_path: Path) -> None:
-    data_dir = ("--data-dir", str(tmp_path / "data"))
-    made = _siltstone(
-        "topics",
-        "create",
-        "t",
-        "--partitions",
-        "3",
-        "--config",
-        "cleanup.policy=compact",
-        "--json",
-        *data_dir,
-    )
-    assert made.returncode == 0, made.stderr
+def test_topics_live_from_creation_to_deletion(tmp_path: Path, catalog_url: str) -> None:
+    where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
+
+    def topics(*words: str, code: int = 0, stdin: str = "") -> Result:
+        answer = CliRunner().invoke(cli, ["topics", *words, *where], input=stdin)
+        assert answer.exit_code == code, answer.output
+        return answer
+
+    topics("list")
+    made = topics("create", "t", "--partitions", "3", "--config", "cleanup.policy=compact", "--json")
     topic = orjson.loads(made.stdout)
     assert (topic["name"], topic["partitions"]) == ("t", 3)
     assert topic["overrides"] == {"cleanup.policy": "compact"}
-    described = orjson.loads(_siltstone("topics", "describe", "t", "--json", *data_dir).stdout)
+    described = orjson.loads(topics("describe", "t", "--json").stdout)
     assert [each["partition"] for each in described["partition_states"]] == [0, 1, 2]
-    refused = _siltstone("topics", "delete", "t", *data_dir, stdin="n\n")
-    assert refused.returncode != 0
-    assert "t " in _siltstone("topics", "list", *data_dir).stdout
-    assert _siltstone("topics", "delete", "t", "--yes", *data_dir).returncode == 0
-    gone = _siltstone("topics", "describe", "t", *data_dir)
-    assert gone.returncode == 1
-    assert "'t'" in gone.stderr
-    assert "Traceback" not in gone.stderr
+    assert "cleanup.policy" in topics("describe", "t").stdout
+    assert "'t'" in topics("create", "t", code=1).stderr
+    assert "NAME=VALUE" in topics("create", "u", "--config", "compact", code=1).stderr
+    assert "cleanup.policy" in topics("create", "u", "--config", "cleanup.polcy=compact", code=1).stderr
+    topics("delete", "t", stdin="n\n", code=130)
+    assert orjson.loads(topics("list", "--json").stdout)["topics"][0]["name"] == "t"
+    assert orjson.loads(topics("delete", "t", "--yes", "--json").stdout)["deleted"] == "t"
+    assert "'t'" in topics("describe", "t", code=1).stderr
+
+
+@pytest.mark.integration
+def test_an_empty_catalog_has_nothing_to_plan_and_nothing_amiss(tmp_path: Path, catalog_url: str) -> None:
+    where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url), "--json"]
+    planned = CliRunner().invoke(cli, ["plan", *where])
+    assert orjson.loads(planned.stdout)["jobs"] == []
+    checked = CliRunner().invoke(cli, ["fsck", "--deep", *where])
+    assert checked.exit_code == 0
+    assert orjson.loads(checked.stdout)["differences"] == []

@@ -1,0 +1,98 @@
+"""Runs the command as a user does: a process of its own, from whose output a report is read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import orjson
+import psutil
+from psycopg.conninfo import conninfo_to_dict
+
+from siltstone.configuration import ENVIRONMENT_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATIENCE_SECONDS = 240
+
+
+def as_url(address: str) -> str:
+    """A PostgreSQL address of the fixtures (`host=… user=… dbname=…`) as the URL that users give."""
+    parts = conninfo_to_dict(address)
+    host = quote(str(parts.pop("host")), safe="")
+    return f"postgresql://{parts['user']}@/{parts['dbname']}?host={host}"
+
+
+def environment() -> dict[str, str]:
+    """This process's, without settings that somebody has in their shell."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+
+
+def siltstone(*arguments: str, stdin: str = "", code: int = 0) -> str:
+    """What a command writes to standard output; it must leave with `code` and show no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "siltstone", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        env=environment(),
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout
+
+
+def report(*arguments: str, stdin: str = "", code: int = 0) -> dict[str, Any]:
+    """The object on the last line of a command's standard output."""
+    last_line = siltstone(*arguments, "--json", stdin=stdin, code=code).splitlines()[-1]
+    found: dict[str, Any] = orjson.loads(last_line)
+    return found
+
+
+@contextlib.contextmanager
+def agent(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+    """A running agent and its ready line; stopped by SIGTERM at the end, which must succeed."""
+    log = data_dir.parent / "agent.log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "siltstone", "agent", "--http", "127.0.0.1:0"),
+                *("--data-dir", str(data_dir), *options),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=environment(),
+        )
+    with process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, log.read_text(encoding="utf-8")
+            yield process, orjson.loads(line)
+            process.terminate()
+            assert process.wait(PATIENCE_SECONDS) == 0, log.read_text(encoding="utf-8")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+def leftovers(data_dir: Path) -> list[str]:
+    """Command lines of processes that name a data directory and live on; they have a moment to leave."""
+    found = [process for process in psutil.process_iter() if str(data_dir) in _command_line(process)]
+    _, alive = psutil.wait_procs(found, timeout=20)
+    return [_command_line(process) for process in alive]
+
+
+def _command_line(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""

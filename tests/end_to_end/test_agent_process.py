@@ -1,0 +1,101 @@
+"""An agent as a process, and the commands that talk to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import httpx
+import orjson
+import pytest
+
+from tests.end_to_end.processes import agent, as_url, environment, leftovers, report, siltstone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fixtures.s3 import S3Server
+
+pytestmark = pytest.mark.integration
+
+
+def test_records_go_in_and_come_out_and_the_agent_leaves_in_good_order(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    where = ("--data-dir", str(data_dir))
+    siltstone("topics", "create", "t", "--partitions", "3", "--config", "cleanup.policy=compact", *where)
+    with agent(data_dir) as (process, ready):
+        assert (ready["event"], ready["pid"]) == ("ready", process.pid)
+        assert httpx.get(f"http://{ready['http']}/healthz", trust_env=False).json()["status"] == "ok"
+        made = report("produce", "t", "--key-separator", ":", *where, stdin="a:1\nb:2\na:3\n")
+        assert (made["accepted"], made["refused"]) == (3, 0)
+        lossless = {"key": "/w==", "key_encoding": "base64", "value": None, "timestamp": 5}
+        report("produce", "t", "--json-lines", *where, stdin=orjson.dumps(lossless).decode())
+        lines = [
+            orjson.loads(line) for line in siltstone("consume", "t", "--format", "json", *where).splitlines()
+        ]
+        assert sorted((line["key"], line["value"]) for line in lines if line["value"]) == [
+            ("a", "1"),
+            ("a", "3"),
+            ("b", "2"),
+        ]
+        (binary,) = [line for line in lines if line["value"] is None]
+        assert (binary["key"], binary["key_encoding"], binary["timestamp"]) == ("/w==", "base64", 5)
+        kept = made["partitions"]
+        partition = next(number for number in kept if kept[number]["records"] >= 2)
+        some = report(
+            *("consume", "t", "--partition", partition, "--offset", "1", "--max-records", "1"),
+            *("--agent", ready["http"], *where),
+        )
+        assert some["records"] == 1
+        refused = report("produce", "t", *where, stdin="no key\n", code=1)
+        assert (refused["accepted"], refused["refused"]) == (0, 1)
+        siltstone("consume", "absent", *where, code=1)
+        siltstone("consume", "t", "--partition", "9", *where, code=1)
+    assert not list((data_dir / "agents").iterdir())
+    assert leftovers(data_dir) == []
+
+
+def test_an_agent_ends_with_its_parents_pipe(tmp_path: Path, catalog_url: str) -> None:
+    with agent(tmp_path / "data", "--stop-on-eof", "--catalog", as_url(catalog_url)) as (process, _):
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(60) == 0
+    assert leftovers(tmp_path / "data") == []
+
+
+def test_two_agents_share_a_data_directory(tmp_path: Path, catalog_url: str) -> None:
+    data_dir = tmp_path / "data"
+    catalog = ("--catalog", as_url(catalog_url))
+    where = ("--data-dir", str(data_dir), *catalog)
+    siltstone("topics", "create", "t", *where)
+    with agent(data_dir, *catalog) as (_, first), agent(data_dir, *catalog) as (_, second):
+        assert first["http"] != second["http"]
+        report("produce", "t", "--agent", first["http"], *where, stdin="one\n")
+        report("produce", "t", "--agent", second["http"], *where, stdin="two\n")
+        assert siltstone("consume", "t", "--agent", first["http"], *where).split() == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (["--http", "203.0.113.1:0"], 1, "cannot listen on 203.0.113.1:0"),
+        (["--object-store", "s3://no-such-bucket/x", "--s3-endpoint", "{s3}"], 1, "no-such-bucket"),
+    ],
+)
+def test_an_agent_that_cannot_start_says_why(
+    options: list[str], code: int, words: str, tmp_path: Path, s3_server: S3Server, catalog_url: str
+) -> None:
+    given = ["--catalog", as_url(catalog_url), *(option.format(s3=s3_server.endpoint) for option in options)]
+    done = subprocess.run(
+        [sys.executable, "-m", "siltstone", "agent", "--data-dir", str(tmp_path / "data"), *given],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment(),
+    )
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

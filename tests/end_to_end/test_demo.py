@@ -1,0 +1,139 @@
+"""The main job as a user runs it, on every kind of store and catalog."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bedrock.clock import SystemClock
+from bedrock.ids import SystemIds
+from object_format.segment_file import read_directory
+from object_store.interface import Purpose
+from object_store.names import INGESTION_PREFIX
+from object_store.open import StoreConfig, open_store
+from tests.end_to_end.processes import as_url, environment, leftovers, report, siltstone
+from tests.fixtures.s3 import bucket_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fixtures.s3 import S3Server
+
+pytestmark = [pytest.mark.integration, pytest.mark.spark]
+
+
+def _gets_needed(config: StoreConfig, *where: str) -> dict[str, int]:
+    """For each ingestion file, by name: two GETs, or one where there is nothing to deduplicate.
+
+    The demo sends its topics so that they share files; whether each does rests on when requests arrive.
+    """
+    flights = report("topics", "describe", "flights", *where)["topic_id"]
+    clock = SystemClock()
+    needed = {}
+    with contextlib.closing(open_store(config, clock, SystemIds(clock))) as store:
+        for info in store.list(INGESTION_PREFIX, purpose=Purpose.FSCK):
+            tail, size = store.read_tail(info.name, info.size, purpose=Purpose.FSCK)
+            sections = read_directory(tail, name=info.name, size=size).sections
+            needed[info.name] = 2 if flights in {str(section.topic_id) for section in sections} else 1
+    return needed
+
+
+def _check(found: dict[str, Any], flights: int, refused: int, weather: int, tails: int) -> None:
+    compaction = found["compaction"]
+    assert found["mismatches"] == 0, found["differences"]
+    assert found["produced"] == {"flights": flights - refused, "weather": weather}
+    assert found["refused_keyless"] == refused
+    assert found["read_back"] == {"flights": tails, "weather": weather}
+    assert compaction["records_in"] == flights - refused + weather
+    assert compaction["records_out"] == tails + weather
+    assert compaction["input_files"] == found["ingestion_files"] > 0
+    assert compaction["compacted_files"] == found["compacted_files"] >= 2
+    assert compaction["failures"] == []
+    ratio = compaction["get_requests"] / compaction["input_files"]
+    assert compaction["get_requests_per_input_file"] == ratio
+    assert found["seconds"] > 0
+
+
+def test_a_year_of_flights_on_embedded_parts_and_again(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    where = ("--data-dir", str(data_dir))
+    first = report("demo", *where)
+    _check(first, flights=336_776, refused=2_512, weather=26_115, tails=4_043)
+    needed = _gets_needed(StoreConfig(str(data_dir / "objects")), *where)
+    assert len(needed) == first["ingestion_files"]
+    assert first["compaction"]["get_requests"] == sum(needed.values())
+    assert report("plan", *where)["jobs"] == []
+    checked = report("fsck", "--deep", *where)
+    assert checked["differences"] == []
+    assert checked["checked"]["records_read"] == 4_043 + 26_115
+    second = report("demo", "--rows", "5000", *where)
+    _check(
+        second,
+        flights=5_000,
+        refused=second["refused_keyless"],
+        weather=387,
+        tails=second["read_back"]["flights"],
+    )
+    assert second["produced"]["flights"] + second["refused_keyless"] == 5_000
+    assert leftovers(data_dir) == []
+
+
+def test_the_same_on_s3_and_a_postgresql_of_ones_own(
+    tmp_path: Path, s3_server: S3Server, s3_config: StoreConfig, catalog_url: str
+) -> None:
+    data_dir = tmp_path / "data"
+    assert s3_config.endpoint is not None
+    where = (
+        *("--data-dir", str(data_dir), "--catalog", as_url(catalog_url)),
+        *("--object-store", s3_config.url, "--s3-endpoint", s3_config.endpoint),
+    )
+    found = report("demo", "--rows", "20000", *where)
+    _check(found, flights=20_000, refused=67, weather=1_550, tails=3_003)
+    prefix = s3_config.url.removeprefix("s3:/")
+    asked = {
+        path.removeprefix(f"{prefix}/"): gets
+        for path, gets in s3_server.object_gets(bucket_of(s3_config)).items()
+        if path.startswith(f"{prefix}/{INGESTION_PREFIX}")
+    }
+    assert asked == _gets_needed(s3_config, *where)
+    assert sum(asked.values()) == found["compaction"]["get_requests"]
+    assert not (data_dir / "catalog").exists()
+    assert not (data_dir / "objects").exists()
+    assert report("fsck", "--deep", *where)["differences"] == []
+
+
+def test_somebody_elses_topic_of_the_same_name_is_left_alone(tmp_path: Path, catalog_url: str) -> None:
+    where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
+    report("topics", "create", "weather", *where)
+    before = report("topics", "describe", "weather", *where)
+    assert siltstone("demo", "--rows", "100", *where, code=1) == ""
+    assert report("topics", "describe", "weather", *where) == before
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_demo_that_is_stopped_leaves_no_process_behind(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    data_dir = tmp_path / "data"
+    with subprocess.Popen(
+        [sys.executable, "-m", "siltstone", "demo", "--data-dir", str(data_dir)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "Start an agent" in line:
+                process.send_signal(number)
+        assert process.wait(120) == code, said
+    assert "Traceback" not in "".join(said)
+    assert leftovers(data_dir) == []
