@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from catalog import arrays
-from catalog.sequences import KnownBatch, ProducerState
+from catalog.sequences import ProducerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -168,18 +168,14 @@ class ProducerRows:
         known: dict[int, dict[int, ProducerState]] = {}
         for number, epoch, numbers in rows:
             index, producer_id = self._named[number - 1]
-            batches = tuple(
-                map(KnownBatch._make, zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
-            )
-            known.setdefault(index, {})[producer_id] = ProducerState(epoch, batches)
+            known.setdefault(index, {})[producer_id] = ProducerState(epoch, tuple(numbers))
         return known
 
     def add(self, index: int, states: Mapping[int, ProducerState]) -> None:
         """Note the states that producers have after the section at `index`."""
         for producer_id, state in states.items():
             self._states.append((index, producer_id, state.producer_epoch))
-            numbers = ",".join([f"{base},{last},{offset}" for base, last, offset in state.batches])
-            self._batches.append(f"{{{numbers}}}")
+            self._batches.append(f"{{{str(state.numbers)[1:-1]}}}")
 
     def write_params(self) -> dict[str, object]:
         """The parameters of `write_producers`."""

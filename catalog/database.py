@@ -94,30 +94,45 @@ def describe_address(url: str) -> str:
 class Transaction:
     """What a unit of work may do; handed to it by `Database.transact`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline) -> None:
         self._connection = connection
+        self._pipeline = pipeline
         self.statements = 0
 
     def send(self, query: Query, params: Mapping[str, object] | None = None) -> psycopg.Cursor[Row]:
-        """Send a statement without waiting for its answer; `fetchall` on what is returned waits."""
+        """Send a statement without waiting for its answer; `wait` before fetching from what is returned."""
         self.statements += 1
-        cursor = self._connection.cursor(binary=True)
-        cursor.execute(query.sql, params)
-        return cursor
+        return self._connection.cursor(binary=True).execute(query.sql, params)
+
+    def wait(self) -> None:
+        """Wait for the answers to all that was sent: one round trip."""
+        self._pipeline.sync()
 
     def rows(self, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
         """Send a statement and wait for its rows."""
-        return self.send(query, params).fetchall()
+        cursor = self.send(query, params)
+        self.wait()
+        return cursor.fetchall()
 
     def count(self, query: Query, params: Mapping[str, object] | None = None) -> int:
         """Send a statement, wait for it, and say how many rows it touched."""
         cursor = self.send(query, params)
-        self._flush()
+        self.wait()
         return cursor.rowcount
 
-    def _flush(self) -> None:
-        with self._connection.pipeline() as pipeline:
-            pipeline.sync()
+
+@contextmanager
+def _transaction(connection: Connection) -> Iterator[Transaction]:
+    """A transaction in one pipeline: BEGIN goes out with the first statements, COMMIT with the last."""
+    try:
+        with connection.pipeline() as pipeline:
+            connection.execute(b"BEGIN")
+            yield Transaction(connection, pipeline)
+            connection.execute(b"COMMIT")
+    except BaseException:
+        if not connection.closed:
+            connection.rollback()
+        raise
 
 
 class Database:
@@ -154,12 +169,11 @@ class Database:
         """Do `work` in one transaction and return what it returns; counts it under `operation`."""
 
         def attempt(connection: Connection, tally: _Tally) -> T:
-            transaction = Transaction(connection)
-            try:
-                with connection.pipeline(), connection.transaction():
+            with _transaction(connection) as transaction:
+                try:
                     return work(transaction)
-            finally:
-                tally.statements += transaction.statements
+                finally:
+                    tally.statements += transaction.statements
 
         return self._repeat(operation, attempt, idempotent=idempotent)
 

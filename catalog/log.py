@@ -145,6 +145,7 @@ class _Commit:
         producers = None
         if self._producers.any_named:
             producers = send(_COMMIT["read_producers"], self._producers.lookup_params())
+        self._transaction.wait()
         earlier = self._earlier(result.fetchall())
         if earlier is None:
             self._check_session(session.fetchall())

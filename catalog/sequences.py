@@ -19,22 +19,15 @@ BATCHES_KEPT: Final = 5
 _SEQUENCES: Final = 2**31
 
 
-class KnownBatch(NamedTuple):
-    """One appended batch of a producer: where its numbers begin and end, and its first offset."""
-
-    base_sequence: int
-    last_sequence: int
-    base_offset: int
-
-
 class ProducerState(NamedTuple):
     """What a partition knows of a producer: its epoch, and up to five batches of it, oldest first.
 
-    Named tuples, since a commit may read thousands of them while it holds its locks.
+    Each batch is three of `numbers`: first sequence, last sequence, base offset. They lie flat, as in their
+    row, since a commit may read and write thousands of them while it holds its locks.
     """
 
     producer_epoch: int
-    batches: tuple[KnownBatch, ...]
+    numbers: tuple[int, ...]
 
 
 def last_sequence(base_sequence: int, offset_count: int) -> int:
@@ -46,30 +39,37 @@ def check_sequence(state: ProducerState | None, stamp: ProducerStamp, offset_cou
     """None when the batch may be appended; otherwise what to answer: a duplicate's offset, or a refusal."""
     if state is None:
         return None
-    if stamp.producer_epoch < state.producer_epoch:
+    epoch, numbers = state
+    if stamp.producer_epoch != epoch:
+        return _check_new_epoch(epoch, stamp)
+    expected = (numbers[-2] + 1) % _SEQUENCES
+    if stamp.base_sequence == expected:
+        return None
+    last = last_sequence(stamp.base_sequence, offset_count)
+    for index in range(0, len(numbers), 3):
+        if numbers[index] == stamp.base_sequence and numbers[index + 1] == last:
+            return RunResult(base_offset=numbers[index + 2], duplicate=True)
+    return _out_of_order(stamp, str(expected))
+
+
+def _check_new_epoch(known_epoch: int, stamp: ProducerStamp) -> RunResult | None:
+    if stamp.producer_epoch < known_epoch:
         return RunResult(
             refusal=RunRefusal.INVALID_PRODUCER_EPOCH,
             detail=f"producer {stamp.producer_id} has epoch {stamp.producer_epoch}, "
-            f"and epoch {state.producer_epoch} was seen before",
+            f"and epoch {known_epoch} was seen before",
         )
-    if stamp.producer_epoch > state.producer_epoch:
-        return None if stamp.base_sequence == 0 else _out_of_order(stamp, "0 in a new epoch")
-    last = last_sequence(stamp.base_sequence, offset_count)
-    for known in state.batches:
-        if known.base_sequence == stamp.base_sequence and known.last_sequence == last:
-            return RunResult(base_offset=known.base_offset, duplicate=True)
-    expected = (state.batches[-1].last_sequence + 1) % _SEQUENCES
-    return None if stamp.base_sequence == expected else _out_of_order(stamp, str(expected))
+    return None if stamp.base_sequence == 0 else _out_of_order(stamp, "0 in a new epoch")
 
 
 def append_batch(
     state: ProducerState | None, stamp: ProducerStamp, offset_count: int, base_offset: int
 ) -> ProducerState:
     """The producer's state after its batch was appended at `base_offset`."""
-    batch = KnownBatch(stamp.base_sequence, last_sequence(stamp.base_sequence, offset_count), base_offset)
+    batch = (stamp.base_sequence, last_sequence(stamp.base_sequence, offset_count), base_offset)
     if state is None or state.producer_epoch != stamp.producer_epoch:
-        return ProducerState(stamp.producer_epoch, (batch,))
-    return ProducerState(stamp.producer_epoch, (*state.batches, batch)[-BATCHES_KEPT:])
+        return ProducerState(stamp.producer_epoch, batch)
+    return ProducerState(stamp.producer_epoch, state.numbers[-3 * (BATCHES_KEPT - 1) :] + batch)
 
 
 def _out_of_order(stamp: ProducerStamp, expected: str) -> RunResult:

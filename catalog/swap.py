@@ -102,6 +102,7 @@ class Swap:
             },
         )
         removed = self._transaction.send(_SQL["remove_inputs"], {"job_id": self._spec.job_id})
+        self._transaction.wait()
         for topic_id, number, log_start, first_dirty, leader_epoch, so_far in locked.fetchall():
             plan = plans[PartitionId(topic_id, number)]
             cleans = plan.deduplicate and plan.reaches_log_start

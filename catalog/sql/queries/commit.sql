@@ -3,10 +3,13 @@
 SELECT pg_advisory_xact_lock(hashtextextended(%(file_id)s::text, 0));
 
 -- name: find_result
--- What the file's commit answered, if it was committed already; null when that is no longer kept.
-SELECT r.sections, f.committed_ms
-FROM files AS f LEFT JOIN commit_results AS r USING (file_id)
-WHERE f.file_id = %(file_id)s;
+-- What the file's commit answered, if it was committed already; null when that is no longer kept. The answer may
+-- outlive the file: a file of which nothing was taken is garbage at once, and must not be committed again.
+SELECT r.sections, coalesce(f.committed_ms, r.committed_ms)
+FROM (SELECT %(file_id)s::uuid AS file_id) AS wanted
+LEFT JOIN files AS f USING (file_id)
+LEFT JOIN commit_results AS r USING (file_id)
+WHERE f.file_id IS NOT NULL OR r.file_id IS NOT NULL;
 
 -- name: lock_session
 -- The session's state; it cannot be fenced while the commit is under way.

@@ -1,0 +1,52 @@
+"""An agent in a process of its own that only commits.
+
+    python -m tests.catalog.committer URL TOPIC SEED COUNT
+
+Prints one JSON array of [partition, first offset, count] for what it was told it has appended. Commits some
+files twice, as one who lost the answer does.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from uuid import UUID
+
+from bedrock.clock import SystemClock
+from bedrock.ids import SeededIds
+from catalog.model import PartitionId
+from catalog.open import open_catalog
+from tests.catalog.scene import Scene, run_of
+
+
+def append_at_random(url: str, topic_id: UUID, seed: int, count: int) -> list[tuple[int, int, int]]:
+    """Commit `count` files of one to three sections; what was appended, as the catalog answered."""
+    clock = SystemClock()
+    choices = random.Random(seed)
+    appended = []
+    with open_catalog(url, clock, SeededIds(seed, clock)) as catalog:
+        scene = Scene.set_up(catalog, SeededIds(seed, clock))
+        sequences = [0] * 3
+        for _ in range(count):
+            sections = {}
+            for partition in choices.sample(range(3), choices.randint(1, 3)):
+                size = choices.randint(1, 5)
+                producer = (seed, 0, sequences[partition])
+                sections[PartitionId(topic_id, partition)] = [run_of(size, producer=producer), run_of(size)]
+                sequences[partition] += size
+            commit = scene.file(sections)
+            results = catalog.log.commit(commit)
+            if choices.random() < 0.3:
+                assert catalog.log.commit(commit) == results
+            for section, result in zip(commit.sections, results, strict=True):
+                for run, answer in zip(section.runs, result.runs, strict=True):
+                    assert answer.refusal is None, answer
+                    assert not answer.duplicate, answer
+                    appended.append((result.partition, answer.base_offset, run.offset_count))
+    return appended
+
+
+if __name__ == "__main__":
+    _, url, topic, seed, count = sys.argv
+    sys.stdout.write(json.dumps(append_at_random(url, UUID(topic), int(seed), int(count))))

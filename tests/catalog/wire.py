@@ -1,0 +1,135 @@
+"""A proxy before PostgreSQL's socket that counts what the client waits for, and can lose an answer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+_SOCKET = ".s.PGSQL.5432"
+
+
+class WireProxy:
+    """Forwards connections to a server's Unix socket, from a socket of its own in `directory`.
+
+    `waits` counts Sync and Flush messages, each after something else: points where a client waits. After
+    `lose_next_commit`, the next COMMIT reaches the server, and its connection breaks before the answer.
+    """
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self._target = str(Path(str(conninfo_to_dict(url)["host"])) / _SOCKET)
+        self.url = make_conninfo(url, host=str(directory))
+        self.waits = 0
+        self._lose = False
+        self._lock = threading.Lock()
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(directory / _SOCKET))
+        self._listener.listen(16)
+
+    def __enter__(self) -> Self:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.break_connections()
+        for thread in list(self._threads):
+            thread.join()
+
+    def lose_next_commit(self) -> None:
+        """Arm the loss of one answer."""
+        self._lose = True
+
+    def break_connections(self) -> None:
+        """Break every connection, as a network does."""
+        with self._lock:
+            broken, self._open = self._open, []
+        for each in broken:
+            _shut(each)
+
+    def _start(self, target: object, *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)  # type: ignore[arg-type]  # any callable
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(self._target)
+            with self._lock:
+                self._open += [client, server]
+            losing = threading.Event()
+            self._start(self._to_server, client, server, losing)
+            self._start(self._to_client, server, client, losing)
+
+    def _to_server(self, client: socket.socket, server: socket.socket, losing: threading.Event) -> None:
+        buffered = b""
+        started = asked = False
+        while data := _receive(client):
+            buffered += data
+            while (message := _first_message(buffered, started=started)) is not None:
+                buffered = buffered[len(message) :]
+                asks = started and message[:1] in {b"S", b"H"}
+                self.waits += asks and not asked
+                asked = asks
+                if started and self._lose and b"COMMIT" in message:
+                    self._lose = False
+                    losing.set()
+                started = True
+            try:
+                server.sendall(data)
+            except OSError:
+                break
+        _shut(server)
+
+    def _to_client(self, server: socket.socket, client: socket.socket, losing: threading.Event) -> None:
+        while data := _receive(server):
+            if losing.is_set():
+                if b"COMMIT\0" not in data:
+                    continue  # an answer to what came before, lost with the rest
+                break  # the server has committed, and nobody will hear of it
+            try:
+                client.sendall(data)
+            except OSError:
+                break
+        _shut(client)
+        _shut(server)
+
+
+def _receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except OSError:
+        return b""
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+def _first_message(data: bytes, *, started: bool) -> bytes | None:
+    """The first whole message of the frontend's stream; the very first has no type before its length."""
+    head = 1 if started else 0
+    if len(data) < head + 4:
+        return None
+    length = head + int.from_bytes(data[head : head + 4], "big")
+    return data[:length] if len(data) >= length else None
