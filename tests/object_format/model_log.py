@@ -1,0 +1,85 @@
+"""What deduplication means, with dictionaries over decoded records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tests.object_format import model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from object_format.records import Record
+
+CONTROL = 0x20
+HORIZON = 0x40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Consecutive batches of one partition, with absolute offsets; stored with `shift` less."""
+
+    batches: tuple[model.Batch, ...]
+    shift: int = 0
+    unique_keys: bool = False
+
+    def stored(self) -> list[bytes]:
+        return [model.encode(moved(batch, -self.shift)) for batch in self.batches]
+
+
+def moved(batch: model.Batch, by: int) -> model.Batch:
+    return replace(
+        batch,
+        base_offset=batch.base_offset + by,
+        records=tuple(replace(record, offset=record.offset + by) for record in batch.records),
+    )
+
+
+def is_control(batch: model.Batch) -> bool:
+    return bool(batch.attributes & CONTROL)
+
+
+def survivors(sections: Sequence[Section], *, reaches_log_start: bool, now_ms: int) -> set[int]:
+    """The offsets that stay when nothing stands in the way; sections in log order."""
+    log = [batch for section in sections for batch in section.batches]
+    newest = {
+        record.key: record.offset
+        for batch in log
+        for record in batch.records
+        if not is_control(batch) and record.key is not None
+    }
+    kept = set()
+    for batch in log:
+        gone = reaches_log_start and batch.attributes & HORIZON and batch.base_timestamp <= now_ms
+        for record in batch.records:
+            stays = record.key is not None and newest.get(record.key) == record.offset
+            if is_control(batch) or (stays and not (gone and record.value is None)):
+                kept.add(record.offset)
+    return kept
+
+
+def filtered(
+    batches: Sequence[model.Batch], kept: set[int], *, leader_epoch: int, horizon: int | None
+) -> list[model.Batch]:
+    """The batches that Kafka's filter leaves of these."""
+    result = []
+    for batch in batches:
+        records = tuple(record for record in batch.records if record.offset in kept)
+        if not records:
+            continue
+        thinned = replace(batch, leader_epoch=leader_epoch)
+        if len(records) < len(batch.records):
+            thinned = with_records(thinned, records)
+        has_tombstones = any(record.value is None for record in records)
+        if has_tombstones and horizon is not None and not batch.attributes & (HORIZON | CONTROL):
+            thinned = with_records(thinned, records)
+            thinned = replace(thinned, base_timestamp=horizon, attributes=batch.attributes | HORIZON)
+        result.append(thinned)
+    return result
+
+
+def with_records(batch: model.Batch, records: tuple[Record, ...]) -> model.Batch:
+    if batch.attributes & 8:
+        return replace(batch, records=records)
+    return replace(batch, records=records, max_timestamp=max(record.timestamp for record in records))

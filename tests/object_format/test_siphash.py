@@ -1,0 +1,75 @@
+"""The keyed hash has its published values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from object_format.buffers import readable
+from object_format.kernels.siphash import siphash128
+
+MASK = 2**64 - 1
+KEY = bytes(range(16))
+
+
+def digest(data: bytes, key: bytes) -> bytes:
+    k0, k1 = (np.uint64(int.from_bytes(half, "little")) for half in (key[:8], key[8:]))
+    padded = readable(b"##" + data + b"#")
+    return b"".join(int(word).to_bytes(8, "little") for word in siphash128(padded, 2, len(data), k0, k1))
+
+
+def model(data: bytes, key: bytes) -> bytes:
+    """SipHash-2-4-128 as the paper has it."""
+    k0, k1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
+    v = [
+        k0 ^ 0x736F6D6570736575,
+        k1 ^ 0x646F72616E646F6D ^ 0xEE,
+        k0 ^ 0x6C7967656E657261,
+        k1 ^ 0x7465646279746573,
+    ]
+
+    def add_rotate(a: int, b: int, bits: int) -> None:
+        v[a] = (v[a] + v[b]) & MASK
+        v[b] = (v[b] << bits | v[b] >> (64 - bits)) & MASK
+        v[b] ^= v[a]
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            add_rotate(0, 1, 13)
+            v[0] = (v[0] << 32 | v[0] >> 32) & MASK
+            add_rotate(2, 3, 16)
+            add_rotate(0, 3, 21)
+            add_rotate(2, 1, 17)
+            v[2] = (v[2] << 32 | v[2] >> 32) & MASK
+
+    padded = data + bytes(7 - len(data) % 8) + bytes([len(data) % 256])
+    for at in range(0, len(padded), 8):
+        word = int.from_bytes(padded[at : at + 8], "little")
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xEE
+    rounds(4)
+    first = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xDD
+    rounds(4)
+    return first.to_bytes(8, "little") + (v[0] ^ v[1] ^ v[2] ^ v[3]).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "a3817f04ba25a8e66df67214c7550293"),
+        (b"\x00", "da87c1d86b99af44347659119b22fc45"),
+    ],
+)
+def test_official_vectors(data: bytes, expected: str) -> None:
+    assert digest(data, KEY).hex() == expected
+    assert model(data, KEY).hex() == expected
+
+
+@given(st.binary(max_size=300), st.binary(min_size=16, max_size=16))
+def test_kernel_and_model_agree(data: bytes, key: bytes) -> None:
+    assert digest(data, key) == model(data, key)

@@ -1,0 +1,140 @@
+"""What an agent learns of a producer's batches before it takes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+
+from object_format.codecs import MAX_DECOMPRESSED_BATCH_BYTES, Codec
+from object_format.errors import Fault
+from object_format.records import Record, encode_batch
+from object_format.validation import MOST_KEYLESS_REPORTED, BatchSummary, validate_batches
+from tests.object_format import model
+from tests.object_format.strategies import batches, logs
+
+ONE = model.batch_of([Record(0, 5, b"k", b"v")])
+
+
+def faults(*made: model.Batch | bytes, require_keys: bool = False) -> list[tuple[int, Fault]]:
+    data = b"".join(each if isinstance(each, bytes) else model.encode(each) for each in made)
+    return [
+        (problem.batch, problem.fault)
+        for problem in validate_batches(data, require_keys=require_keys).problems
+    ]
+
+
+@given(logs(gaps=False))
+def test_sound_batches_are_summed_up(log: list[model.Batch]) -> None:
+    encoded = [model.encode(batch) for batch in log]
+    found = validate_batches(b"".join(encoded), require_keys=False)
+    assert found.problems == ()
+    assert found.record_count == sum(len(batch.records) for batch in log)
+    position = 0
+    for summary, batch, data in zip(found.batches, log, encoded, strict=True):
+        timestamps = [record.timestamp for record in batch.records]
+        assert summary == BatchSummary(
+            position=position,
+            size=len(data),
+            last_offset_delta=batch.last_offset_delta,
+            record_count=len(batch.records),
+            min_timestamp=min(timestamps),
+            max_timestamp=max(timestamps),
+            header_max_timestamp=batch.max_timestamp,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+            attributes=batch.attributes,
+        )
+        position += len(data)
+
+
+@given(batches(gaps=False))
+def test_keyless_records_are_named_where_keys_are_required(batch: model.Batch) -> None:
+    expected = tuple(i for i, record in enumerate(batch.records) if record.key is None)
+    first = model.encode(ONE)
+    found = validate_batches(first + model.encode(batch), require_keys=True)
+    if not expected:
+        assert found.problems == ()
+        return
+    [problem] = found.problems
+    assert (problem.batch, problem.fault, problem.position) == (1, Fault.KEYLESS_RECORDS, len(first))
+    assert (problem.record_indexes, problem.keyless_count) == (expected, len(expected))
+    assert "key" in problem.message
+
+
+def test_only_so_many_keyless_records_are_named() -> None:
+    count = MOST_KEYLESS_REPORTED + 5
+    data = encode_batch([1] * count, [None] * count, [b"v"] * count, codec=Codec.LZ4)
+    [problem] = validate_batches(data, require_keys=True).problems
+    assert problem.record_indexes == tuple(range(MOST_KEYLESS_REPORTED))
+    assert problem.keyless_count == count
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"attributes": 0x20}, Fault.CONTROL_BATCH),
+        ({"attributes": 0x08}, Fault.TIMESTAMP_TYPE),
+        ({"producer_id": 4}, Fault.SEQUENCE),
+        ({"last_offset_delta": 1}, Fault.OFFSETS_NOT_CONSECUTIVE),
+        ({"records": ()}, Fault.OFFSETS_NOT_CONSECUTIVE),
+        ({"records": (Record(0, 1, b"", b""), Record(2, 1, b"", b"")), "last_offset_delta": 1}, None),
+        ({"records": (Record(1, 1, b"", b""),)}, Fault.OFFSETS_NOT_CONSECUTIVE),
+    ],
+)
+def test_what_producers_may_not_send(codec: Codec, change: dict[str, object], fault: Fault | None) -> None:
+    changed = replace(ONE, **change)  # type: ignore[arg-type]  # each case names fields with their types
+    changed = replace(changed, attributes=changed.attributes | codec)
+    expected = Fault.OFFSETS_NOT_CONSECUTIVE if fault is None else fault
+    assert faults(ONE, changed, ONE) == [(1, expected)]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_damaged_records_are_a_problem_of_their_batch(codec: Codec) -> None:
+    batch = replace(ONE, attributes=int(codec))
+    record = model.encode_record(batch.records[0], batch)
+    assert faults(ONE, model.seal(batch, record + b"\0"), ONE) == [(1, Fault.TRAILING_BYTES)]
+    assert faults(ONE, model.seal(batch, record[:-1] + b"\x02"), ONE) == [(1, Fault.RECORD_FIELD)]
+    assert faults(ONE, model.seal(batch, b"\x7e" + record[1:]), ONE) == [(1, Fault.RECORD_LENGTH)]
+
+
+def test_a_wrong_checksum_hides_all_else() -> None:
+    damaged = bytearray(model.encode(replace(ONE, attributes=0x20)))
+    damaged[-1] ^= 1
+    assert faults(ONE, bytes(damaged), ONE) == [(1, Fault.CHECKSUM)]
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_compressed_bytes_that_are_not(codec: Codec) -> None:
+    plain = model.seal(model.Batch(), b"not compressed at all", count=1)
+    data = bytearray(plain)
+    data[22] = codec
+    data[17:21] = model.crc32c(bytes(data[21:])).to_bytes(4, "big")
+    assert faults(ONE, bytes(data)) == [(1, Fault.COMPRESSED_BYTES)]
+
+
+def test_a_bomb_is_a_problem_of_its_batch() -> None:
+    values = [bytes(MAX_DECOMPRESSED_BATCH_BYTES // 8)] * 8
+    data = encode_batch([1] * 8, [b"k"] * 8, values, codec=Codec.ZSTD)
+    assert faults(ONE, data) == [(1, Fault.DECOMPRESSED_TOO_LARGE)]
+
+
+def test_behind_a_malformed_header_nothing_is_known() -> None:
+    sound = model.encode(ONE)
+    found = validate_batches(sound + sound[:-1], require_keys=True)
+    assert len(found.batches) == 1
+    [problem] = found.problems
+    assert (problem.batch, problem.fault, problem.position) == (1, Fault.TRUNCATED, len(sound))
+
+
+def test_nothing_is_sound() -> None:
+    found = validate_batches(b"", require_keys=True)
+    assert (found.batches, found.problems, found.record_count) == ((), (), 0)
+
+
+def test_a_wrong_max_timestamp_shows() -> None:
+    [summary] = validate_batches(model.encode(replace(ONE, max_timestamp=77)), require_keys=True).batches
+    assert (summary.header_max_timestamp, summary.max_timestamp) == (77, 5)
