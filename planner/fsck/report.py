@@ -15,6 +15,7 @@ class DifferenceKind(StrEnum):
 
     BOUNDS = "bounds"  # catalog: a partition's offsets are not in order
     COVERAGE = "coverage"  # catalog: live extents leave a gap, overlap, or miss an end of the log
+    SUMS = "sums"  # catalog: what is kept per partition is not the sum of its extents
     RECORD_COUNT = "record_count"  # an extent's count does not fit its offsets, or not its bytes
     MISSING_OBJECT = "missing_object"  # store: a live file has no object
     OBJECT_SIZE = "object_size"  # store: an object is shorter or longer than its file

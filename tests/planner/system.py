@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from pyroaring import BitMap64
 
@@ -50,6 +53,16 @@ class System:
         session_id = ids.new_uuid()
         catalog.sessions.register(session_id, "a test")
         return cls(catalog, store, clock, ids, session_id)
+
+    def put(self, name: str, body: Sequence[bytes | memoryview]) -> None:
+        """Write an object that is as old as the test's clock says; the store's clock is the machine's."""
+        self.store.put(name, list(body), purpose=Purpose.INGEST)
+        now = self.clock.now_ms() / 1000
+        os.utime(self.path_of(name), (now, now))
+
+    def path_of(self, name: str) -> Path:
+        """Where the store keeps an object."""
+        return Path(unquote(urlsplit(self.store.url).path)) / name
 
     def topic(self, name: str, partitions: int = 1, **config: str) -> Topic:
         settings = {key.replace("_", "."): value for key, value in config.items()}
@@ -103,7 +116,7 @@ class System:
             session_id=self.session_id,
             sections=tuple(sections),
         )
-        self.store.put(commit.object_name, [bytes(part) for part in parts], purpose=Purpose.INGEST)
+        self.put(commit.object_name, parts)
         return commit
 
     def produce(self, rows: Mapping[PartitionId, Sequence[Row]]) -> FileCommit:
@@ -166,7 +179,7 @@ class System:
         ]
         summary = writer.finish()
         name = compacted_name(job.spec.job_id, job.attempt_id, file_id)
-        self.store.put(name, [bytes(part) for part in parts], purpose=Purpose.COMPACTION)
+        self.put(name, parts)
         return OutputFile(
             file_id=file_id,
             object_name=name,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
@@ -37,13 +34,6 @@ def objects(system: System) -> set[str]:
     return {info.name for info in system.store.list("", purpose=Purpose.GC)}
 
 
-def stamp(system: System) -> None:
-    """Let all objects be as old as the test's clock says it is now: the store's clock is the machine's."""
-    now = system.clock.now_ms() / 1000
-    for name in objects(system):
-        os.utime(Path(urlsplit(system.store.url).path) / name, (now, now))
-
-
 def compacted_once(system: System) -> PartitionId:
     key = PartitionId(system.topic("keyed", cleanup_policy="compact").topic_id, 0)
     for _ in range(3):
@@ -54,7 +44,6 @@ def compacted_once(system: System) -> PartitionId:
 
 def test_inputs_of_a_finished_job_go_after_the_grace_and_not_before(system: System) -> None:
     compacted_once(system)
-    stamp(system)
     system.run_jobs()
     before = objects(system)
     system.clock.advance(GRACE_S)
@@ -69,7 +58,6 @@ def test_inputs_of_a_finished_job_go_after_the_grace_and_not_before(system: Syst
 
 def test_files_of_an_open_job_stay_whatever_their_age(system: System) -> None:
     key = compacted_once(system)
-    stamp(system)
     system.catalog.topics.delete("keyed")
     system.clock.advance(5 * GRACE_S)
     report = collect(system)
@@ -87,7 +75,6 @@ def test_files_of_an_open_job_stay_whatever_their_age(system: System) -> None:
 def test_what_a_live_session_has_not_committed_yet_stays(system: System) -> None:
     key = PartitionId(system.topic("plain").topic_id, 0)
     commit = system.upload({key: [(b"a", b"1")]})
-    stamp(system)
     system.clock.advance(5 * GRACE_S)
     assert collect(system) == GarbageReport()
     system.catalog.log.commit(commit)
@@ -99,7 +86,6 @@ def test_what_a_session_left_uncommitted_goes_once_it_cannot_be_committed(system
     key = PartitionId(system.topic("plain").topic_id, 0)
     system.produce({key: [(b"a", b"1")]})
     left = system.upload({key: [(b"a", b"2")]})
-    stamp(system)
     if how == "ended":
         system.catalog.sessions.end(system.session_id)
     system.clock.advance(11 * GRACE_S)
@@ -116,7 +102,6 @@ def test_a_young_orphan_stays(system: System) -> None:
     key = PartitionId(system.topic("plain").topic_id, 0)
     system.upload({key: [(b"a", b"2")]})
     system.catalog.sessions.end(system.session_id)
-    stamp(system)
     system.clock.advance(GRACE_S - 1)
     assert collect(system) == GarbageReport()
     system.clock.advance(2)
@@ -128,12 +113,10 @@ def test_outputs_of_a_lost_attempt_stay_while_the_job_is_open(system: System) ->
     (job,) = system.catalog.jobs.claim("a test", 1)
     assert job.attempt_id is not None
     lost = system.write_outputs(job)
-    stamp(system)
     system.catalog.jobs.release(job.spec.job_id, job.attempt_id)
     system.clock.advance(2 * GRACE_S)
     assert collect(system).orphans == 0
     assert system.run_jobs() == 1
-    stamp(system)
     system.clock.advance(2 * GRACE_S)
     report = collect(system)
     assert (report.orphans, report.dead_files) == (1, 3)
@@ -151,9 +134,8 @@ def test_names_that_are_not_ours_and_owners_nobody_knows_are_left_alone(system: 
         compacted_name(stranger, stranger, stranger),
     }
     for name in names:
-        system.store.put(name, [b"x"], purpose=Purpose.INGEST)
+        system.put(name, [b"x"])
     system.catalog.sessions.end(system.session_id)
-    stamp(system)
     system.clock.advance(10 * GRACE_S)
     assert collect(system) == GarbageReport()
     assert objects(system) == names
@@ -161,7 +143,6 @@ def test_names_that_are_not_ours_and_owners_nobody_knows_are_left_alone(system: 
 
 def test_rows_stay_for_objects_that_would_not_go(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
     compacted_once(system)
-    stamp(system)
     system.run_jobs()
     system.clock.advance(2 * GRACE_S)
     stubborn: list[str] = []
@@ -184,13 +165,11 @@ def test_rows_stay_for_objects_that_would_not_go(system: System, monkeypatch: py
 
 def test_everything_goes_in_batches(system: System) -> None:
     compacted_once(system)
-    stamp(system)
     system.run_jobs()
     key = PartitionId(system.topic("plain").topic_id, 0)
     for _ in range(3):
         system.upload({key: [(b"a", b"1")]})
     system.catalog.sessions.end(system.session_id)
-    stamp(system)
     system.clock.advance(2 * GRACE_S)
     report = collect(system, GarbageSettings(batch=2))
     assert (report.dead_files, report.orphans) == (3, 3)
