@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import TYPE_CHECKING
+
 from agent.errors import BusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class ByteBudget:
@@ -28,6 +34,15 @@ class ByteBudget:
                 retry_after_seconds=self._retry_after_seconds,
             )
         self.held += count
+
+    @contextlib.contextmanager
+    def holding(self, count: int) -> Iterator[None]:
+        """Hold `count` bytes for as long as the block runs."""
+        self.reserve(count)
+        try:
+            yield
+        finally:
+            self.release(count)
 
     def release(self, count: int) -> None:
         """Let go of `count` bytes that were reserved before."""

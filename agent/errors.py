@@ -66,6 +66,10 @@ class UnsupportedMediaTypeError(InvalidInputError):
     """A request body is not of the kind that the call takes."""
 
 
+class BodyTimeoutError(InvalidInputError):
+    """A request body did not arrive in time."""
+
+
 class InvalidBodyError(InvalidInputError):
     """A request body is not what the call takes; the message says where."""
 

@@ -161,6 +161,7 @@ class Agent:
                 create_app(self._services),
                 listener,
                 stop_timeout_seconds=self.settings.stop_timeout_ms / 1000,
+                max_connections=self.settings.max_connections,
             )
             await self._http.start()
         except BaseException:
@@ -219,6 +220,7 @@ class Agent:
                 lambda: self.write_path.files_in_flight,
             ),
             "siltstone_request_bytes": ("Request bodies in memory", lambda: self.request_budget.held),
+            "siltstone_fetch_bytes": ("Fetched, not handed out yet", lambda: self.read_path.budget.held),
             "siltstone_cache_bytes": ("Ranges of objects in memory", lambda: self.cache.size),
             "siltstone_loop_lag_seconds": ("How late the event loop is", lambda: self.loop_lag.seconds),
         }

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from agent.byte_budget import ByteBudget
 from agent.errors import OffsetOutOfRangeError, ReadFailedError, UnknownPartitionError
 from agent.fetch_plan import (
     Cursor,
@@ -109,6 +110,8 @@ class ReadPath:
         metrics: AgentMetrics,
         timestamps: TimestampLookup,
     ) -> None:
+        # Held here while a fetch reads; who gets its result holds it on until that is handed out.
+        self.budget = ByteBudget("the memory for fetches", settings.max_fetches_bytes)
         self._timestamps = timestamps
         self._settings = settings
         self._bounds = bounds
@@ -223,8 +226,10 @@ class ReadPath:
         )
         plans = [plan_cursor(cursor, indexes) for cursor in cursors]
         parts = [part for plan in plans for _, part in plan.steps if part is not None]
-        data = await self._reader.read([WantedRange(part.range, self._is_hot(part.extent)) for part in parts])
-        await self._pools.kernels.run(partial(_serve, plans, data))
+        wanted = [WantedRange(part.range, self._is_hot(part.extent)) for part in parts]
+        with self.budget.holding(sum(part.range.length for part in parts)):
+            data = await self._reader.read(wanted)
+            await self._pools.kernels.run(partial(_serve, plans, data))
 
     async def _read_indexes(self, extents: Sequence[Extent]) -> dict[ByteRange, SectionIndex]:
         large = [

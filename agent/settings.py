@@ -52,6 +52,8 @@ class AgentSettings:
     default_fetch_bytes: int = 1 * MIB
     max_fetch_bytes: int = 64 * MIB
     max_fetch_extents: int = 256
+    # Bytes that all fetches together read, or hold until they are handed out; beyond it readers come back.
+    max_fetches_bytes: int = 256 * MIB
     max_wait_ms: int = 60_000
     # How often those who wait at the tail look again when no notification comes.
     poll_interval_ms: int = 1_000
@@ -60,6 +62,9 @@ class AgentSettings:
     # HTTP.
     max_request_bytes: int = 32 * MIB
     max_requests_bytes: int = 128 * MIB
+    # How long a client may take to send a body, and how many connections there may be.
+    body_timeout_ms: int = 60_000
+    max_connections: int = 4_000
     default_max_records: int = 1_000
     max_max_records: int = 100_000
     # After the order to stop: how long it serves on while /healthz answers 503, then the time to finish.
@@ -80,6 +85,7 @@ class AgentSettings:
                 )
         self._require_at_most("flush_bytes", "max_buffered_bytes")
         self._require_at_most("default_fetch_bytes", "max_fetch_bytes")
+        self._require_at_most("max_fetch_bytes", "max_fetches_bytes")
         self._require_at_most("max_request_bytes", "max_requests_bytes")
         self._require_at_most("max_request_bytes", "max_buffered_bytes")
         self._require_at_most("default_max_records", "max_max_records")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from agent.errors import PayloadTooLargeError, UnsupportedMediaTypeError
+from agent.errors import BodyTimeoutError, PayloadTooLargeError, UnsupportedMediaTypeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,11 +33,13 @@ def require_json(request: Request) -> None:
 
 
 @contextlib.asynccontextmanager
-async def json_body(request: Request, *, limit: int, budget: ByteBudget) -> AsyncIterator[bytes]:
+async def json_body(
+    request: Request, *, limit: int, budget: ByteBudget, seconds: float
+) -> AsyncIterator[bytes]:
     """The JSON body of `request`, whose bytes are held in `budget` until the block ends.
 
     Raises `PayloadTooLargeError` beyond `limit` bytes and `BusyError` when the budget is full, both as early
-    as they can be known.
+    as they can be known, and `BodyTimeoutError` when the client takes more than `seconds` to send it.
     """
     require_json(request)
     declared = request.headers.get("content-length", "")
@@ -45,11 +48,17 @@ async def json_body(request: Request, *, limit: int, budget: ByteBudget) -> Asyn
     held = 0
     chunks: list[bytes] = []
     try:
-        async for chunk in request.stream():
-            _check(held + len(chunk), limit)
-            budget.reserve(len(chunk))
-            held += len(chunk)
-            chunks.append(chunk)
+        try:
+            async with asyncio.timeout(seconds):
+                async for chunk in request.stream():
+                    _check(held + len(chunk), limit)
+                    budget.reserve(len(chunk))
+                    held += len(chunk)
+                    chunks.append(chunk)
+        except TimeoutError:
+            raise BodyTimeoutError(
+                f"the body did not arrive within {seconds:g} seconds", remedy="send it in smaller parts"
+            ) from None
         body = b"".join(chunks)
         chunks.clear()
         yield body

@@ -5,6 +5,7 @@ kind                        status  what a client does
 ==========================  ======  =======================================
 not JSON, wrong media type  415     send `application/json`
 too large                   413     send less at once
+too slow                    408     send it faster, or in parts
 unknown name                404     name something that exists
 offset out of range         416     read within the range that is given
 name is taken               409     choose another
@@ -27,7 +28,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from agent.errors import OffsetOutOfRangeError, PayloadTooLargeError, UnsupportedMediaTypeError
+from agent.errors import (
+    BodyTimeoutError,
+    OffsetOutOfRangeError,
+    PayloadTooLargeError,
+    UnsupportedMediaTypeError,
+)
 from bedrock.errors import (
     InvalidInputError,
     NotFoundError,
@@ -49,6 +55,7 @@ _log = structlog.get_logger(__name__)
 _STATUS: tuple[tuple[type[SiltstoneError], int], ...] = (
     (UnsupportedMediaTypeError, 415),
     (PayloadTooLargeError, 413),
+    (BodyTimeoutError, 408),
     (OffsetOutOfRangeError, 416),
     (NotFoundError, 404),
     (TopicExistsError, 409),

@@ -41,7 +41,10 @@ def router(services: Services) -> APIRouter:
     async def produce(request: Request, topic: str, partition: int | None) -> Response:
         kernels = services.pools.kernels
         async with json_body(
-            request, limit=settings.max_request_bytes, budget=services.request_budget
+            request,
+            limit=settings.max_request_bytes,
+            budget=services.request_budget,
+            seconds=settings.body_timeout_ms / 1000,
         ) as body:
             found = await services.directory.get(topic)
             records = await kernels.run(partial(parse_records, body))
@@ -91,7 +94,8 @@ def router(services: Services) -> APIRouter:
         render = partial(
             render_records, topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes
         )
-        return Response(await services.pools.kernels.run(render), media_type="application/json")
+        with services.read_path.budget.holding(fetched.size):
+            return Response(await services.pools.kernels.run(render), media_type="application/json")
 
     return routes
 

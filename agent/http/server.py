@@ -70,7 +70,9 @@ class _Server(uvicorn.Server):
 class HttpServer:
     """Serves one app on one socket."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket, *, stop_timeout_seconds: float) -> None:
+    def __init__(
+        self, app: FastAPI, listener: socket.socket, *, stop_timeout_seconds: float, max_connections: int
+    ) -> None:
         self._listener = listener
         self.address = address_of(listener)
         self._server = _Server(
@@ -80,6 +82,7 @@ class HttpServer:
                 access_log=False,
                 lifespan="off",
                 server_header=False,
+                limit_concurrency=max_connections,
                 timeout_graceful_shutdown=max(1, round(stop_timeout_seconds)),
             )
         )

@@ -48,7 +48,12 @@ def router(services: Services) -> APIRouter:
     @routes.post("", status_code=201, openapi_extra=describes_body("CreateTopicBody"))
     async def create_topic(request: Request) -> TopicAnswer:
         """Create a topic. `config` takes Kafka's names, such as `cleanup.policy`; others are refused."""
-        async with json_body(request, limit=_MOST_TOPIC_BYTES, budget=services.request_budget) as body:
+        async with json_body(
+            request,
+            limit=_MOST_TOPIC_BYTES,
+            budget=services.request_budget,
+            seconds=services.settings.body_timeout_ms / 1000,
+        ) as body:
             wanted = _parse(body)
         create = partial(catalog.create, wanted.name, wanted.partitions, wanted.config)
         return topic_answer(await pool.run(create))

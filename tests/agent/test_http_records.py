@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import TYPE_CHECKING, Any
 
@@ -319,3 +320,30 @@ async def test_a_full_buffer_pushes_back_with_a_time_to_return(agents: Agents) -
         assert int(answer.headers["retry-after"]) >= 1
         running.agent.write_path.budget.release(990)
         assert (await running.produce("t", {"value": "x"}))["accepted"] == 1
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(agents: Agents) -> None:
+    async with agents.running(body_timeout_ms=20) as running:
+        await running.create_topic("t")
+        url = running.http.base_url
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(
+            b"POST /v1/topics/t/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b'content-length: 100\r\n\r\n{"records":'
+        )
+        assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+        writer.close()
+        await writer.wait_closed()
+        assert running.agent.request_budget.held == 0
+
+
+async def test_readers_beyond_the_memory_for_fetches_are_asked_to_come_back(agents: Agents) -> None:
+    async with agents.running() as running:
+        await running.create_topic("t")
+        await running.produce("t", {"value": "x"})
+        budget = running.agent.read_path.budget
+        with budget.holding(budget.limit):
+            answer = await running.http.get("/v1/topics/t/partitions/0/records")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
+        assert len((await running.read("t"))["records"]) == 1
+        assert budget.held == 0

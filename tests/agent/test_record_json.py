@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 import orjson
 import pytest
@@ -101,9 +102,14 @@ _json = st.recursive(
 )
 
 
+def _dumped(body: object) -> bytes:
+    """Also what JSON has no name for (NaN) and what no other parser would take (huge integers)."""
+    return json.dumps(body).encode()
+
+
 @given(
     st.one_of(
-        st.binary(max_size=60), _json.map(orjson.dumps), _json.map(lambda x: orjson.dumps({"records": [x]}))
+        st.binary(max_size=60), _json.map(_dumped), _json.map(lambda record: _dumped({"records": [record]}))
     )
 )
 def test_any_body_is_records_or_a_clear_refusal(body: bytes) -> None:
