@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.job_kernel import ANSWER_SCHEMA, JobKernel, PackedJob, read_answer
 from spark_jobs.report import JobFailure
+from spark_jobs.session import is_classic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +63,7 @@ class JobQueries:
         running = wait(self._running, timeout=0).not_done
         while running:  # again and again: a query may have been about to start
             with suppress(PySparkException, Py4JError):  # Spark is gone, and its queries with it
-                self._spark.interruptTag(self._tag)
+                self._interrupt()
             running = wait(running, timeout=_INTERRUPT_SECONDS).not_done
         self._threads.shutdown()
 
@@ -94,9 +95,27 @@ class JobQueries:
         return None
 
     def _answers_of(self, jobs: tuple[PackedJob, ...]) -> Iterator[tuple[PackedJob, JobResult | JobFailure]]:
-        self._spark.addTag(self._tag)  # tags belong to a thread
+        self._mark_thread()
         count = len(jobs)
         kernel = JobKernel(self._store, jobs)
         rows = self._spark.range(0, count, 1, count).mapInArrow(kernel.answers, ANSWER_SCHEMA).collect()
         for row in rows:
             yield jobs[row["job"]], read_answer(row.asDict())
+
+    def _mark_thread(self) -> None:
+        """Let what this thread runs be found by the tag.
+
+        A classic session keeps the tags of one thread apart from those of another, so that none could
+        interrupt another's; its context does not.
+        """
+        if is_classic(self._spark):
+            self._spark.sparkContext.addJobTag(self._tag)
+            self._spark.sparkContext.setInterruptOnCancel(True)
+        else:
+            self._spark.addTag(self._tag)
+
+    def _interrupt(self) -> None:
+        if is_classic(self._spark):
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        else:
+            self._spark.interruptTag(self._tag)

@@ -138,6 +138,11 @@ def stop_session(spark: SparkSession) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
+def is_classic(spark: SparkSession) -> bool:
+    """Whether the session's driver belongs to this process; the alternative is Spark Connect."""
+    return hasattr(spark, "_jvm")
+
+
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     """A session that ends with the block, also on an interrupt."""
@@ -251,7 +256,7 @@ def _launch_environment(settings: SparkSettings, scratch: Path) -> Iterator[None
 
 def _gateway_of(spark: SparkSession) -> JavaGateway | None:
     """PySpark's link to a Java process that it started; None for a session on a Connect server."""
-    return SparkContext._gateway if hasattr(spark, "_jvm") else None  # noqa: SLF001 -- there is no public way
+    return SparkContext._gateway if is_classic(spark) else None  # noqa: SLF001 -- there is no public way
 
 
 def _end_java(gateway: JavaGateway) -> None:

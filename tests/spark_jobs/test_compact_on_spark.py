@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from typing_extensions import override
 
 from catalog.model import FileKind, JobState, PartitionId
 from spark_jobs import queries
@@ -24,9 +23,9 @@ from spark_jobs.queries import JobQueries
 from spark_jobs.report import JobFailure
 from spark_jobs.transport import pack_spec
 from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.poison import poison
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
     from bedrock.clock import Clock
@@ -133,23 +132,6 @@ def test_the_script_empties_the_queue(
     assert catalog.jobs.counts()[JobState.COMPLETED] == 1
 
 
-class Poison(bytes):
-    """Bytes that call a function in whoever unpickles them: a Spark worker."""
-
-    call: Callable[[int], object]
-    argument: int
-
-    @override
-    def __reduce__(self) -> tuple[Callable[[int], object], tuple[int]]:
-        return self.call, (self.argument,)
-
-
-def poison(call: Callable[[int], object], argument: int) -> bytes:
-    poisoned = Poison()
-    poisoned.call, poisoned.argument = call, argument
-    return poisoned
-
-
 def packed(spec: JobSpec, attempt_id: UUID, data: bytes | None = None) -> PackedJob:
     return PackedJob(spec.job_id, attempt_id, pack_spec(spec) if data is None else data)
 
@@ -193,7 +175,7 @@ def test_a_run_that_is_stopped_gives_its_jobs_back(
 ) -> None:
     """The worker that sleeps is killed, long before it would wake up."""
     fill(published, "endless")
-    monkeypatch.setattr("spark_jobs.compact.pack_spec", lambda _spec: poison(time.sleep, 250))
+    monkeypatch.setattr("spark_jobs.compact.pack_spec", lambda _spec: poison(time.sleep, 10_000))
     cancelled = threading.Event()
     timer = threading.Timer(2, cancelled.set)
     timer.start()
@@ -212,3 +194,16 @@ def test_a_run_that_is_stopped_gives_its_jobs_back(
     timer.join()
     (job,) = catalog.jobs.list()
     assert job.state is JobState.SUBMITTED
+
+
+def test_a_stopped_run_on_a_connect_server_ends(spark: SparkForTests) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.spark_jobs.poison", spark.connect_url],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert (ran.returncode, ran.stdout.splitlines()) == (0, ["None", "stopped"]), ran.stderr
