@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from planner.garbage import GarbageSettings, collect_garbage
@@ -19,10 +20,11 @@ from spark_jobs.session import SparkSettings, spark_session
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable
 
-    from pyspark.sql import SparkSession
-
+    from catalog.model import Job
     from planner.garbage import GarbageReport
+    from planner.settings import PlannerSettings
     from siltstone.configuration import Settings
     from siltstone.output import Narrator
     from siltstone.rooms import Rooms
@@ -66,44 +68,56 @@ def compact(
     Raises JobCancelledError when `cancelled` is set; what was published until then stays.
     """
     done = CompactionRun()
+    planner = planner_settings(settings, force=force)
+    jobs = _next_jobs(rooms, planner, narrator, done)
+    if not jobs:
+        return done
     with contextlib.ExitStack() as session:
-        spark: SparkSession | None = None
-        while done.rounds < max_rounds:
-            rooms.catalog.jobs.release_expired(_DEAD_AFTER_MS)
-            with narrator.phase(f"Plan round {done.rounds + 1}"):
-                submission = plan_and_submit(
-                    rooms.catalog, rooms.clock, rooms.ids, planner_settings(settings, force=force)
-                )
-            done.jobs_lost += submission.lost
-            jobs = rooms.catalog.jobs.claim(f"siltstone-{rooms.ids.new_uuid()}", JOBS_AT_ONCE)
-            if not jobs:
+        with narrator.phase(f"Start Spark at {settings.spark_master}"):
+            spark = session.enter_context(spark_session(SparkSettings(master=settings.spark_master)))
+        run = partial(
+            run_jobs,
+            spark,
+            store=rooms.store_config,
+            book=rooms.catalog.jobs,
+            clock=rooms.clock,
+            ids=rooms.ids,
+            cancelled=cancelled,
+        )
+        while jobs:
+            progressed = _run_round(run, jobs, narrator, done)
+            if not progressed or done.rounds == max_rounds:
                 break
-            if spark is None:
-                with narrator.phase(f"Start Spark at {settings.spark_master}"):
-                    wanted = SparkSettings(master=settings.spark_master)
-                    spark = session.enter_context(spark_session(wanted))
-            files = sum(len(job.spec.inputs) for job in jobs)
-            with narrator.phase(f"Compact {files:,} files in {_jobs(len(jobs))}", len(jobs)) as advance:
-
-                def tell(outcome: JobOutcome) -> None:
-                    advance(1)
-                    _add(done.compaction, outcome)
-
-                report = run_jobs(
-                    spark,
-                    jobs,
-                    store=rooms.store_config,
-                    book=rooms.catalog.jobs,
-                    clock=rooms.clock,
-                    ids=rooms.ids,
-                    progress=tell,
-                    cancelled=cancelled,
-                )
-            done.rounds += 1
-            _close_round(done.compaction, report)
-            if not report.jobs_completed:
-                break
+            jobs = _next_jobs(rooms, planner, narrator, done)
     return done
+
+
+def _next_jobs(rooms: Rooms, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> list[Job]:
+    """Plan and submit, then claim what is in the queue."""
+    with narrator.phase("Plan" if not done.rounds else "Plan again"):
+        rooms.catalog.jobs.release_expired(_DEAD_AFTER_MS)
+        done.jobs_lost += plan_and_submit(rooms.catalog, rooms.clock, rooms.ids, planner).lost
+        # An application that claims twice is given the same jobs, so each round is one of its own.
+        return rooms.catalog.jobs.claim(f"siltstone-{rooms.ids.new_uuid()}", JOBS_AT_ONCE)
+
+
+def _run_round(
+    run: Callable[..., CompactionReport], jobs: list[Job], narrator: Narrator, done: CompactionRun
+) -> bool:
+    """Run jobs to their end; whether any was completed."""
+    files = sum(len(job.spec.inputs) for job in jobs)
+    with narrator.phase(f"Compact {files:,} files in {_jobs(len(jobs))}", len(jobs)) as advance:
+
+        def tell(outcome: JobOutcome) -> None:
+            advance(1)
+            _add(done.compaction, outcome)
+
+        report = run(jobs, progress=tell)
+    done.rounds += 1
+    done.compaction.jobs += report.jobs
+    seconds = done.compaction.seconds
+    seconds["total"] = seconds.get("total", 0.0) + report.seconds.get("total", 0.0)
+    return report.jobs_completed > 0
 
 
 def collect(rooms: Rooms, settings: Settings) -> GarbageReport:
@@ -117,11 +131,6 @@ def _add(total: CompactionReport, outcome: JobOutcome) -> None:
         total.add(outcome.result)
     if outcome.failure is not None:
         total.failures.append(outcome.failure)
-
-
-def _close_round(total: CompactionReport, report: CompactionReport) -> None:
-    total.jobs += report.jobs
-    total.seconds["total"] = total.seconds.get("total", 0.0) + report.seconds.get("total", 0.0)
 
 
 def _jobs(count: int) -> str:

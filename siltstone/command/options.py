@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
+_SHORTER = {"spark_master": ("--master",)}
 COMMON = ("data_dir", "object_store", "s3_endpoint", "s3_region", "catalog", "log_level")
 _METAVARS = {
     "data_dir": "DIR",
@@ -61,7 +62,11 @@ def with_settings(*names: str, file_flags: tuple[str, ...] = ("--config", "--con
 def _setting_option(name: str) -> Decorator:
     description = (Settings.model_fields[name].description or "").replace("`", "")
     return click.option(
-        f"--{name.replace('_', '-')}", name, metavar=_METAVARS.get(name, "VALUE"), help=description
+        f"--{name.replace('_', '-')}",
+        *_SHORTER.get(name, ()),
+        name,
+        metavar=_METAVARS.get(name, "VALUE"),
+        help=description,
     )
 
 

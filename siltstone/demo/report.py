@@ -112,7 +112,7 @@ def _way(report: DemoReport) -> RenderableType:
         (
             "written by the agent",
             f"{report.ingestion_files:,} ingestion files",
-            f"{human_bytes(before)}, both topics",
+            f"{human_bytes(before)} of batches",
         ),
         (
             "read by Spark",
