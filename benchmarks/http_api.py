@@ -3,7 +3,7 @@
     python -m benchmarks.http_api [--json] [--quick]
 
 The agent runs in a process of its own with its defaults, an embedded catalog and a local directory as its
-object store; the load comes from this process over a few connections, on the same cores. Reads are made
+object store; the load comes from this process over 16 connections, on the same cores. Reads are made
 twice: by the agent that wrote (from memory) and by a fresh one (from the object store). `json_parse` and
 `json_render`, measured here without an agent, are the limits of one core.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 PARTITIONS = 12
-CONNECTIONS = 4
+CONNECTIONS = 16
 VALUE = orjson.dumps({"tailnum": "N12345", "origin": "EWR", "dest": "IAH", "padding": "x" * 100}).decode()
 
 
