@@ -13,10 +13,9 @@ for good; or it goes back to the queue, since it may succeed later or the run wa
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,11 +23,12 @@ import click
 import orjson
 
 from bedrock.clock import SystemClock
-from bedrock.errors import InvalidInputError, SiltstoneError
+from bedrock.errors import InvalidInputError, SiltstoneError, StaleStateError
 from bedrock.ids import SystemIds
 from catalog.open import open_catalog
 from object_store.open import StoreConfig
 from spark_jobs.errors import JobCancelledError
+from spark_jobs.interrupts import stop_on_signals
 from spark_jobs.job_kernel import PackedJob
 from spark_jobs.queries import JobQueries
 from spark_jobs.report import CompactionReport, JobFailure
@@ -36,7 +36,7 @@ from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.transport import pack_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from uuid import UUID
 
     from pyspark.sql import SparkSession
@@ -163,6 +163,8 @@ class _Run:
                 self._book.release(job.spec.job_id, _attempt_of(job))
             else:
                 self._book.fail(job.spec.job_id, _attempt_of(job), failure.message)
+        except StaleStateError:  # it is somebody else's by now, or over
+            return failure
         except SiltstoneError as error:  # the catalog finds out itself once heartbeats stop
             return replace(failure, message=f"{failure.message}; and the catalog was not told: {error}")
         return replace(failure, released=released)
@@ -191,25 +193,6 @@ def _attempt_of(job: Job) -> UUID:
     if job.attempt_id is None:
         raise InvalidInputError(f"job {job.spec.job_id} is {job.state}", remedy="claim it before running it")
     return job.attempt_id
-
-
-@contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, so that a run ends in order; a second one ends it at once."""
-    stopped = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def stop(number: int, _frame: object) -> None:
-        stopped.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

@@ -1,0 +1,270 @@
+"""How a run settles its jobs, without Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+
+import pytest
+
+from bedrock.clock import ManualClock
+from bedrock.errors import InvalidInputError, RetryableError, StaleStateError
+from bedrock.ids import SeededIds
+from catalog.model import Job, JobResult, JobSpec, JobState
+from object_store.open import StoreConfig
+from spark_jobs import compact
+from spark_jobs.compact import MAX_ATTEMPTS, JobOutcome, run_jobs
+from spark_jobs.errors import JobCancelledError
+from spark_jobs.interrupts import stop_on_signals
+from spark_jobs.report import JobFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.job_kernel import PackedJob
+    from spark_jobs.report import CompactionReport
+
+Answer = JobResult | JobFailure
+
+
+def job(number: int, attempts: int = 1) -> Job:
+    spec = JobSpec(
+        job_id=UUID(int=number),
+        created_ms=0,
+        now_ms=0,
+        hash_seed=bytes(16),
+        table_bytes=1,
+        reason="",
+        inputs=(),
+        partitions=(),
+    )
+    return Job(
+        spec=spec,
+        state=JobState.RUNNING,
+        attempt_id=UUID(int=100 + number),
+        application_id="a test",
+        heartbeat_ms=0,
+        attempts=attempts,
+        failure=None,
+        counts={},
+    )
+
+
+def done(number: int, **counts: int) -> JobResult:
+    return JobResult(job_id=UUID(int=number), attempt_id=UUID(int=100 + number), files=(), counts=counts)
+
+
+def failed(number: int, error: Exception) -> JobFailure:
+    return JobFailure.of(UUID(int=number), error)
+
+
+@dataclass
+class Book:
+    """Notes what a run tells the catalog; `refusals` are raised by the calls that they name."""
+
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    refusals: dict[str, Exception] = field(default_factory=dict)
+
+    def _note(self, call: str, job_id: UUID) -> None:
+        self.calls.append((call, job_id.int))
+        if call in self.refusals:
+            raise self.refusals[call]
+
+    def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
+        assert attempt_id.int == 100 + job_id.int
+        self._note("heartbeat", job_id)
+
+    def complete(self, result: JobResult) -> None:
+        self._note("complete", result.job_id)
+
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str) -> None:
+        assert reason
+        assert attempt_id.int == 100 + job_id.int
+        self._note("fail", job_id)
+
+    def release(self, job_id: UUID, attempt_id: UUID) -> None:
+        assert attempt_id.int == 100 + job_id.int
+        self._note("release", job_id)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@dataclass
+class Driver:
+    """Runs jobs whose answers, in this order, are given; None is a while without one."""
+
+    clock: ManualClock
+    book: Book = field(default_factory=Book)
+    outcomes: list[JobOutcome] = field(default_factory=list)
+
+    def run(
+        self, monkeypatch: pytest.MonkeyPatch, jobs: Sequence[Job], *answers: Answer | BaseException | None
+    ) -> CompactionReport:
+        left = iter(answers)
+
+        class Queries:
+            def __init__(
+                self, _spark: SparkSession, _store: StoreConfig, packed: Sequence[PackedJob], *, tag: str
+            ) -> None:
+                assert [each.job_id for each in packed] == [each.spec.job_id for each in jobs]
+                assert tag
+
+            def __enter__(self) -> Self:
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+            def next_answer(_self, seconds: float) -> tuple[UUID, Answer] | None:  # noqa: N805
+                self.clock.advance(seconds)
+                answer = next(left)
+                if isinstance(answer, BaseException):
+                    raise answer
+                if isinstance(answer, JobFailure):
+                    return UUID(answer.job_id), answer
+                return None if answer is None else (answer.job_id, answer)
+
+        monkeypatch.setattr(compact, "JobQueries", Queries)
+        return run_jobs(
+            None,  # type: ignore[arg-type]  # the queries are not Spark's
+            jobs,
+            store=StoreConfig("/nowhere"),
+            book=self.book,
+            clock=self.clock,
+            ids=SeededIds(1, self.clock),
+            progress=self.outcomes.append,
+        )
+
+
+@pytest.fixture
+def driver(clock: ManualClock) -> Driver:
+    return Driver(clock)
+
+
+def test_results_are_published_and_summed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = driver.run(
+        monkeypatch,
+        [job(1), job(2)],
+        done(2, records_in=5, input_files=2, get_requests=4, peak_rss_bytes=7, write_ms=1500),
+        done(1, records_in=3, input_files=1, get_requests=2, peak_rss_bytes=9, write_ms=500),
+    )
+
+    assert driver.book.calls == [("complete", 2), ("complete", 1)]
+    assert (report.jobs, report.jobs_completed, report.records_in) == (2, 2, 8)
+    assert (report.get_requests_per_input_file, report.peak_rss_bytes) == (2.0, 9)
+    assert report.seconds["write"] == 2.0
+    assert report.as_dict()["get_requests_per_input_file"] == 2.0
+    assert [outcome.job.spec.job_id.int for outcome in driver.outcomes] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "call", "kind"),
+    [
+        (RetryableError("busy"), 1, "release", "retryable"),
+        (RetryableError("busy"), MAX_ATTEMPTS, "fail", "retryable"),
+        (InvalidInputError("wrong"), 1, "fail", "invalid"),
+        (ZeroDivisionError("a bug"), 1, "fail", "fatal"),
+    ],
+)
+def test_what_may_succeed_later_goes_back_to_the_queue(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, error: Exception, attempts: int, call: str, kind: str
+) -> None:
+    report = driver.run(monkeypatch, [job(1, attempts)], failed(1, error))
+
+    assert driver.book.calls == [(call, 1)]
+    (failure,) = report.failures
+    assert (failure.kind, failure.error, failure.released) == (kind, type(error).__name__, call == "release")
+    assert driver.outcomes[0].failure == failure
+
+
+def test_a_result_that_the_catalog_refuses_is_a_failure(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.book.refusals["complete"] = StaleStateError("an input is gone")
+
+    report = driver.run(monkeypatch, [job(1)], done(1, records_in=5))
+
+    assert driver.book.calls == [("complete", 1), ("fail", 1)]
+    assert (report.jobs_completed, report.records_in) == (0, 0)
+    assert report.failures[0].kind == "stale"
+    assert driver.outcomes[0].result is None
+
+
+def test_a_job_that_is_somebody_elses_by_now_is_left_alone(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.book.refusals = dict.fromkeys(("complete", "fail"), StaleStateError("another attempt owns it"))
+
+    report = driver.run(monkeypatch, [job(1)], done(1))
+
+    assert report.failures[0].message == "another attempt owns it"
+
+
+def test_a_catalog_that_is_away_is_told_of(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.book.refusals["fail"] = RetryableError("no answer")
+
+    report = driver.run(monkeypatch, [job(1)], failed(1, InvalidInputError("wrong")))
+
+    assert "wrong" in report.failures[0].message
+    assert "no answer" in report.failures[0].message
+
+
+def test_running_jobs_are_kept_alive(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every few seconds, and even when a heartbeat fails."""
+    driver.book.refusals["heartbeat"] = StaleStateError("lost")
+
+    driver.run(monkeypatch, [job(1), job(2)], *[None] * 21, done(1), *[None] * 20, done(2))
+
+    assert driver.book.calls == [
+        ("heartbeat", 1),
+        ("heartbeat", 2),
+        ("complete", 1),
+        ("heartbeat", 2),
+        ("complete", 2),
+    ]
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), JobCancelledError("enough")])
+def test_an_interrupt_gives_back_what_is_not_over(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, interrupt: BaseException
+) -> None:
+    with pytest.raises(type(interrupt)):
+        driver.run(monkeypatch, [job(1), job(2), job(3)], done(2), interrupt)
+
+    assert driver.book.calls == [("complete", 2), ("release", 1), ("release", 3)]
+
+
+def test_a_job_must_be_claimed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    unclaimed = Job(
+        spec=job(1).spec,
+        state=JobState.SUBMITTED,
+        attempt_id=None,
+        application_id=None,
+        heartbeat_ms=None,
+        attempts=0,
+        failure=None,
+        counts={},
+    )
+
+    with pytest.raises(InvalidInputError, match="claim it before"):
+        driver.run(monkeypatch, [unclaimed])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_stops_in_order(number: signal.Signals) -> None:
+    """And the handlers of before are back afterwards; one set back is what a second signal finds."""
+    before = signal.getsignal(number)
+    with stop_on_signals() as stopped:
+        assert not stopped.is_set()
+        os.kill(os.getpid(), number)
+        assert stopped.wait(10)
+        assert signal.getsignal(number) == before
+    assert signal.getsignal(number) == before

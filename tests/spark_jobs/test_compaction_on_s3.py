@@ -1,0 +1,94 @@
+"""What a job asks of an S3 server, by the server's own log."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bedrock.clock import ManualClock
+from bedrock.ids import SystemIds
+from catalog.model import PartitionId
+from object_store.open import open_store
+from spark_jobs.compaction_task import run_compaction
+from tests.fixtures.s3 import bucket_of
+from tests.object_store.fault_proxy import Fault, running_proxy
+from tests.spark_jobs.model_log import ModelLog, batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from catalog.model import JobResult, JobSpec
+    from object_store.open import StoreConfig
+    from tests.fixtures.s3 import S3Server
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def log(s3_config: StoreConfig) -> Iterator[ModelLog]:
+    clock = ManualClock()
+    ids = SystemIds(clock)
+    with closing(open_store(s3_config, clock, ids)) as store:
+        yield ModelLog(store, clock, ids)
+
+
+def fill(log: ModelLog, files: int, partitions: int, value_bytes: int = 1) -> None:
+    """Files that mix a compacted topic and one that is not."""
+    topics = log.create_topic("compact"), log.create_topic("delete")
+    for number in range(files):
+        log.ingest(
+            {
+                PartitionId(topics[index % 2], index // 2): [
+                    batch((b"a", b"old" * value_bytes), (b"a", b"%d" % number))
+                ]
+                for index in range(partitions)
+            }
+        )
+
+
+def run(log: ModelLog, config: StoreConfig, spec: JobSpec) -> JobResult:
+    """As a task does: with a store of its own."""
+    with closing(open_store(config, log.clock, log.ids)) as store:
+        return run_compaction(spec, store, attempt_id=log.ids.new_uuid(), clock=log.clock, ids=log.ids)
+
+
+@pytest.mark.parametrize("partitions", [1, 10, 1000])
+def test_the_server_sees_two_gets_for_each_input_file(
+    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server, partitions: int
+) -> None:
+    fill(log, files=3, partitions=partitions)
+    spec = log.job()
+    before = s3_server.object_gets(bucket_of(s3_config))
+
+    result = run(log, s3_config, spec)
+
+    gets = s3_server.object_gets(bucket_of(s3_config))
+    assert before == {}
+    assert sorted(gets.values()) == [2, 2, 2]
+    assert {path.rpartition("/")[2] for path in gets} == {f"{each.file_id}.seg" for each in spec.inputs}
+    assert result.counts["get_requests"] == 6
+    log.publish(spec, result)
+    log.check()
+
+
+def test_a_broken_stream_is_taken_up_again_and_counted_apart(
+    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
+) -> None:
+    fill(log, files=2, partitions=4, value_bytes=100_000)
+    spec = log.job()
+    with running_proxy(s3_server.endpoint) as proxy:
+        proxy.plan(
+            Fault(method="GET", part=str(spec.inputs[0].file_id), keep_bytes=50_000),
+            Fault(method="GET", part=str(spec.inputs[1].file_id), keep_bytes=300_000, reset=True),
+        )
+
+        result = run(log, replace(s3_config, endpoint=proxy.endpoint), spec)
+
+        assert proxy.all_happened
+    assert result.counts["resumes"] == 2
+    assert result.counts["get_requests"] == 4
+    log.publish(spec, result)
+    log.check()
