@@ -299,6 +299,11 @@ def test_malformed_batches_are_refused_by_both_passes(codec: Codec) -> None:
     assert caught.value.fault is Fault.RECORD_FIELD
 
 
+def feed_all(finder: SurvivorFinder, pieces: list[bytes], shift: int) -> None:
+    for piece in pieces:
+        finder.feed(piece, offset_shift=shift)
+
+
 @pytest.mark.parametrize(
     ("first", "second", "shift"), [(5, 5, 0), (5, 4, 0), (5, 7, -6), (2**62, 2**62 + 1, 0)]
 )
@@ -307,10 +312,8 @@ def test_offsets_that_do_not_rise_are_refused(first: int, second: int, shift: in
     for pieces in ([one + two], [one, two]):
         finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
         finder.begin_section(unique_keys=False)
-        for piece in pieces[:-1]:
-            finder.feed(piece, offset_shift=shift)
         with pytest.raises(MalformedBatchError) as caught:
-            finder.feed(pieces[-1], offset_shift=shift)
+            feed_all(finder, pieces, shift)
         assert caught.value.fault is Fault.OFFSET_RANGE
 
 
