@@ -74,94 +74,24 @@ class SectionColumns:
         return self._lengths[indexes].astype(np.int64)
 
 
-class ExtentRows:
-    """New extents, and through them the partitions that they move."""
+class NamedProducers:
+    """The producers that have a batch in a file, once per section."""
 
-    def __init__(self, sections: SectionColumns) -> None:
-        self._sections = sections
-        self._indexes: list[int] = []
-        self._rows: list[tuple[int, ...]] = []
-        self._moved: list[tuple[int, int, int, int]] = []
+    def __init__(self, sections: Sequence[SectionCommit], columns: SectionColumns) -> None:
+        self._columns = columns
+        self._named = [
+            (index, producer_id)
+            for index, section in enumerate(sections)
+            for producer_id in {run.producer.producer_id for run in section.runs if run.producer is not None}
+        ]
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._named)
 
-    def add(
-        self, index: int, extents: Sequence[AssignedExtent], partition: LockedPartition, log_end_offset: int
-    ) -> None:
-        """Note the extents that the section at `index` got, which end its partition at `log_end_offset`."""
-        so_far = partition.max_timestamp
-        for extent in extents:
-            so_far = max(so_far, extent.max_timestamp)
-            self._indexes.append(index)
-            self._rows.append((so_far, partition.leader_epoch, *extent))
-        self._moved.append((index, log_end_offset, so_far, len(extents)))
-
-    def moved(self) -> list[int]:
-        """The indexes of the sections whose partitions moved."""
-        return [row[0] for row in self._moved]
-
-    def partition_params(self) -> dict[str, object]:
-        """The parameters of `move_partitions`."""
-        indexes, ends, timestamps, counts = np.array(self._moved, dtype=np.int64).T
-        return {
-            **self._sections.keys_at(indexes),
-            "log_end_offsets": arrays.bigints(ends),
-            "max_timestamps": arrays.bigints(timestamps),
-            "bytes": arrays.bigints(self._sections.lengths_at(indexes) * counts),
-            "extents": arrays.bigints(counts),
-        }
-
-    def extent_params(self) -> dict[str, object]:
-        """The parameters of `insert_extents` that are columns."""
-        indexes = np.array(self._indexes, dtype=np.int64)
-        columns = dict(zip(_EXTENT_NUMBERS, np.array(self._rows, dtype=np.int64).T, strict=True))
-        leader_epochs = columns.pop("leader_epochs")
-        return {
-            **self._sections.keys_at(indexes),
-            **self._sections.places_at(indexes),
-            "leader_epochs": arrays.integers(leader_epochs),
-            **{name: arrays.bigints(column) for name, column in columns.items()},
-        }
-
-
-class ProducerRows:
-    """The producers named in a file: first looked up, then written as they are afterwards."""
-
-    def __init__(self, sections: SectionColumns, named: Iterable[tuple[int, int]]) -> None:
-        self._sections = sections
-        self._named = list(named)
-        self._states: list[tuple[int, int, int]] = []
-        self._batches: list[str] = []
-
-    @classmethod
-    def named_in(cls, sections: Sequence[SectionCommit], columns: SectionColumns) -> ProducerRows:
-        """Every producer that has a batch in one of the sections, once per section."""
-        return cls(
-            columns,
-            (
-                (index, producer_id)
-                for index, section in enumerate(sections)
-                for producer_id in {
-                    run.producer.producer_id for run in section.runs if run.producer is not None
-                }
-            ),
-        )
-
-    @property
-    def any_named(self) -> bool:
-        """Whether there is one to look up."""
-        return bool(self._named)
-
-    @property
-    def any_moved(self) -> bool:
-        """Whether there is one to write."""
-        return bool(self._states)
-
-    def lookup_params(self) -> dict[str, object]:
+    def params(self) -> dict[str, object]:
         """The parameters of `read_producers`."""
         indexes, producer_ids = np.array(self._named, dtype=np.int64).T
-        return {**self._sections.keys_at(indexes), "producer_ids": arrays.bigints(producer_ids)}
+        return {**self._columns.keys_at(indexes), "producer_ids": arrays.bigints(producer_ids)}
 
     def known(self, rows: Iterable[Row]) -> dict[int, dict[int, ProducerState]]:
         """The rows of `read_producers` by section's index and producer."""
@@ -171,17 +101,76 @@ class ProducerRows:
             known.setdefault(index, {})[producer_id] = ProducerState(epoch, tuple(numbers))
         return known
 
-    def add(self, index: int, states: Mapping[int, ProducerState]) -> None:
+
+class CommitRows:
+    """New extents, the partitions that they move, and the producers that moved on."""
+
+    def __init__(self, columns: SectionColumns) -> None:
+        self._columns = columns
+        self._indexes: list[int] = []
+        self._extents: list[tuple[int, ...]] = []
+        self._moved: list[tuple[int, int, int, int]] = []
+        self._producers: list[tuple[int, int, int]] = []
+        self._batches: list[str] = []
+
+    def __len__(self) -> int:
+        """How many extents there are."""
+        return len(self._extents)
+
+    @property
+    def any_producers(self) -> bool:
+        """Whether a producer moved on."""
+        return bool(self._producers)
+
+    def add_extents(
+        self, index: int, extents: Sequence[AssignedExtent], partition: LockedPartition, log_end_offset: int
+    ) -> None:
+        """Note the extents that the section at `index` got, which end its partition at `log_end_offset`."""
+        so_far = partition.max_timestamp
+        for extent in extents:
+            so_far = max(so_far, extent.max_timestamp)
+            self._indexes.append(index)
+            self._extents.append((so_far, partition.leader_epoch, *extent))
+        self._moved.append((index, log_end_offset, so_far, len(extents)))
+
+    def add_producers(self, index: int, states: Mapping[int, ProducerState]) -> None:
         """Note the states that producers have after the section at `index`."""
         for producer_id, state in states.items():
-            self._states.append((index, producer_id, state.producer_epoch))
+            self._producers.append((index, producer_id, state.producer_epoch))
             self._batches.append(f"{{{str(state.numbers)[1:-1]}}}")
 
-    def write_params(self) -> dict[str, object]:
-        """The parameters of `write_producers`."""
-        indexes, producer_ids, epochs = np.array(self._states, dtype=np.int64).T
+    def moved(self) -> list[int]:
+        """The indexes of the sections whose partitions moved."""
+        return [row[0] for row in self._moved]
+
+    def partition_params(self) -> dict[str, object]:
+        """The parameters of `move_partitions`."""
+        indexes, ends, timestamps, counts = np.array(self._moved, dtype=np.int64).T
         return {
-            **self._sections.keys_at(indexes),
+            **self._columns.keys_at(indexes),
+            "log_end_offsets": arrays.bigints(ends),
+            "max_timestamps": arrays.bigints(timestamps),
+            "bytes": arrays.bigints(self._columns.lengths_at(indexes) * counts),
+            "extents": arrays.bigints(counts),
+        }
+
+    def extent_params(self) -> dict[str, object]:
+        """The parameters of `insert_extents` that are columns."""
+        indexes = np.array(self._indexes, dtype=np.int64)
+        columns = dict(zip(_EXTENT_NUMBERS, np.array(self._extents, dtype=np.int64).T, strict=True))
+        leader_epochs = columns.pop("leader_epochs")
+        return {
+            **self._columns.keys_at(indexes),
+            **self._columns.places_at(indexes),
+            "leader_epochs": arrays.integers(leader_epochs),
+            **{name: arrays.bigints(column) for name, column in columns.items()},
+        }
+
+    def producer_params(self) -> dict[str, object]:
+        """The parameters of `write_producers`."""
+        indexes, producer_ids, epochs = np.array(self._producers, dtype=np.int64).T
+        return {
+            **self._columns.keys_at(indexes),
             "producer_ids": arrays.bigints(producer_ids),
             "producer_epochs": arrays.integers(epochs),
             "batches": self._batches,

@@ -2,8 +2,9 @@
 
 A commit is one transaction of two round trips, whatever the number of partitions. The first takes every lock
 and reads what the decision needs, in this order: the file, the session, the partitions in (topic id,
-partition) order, the producers. Then `catalog.assignment` decides. The second writes, and commits. A retry of
-a file that was committed before gets the answer of that time.
+partition) order, the producers. Then `catalog.assignment` decides, and what is decided is sent on the way,
+without waiting. The second ends with the commit. A retry of a file that was committed before gets the answer
+of that time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from catalog.assignment import assign_section, check_commit, extents_of_section, refuse_section
 from catalog.commit_answers import SectionAnswer, read_answers, section_results, write_answers
-from catalog.commit_columns import ExtentRows, LockedPartition, ProducerRows, SectionColumns
+from catalog.commit_columns import CommitRows, LockedPartition, NamedProducers, SectionColumns
 from catalog.errors import CommitForgottenError
 from catalog.model import FileKind
 from catalog.notifications import CHANNEL, encode_partitions
@@ -32,6 +33,7 @@ _COMMIT = load_queries("commit")
 _SQL = load_queries("log")
 ANSWERS_KEPT_MS: Final = 60 * 60 * 1000
 _TIMESTAMP_PAGE: Final = 1000
+_ROWS_AT_ONCE: Final = 150
 
 
 class Log:
@@ -52,11 +54,12 @@ class Log:
         check_commit(commit)
         now_ms = self._clock.now_ms()
 
-        def work(transaction: Transaction) -> tuple[list[SectionAnswer], int]:
-            return _Commit(transaction, commit, now_ms).run()
+        def work(transaction: Transaction) -> tuple[SectionResult, ...]:
+            answers, committed_ms = _Commit(transaction, commit, now_ms).run()
+            # Made while the server is still busy with what was sent.
+            return section_results(answers, commit, committed_ms, with_extents=with_extents)
 
-        answers, committed_ms = self._database.transact("log.commit", work)
-        return section_results(answers, commit, committed_ms, with_extents=with_extents)
+        return self._database.transact("log.commit", work)
 
     def extents(
         self, topic_id: UUID, partition: int, offset: int, *, max_extents: int = 100, max_bytes: int = 2**30
@@ -109,8 +112,10 @@ class _Commit:
         self._commit = commit
         self._now_ms = now_ms
         self._sections = SectionColumns(commit.sections)
-        self._extents = ExtentRows(self._sections)
-        self._producers = ProducerRows.named_in(commit.sections, self._sections)
+        self._named = NamedProducers(commit.sections, self._sections)
+        self._rows = CommitRows(self._sections)
+        self._extents = 0
+        self._grown: list[int] = []
 
     def run(self) -> tuple[list[SectionAnswer], int]:
         """The answers, and the time of the commit that gave them."""
@@ -118,11 +123,13 @@ class _Commit:
         if earlier is not None:
             return earlier
         nobody: dict[int, ProducerState] = {}
-        answers = [
-            self._decide(index, section, locked.get(index), known.get(index, nobody))
-            for index, section in enumerate(self._commit.sections)
-        ]
-        self._write(answers)
+        answers = []
+        for index, section in enumerate(self._commit.sections):
+            answers.append(self._decide(index, section, locked.get(index), known.get(index, nobody)))
+            if len(self._rows) >= _ROWS_AT_ONCE:
+                self._send_rows()
+        self._send_rows()
+        self._send_file(answers)
         return answers, self._now_ms
 
     def _lock_and_read(
@@ -142,15 +149,13 @@ class _Commit:
         result = send(_COMMIT["find_result"], params)
         session = send(_COMMIT["lock_session"], params)
         partitions = send(_COMMIT["lock_partitions"], params)
-        producers = None
-        if self._producers.any_named:
-            producers = send(_COMMIT["read_producers"], self._producers.lookup_params())
+        producers = send(_COMMIT["read_producers"], self._named.params()) if len(self._named) else None
         self._transaction.wait()
         earlier = self._earlier(result.fetchall())
         if earlier is None:
             self._check_session(session.fetchall())
         locked = {row[0] - 1: LockedPartition(*row[1:]) for row in partitions.fetchall()}
-        known = self._producers.known(producers.fetchall() if producers else ())
+        known = self._named.known(producers.fetchall() if producers else ())
         return earlier, locked, known
 
     def _earlier(self, rows: list[Row]) -> tuple[list[SectionAnswer], int] | None:
@@ -182,12 +187,24 @@ class _Commit:
         runs, end, moved = assign_section(section.runs, partition.log_end_offset, known)
         extents = extents_of_section(section, runs)
         if extents:
-            self._extents.add(index, extents, partition, end)
+            self._rows.add_extents(index, extents, partition, end)
         if moved:
-            self._producers.add(index, moved)
+            self._rows.add_producers(index, moved)
         return SectionAnswer(partition.log_start_offset, end, partition.leader_epoch, runs)
 
-    def _write(self, answers: list[SectionAnswer]) -> None:
+    def _send_rows(self) -> None:
+        """Send what was decided so far, so that the server writes it while the rest is decided."""
+        rows, self._rows = self._rows, CommitRows(self._sections)
+        common = {"file_id": self._commit.file_id, "now_ms": self._now_ms}
+        if len(rows):
+            self._transaction.send(_COMMIT["move_partitions"], {**common, **rows.partition_params()})
+            self._transaction.send(_COMMIT["insert_extents"], {**common, **rows.extent_params()})
+            self._extents += len(rows)
+            self._grown += rows.moved()
+        if rows.any_producers:
+            self._transaction.send(_COMMIT["write_producers"], {**common, **rows.producer_params()})
+
+    def _send_file(self, answers: list[SectionAnswer]) -> None:
         commit, send = self._commit, self._transaction.send
         file = {
             "file_id": commit.file_id,
@@ -197,18 +214,14 @@ class _Commit:
             "directory_length": commit.directory_length,
             "owner_id": commit.session_id,
             "now_ms": self._now_ms,
-            "extents": len(self._extents),
+            "extents": self._extents,
             "sections": write_answers(answers),
             "before_ms": self._now_ms - ANSWERS_KEPT_MS,
         }
         send(_COMMIT["insert_file"], file)
         send(_COMMIT["insert_result"], file)
         send(_COMMIT["forget_results"], file)
-        if len(self._extents):
-            send(_COMMIT["move_partitions"], {**file, **self._extents.partition_params()})
-            send(_COMMIT["insert_extents"], {**file, **self._extents.extent_params()})
-            grown = (commit.sections[index] for index in self._extents.moved())
+        if self._grown:
+            grown = (commit.sections[index] for index in self._grown)
             payload = encode_partitions((section.topic_id, section.partition) for section in grown)
             send(_COMMIT["notify"], {"channel": CHANNEL, "payload": payload})
-        if self._producers.any_moved:
-            send(_COMMIT["write_producers"], {**file, **self._producers.write_params()})

@@ -55,7 +55,8 @@ WHERE file_id IN (
 );
 
 -- name: move_partitions
--- Moves the end of each partition's log and adds up what was added.
+-- Moves the end of each partition's log and adds up what was added. Arrays are taken apart by subscript, here and
+-- below: unnest over many of them materialises each, and takes several times as long.
 UPDATE partitions AS p
 SET log_end_offset = v.log_end_offset,
     high_watermark = v.log_end_offset,
@@ -65,9 +66,15 @@ SET log_end_offset = v.log_end_offset,
     dirty_bytes = p.dirty_bytes + v.bytes,
     dirty_since_ms = coalesce(p.dirty_since_ms, %(now_ms)s::bigint),
     ingestion_extents = p.ingestion_extents + v.extents
-FROM unnest(
-    %(topic_ids)s, %(partitions)s, %(log_end_offsets)s, %(max_timestamps)s, %(bytes)s, %(extents)s
-) AS v (topic_id, partition, log_end_offset, max_timestamp, bytes, extents)
+FROM (
+    SELECT (%(topic_ids)s::uuid[])[i] AS topic_id,
+           (%(partitions)s::integer[])[i] AS partition,
+           (%(log_end_offsets)s::bigint[])[i] AS log_end_offset,
+           (%(max_timestamps)s::bigint[])[i] AS max_timestamp,
+           (%(bytes)s::bigint[])[i] AS bytes,
+           (%(extents)s::bigint[])[i] AS extents
+    FROM generate_subscripts(%(partitions)s::integer[], 1) AS i
+) AS v
 WHERE p.topic_id = v.topic_id AND p.partition = v.partition;
 
 -- name: insert_extents
@@ -77,24 +84,35 @@ INSERT INTO extents (
     max_timestamp_so_far, file_id, position, length, index_position, index_length, offset_shift, leader_epoch,
     unique_keys, committed_ms
 )
-SELECT topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
-       max_timestamp_so_far, %(file_id)s, position, length, 0, 0, offset_shift, leader_epoch, false, %(now_ms)s
-FROM unnest(
-    %(topic_ids)s, %(partitions)s, %(base_offsets)s, %(last_offsets)s, %(record_counts)s, %(min_timestamps)s,
-    %(max_timestamps)s, %(max_timestamps_so_far)s, %(positions)s, %(lengths)s, %(offset_shifts)s,
-    %(leader_epochs)s
-) AS v (
-    topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
-    max_timestamp_so_far, position, length, offset_shift, leader_epoch
-);
+SELECT (%(topic_ids)s::uuid[])[i],
+       (%(partitions)s::integer[])[i],
+       (%(base_offsets)s::bigint[])[i],
+       (%(last_offsets)s::bigint[])[i],
+       (%(record_counts)s::bigint[])[i],
+       (%(min_timestamps)s::bigint[])[i],
+       (%(max_timestamps)s::bigint[])[i],
+       (%(max_timestamps_so_far)s::bigint[])[i],
+       %(file_id)s,
+       (%(positions)s::bigint[])[i],
+       (%(lengths)s::bigint[])[i],
+       0,
+       0,
+       (%(offset_shifts)s::bigint[])[i],
+       (%(leader_epochs)s::integer[])[i],
+       false,
+       %(now_ms)s
+FROM generate_subscripts(%(partitions)s::integer[], 1) AS i;
 
 -- name: write_producers
 -- Keeps the producers' last batches.
 INSERT INTO producers (topic_id, partition, producer_id, producer_epoch, batches, updated_ms)
-SELECT topic_id, partition, producer_id, producer_epoch::smallint, batches::bigint[], %(now_ms)s
-FROM unnest(%(topic_ids)s, %(partitions)s, %(producer_ids)s, %(producer_epochs)s, %(batches)s::text[]) AS v (
-    topic_id, partition, producer_id, producer_epoch, batches
-)
+SELECT (%(topic_ids)s::uuid[])[i],
+       (%(partitions)s::integer[])[i],
+       (%(producer_ids)s::bigint[])[i],
+       (%(producer_epochs)s::integer[])[i]::smallint,
+       v.batches::bigint[],
+       %(now_ms)s
+FROM unnest(%(batches)s::text[]) WITH ORDINALITY AS v (batches, i)
 ON CONFLICT (topic_id, partition, producer_id) DO UPDATE
 SET producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_ms = excluded.updated_ms;
 

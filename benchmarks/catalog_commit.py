@@ -1,0 +1,187 @@
+"""How long the commit of an ingestion file takes, for 10, 100 and 1,000 partitions.
+
+    python -m benchmarks.catalog_commit [--json] [--quick] [--catalog postgresql://…]
+
+Each case commits files that have one section per partition, half of them from an idempotent producer, and is
+set against two things measured in the same run on the same server: a bare `select 1`, and an INSERT of the
+same number of extent rows in one statement and nothing else. The server is a private one with its durable
+settings unless `--catalog` names another.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from statistics import median, quantiles
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from bedrock.clock import SystemClock
+from bedrock.ids import SystemIds
+from catalog import arrays
+from catalog.database import DatabaseLimits, connection_string
+from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
+from catalog.open import EmbeddedPostgres, open_catalog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from bedrock.ids import Ids
+    from catalog.model import Topic
+    from catalog.open import Catalog
+
+PARTITIONS = (10, 100, 1000)
+RECORDS = 16
+WARM_UP = 10
+
+
+def _milliseconds(call: Callable[[], object], rounds: int) -> dict[str, float]:
+    taken = []
+    for _ in range(rounds):
+        begin = perf_counter()
+        call()
+        taken.append((perf_counter() - begin) * 1000)
+    return _figures(taken)
+
+
+def _figures(taken: list[float]) -> dict[str, float]:
+    return {
+        "p50_ms": round(median(taken), 3),
+        "p99_ms": round(quantiles(taken, n=100)[98], 3),
+        "min_ms": round(min(taken), 3),
+    }
+
+
+def _file(topic: Topic, session_id: UUID, ids: Ids, number: int) -> FileCommit:
+    file_id = ids.new_uuid()
+    return FileCommit(
+        file_id=file_id,
+        object_name=f"v1/ingest/{session_id}/{file_id}.seg",
+        size=8 * 2**20,
+        directory_length=100 * topic.partition_count,
+        session_id=session_id,
+        sections=tuple(
+            SectionCommit(
+                topic_id=topic.topic_id,
+                partition=partition,
+                position=8192 * partition,
+                length=8192,
+                runs=(_run(number, idempotent=partition % 2 == 0),),
+            )
+            for partition in range(topic.partition_count)
+        ),
+    )
+
+
+def _run(number: int, *, idempotent: bool) -> BatchRun:
+    stamp = ProducerStamp(producer_id=1, producer_epoch=0, base_sequence=number * RECORDS)
+    return BatchRun(
+        first_offset=0,
+        offset_count=RECORDS,
+        record_count=RECORDS,
+        min_timestamp=number,
+        max_timestamp=number + RECORDS,
+        producer=stamp if idempotent else None,
+    )
+
+
+def _measure_commits(catalog: Catalog, ids: Ids, partitions: int, rounds: int) -> dict[str, float]:
+    topic = catalog.topics.create(f"bench-{ids.new_uuid()}", partitions)
+    session_id = ids.new_uuid()
+    catalog.sessions.register(session_id, "benchmark")
+    taken = []
+    for number in range(rounds + WARM_UP):
+        commit = _file(topic, session_id, ids, number)
+        begin = perf_counter()
+        catalog.log.commit(commit)
+        taken.append((perf_counter() - begin) * 1000)
+    return _figures(taken[WARM_UP:])
+
+
+_INSERT = b"""
+INSERT INTO plain_extents
+SELECT a, b, c, c, c, c, c, c, a, c, c, 0, 0, 0, 0, false, 0, NULL
+FROM unnest(%s, %s, %s) AS v (a, b, c)
+"""
+
+
+def _measure_plain_insert(
+    connection: psycopg.Connection[Any], ids: Ids, partitions: int, rounds: int
+) -> dict[str, float]:
+    topic_ids = arrays.uuids([ids.new_uuid()] * partitions)
+    numbers = arrays.integers(range(partitions))
+    offsets = iter(range(rounds + WARM_UP))
+
+    def insert() -> None:
+        connection.execute(_INSERT, (topic_ids, numbers, arrays.bigints([next(offsets)] * partitions)))
+
+    for _ in range(WARM_UP):
+        insert()
+    return _milliseconds(insert, rounds)
+
+
+def measure(url: str, rounds: int) -> dict[str, Any]:
+    """All cases on one server."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    with (
+        open_catalog(url, clock, ids) as catalog,
+        psycopg.connect(connection_string(url, DatabaseLimits()), autocommit=True) as connection,
+    ):
+        arrays.register(connection)
+        connection.execute("CREATE TEMPORARY TABLE marker (n int)")
+        connection.execute("DROP TABLE IF EXISTS plain_extents")
+        connection.execute("CREATE TABLE plain_extents (LIKE extents INCLUDING INDEXES)")
+        bare = _milliseconds(lambda: connection.execute("SELECT 1"), rounds * 4)
+        cases = []
+        for partitions in PARTITIONS:
+            commit = _measure_commits(catalog, ids, partitions, rounds)
+            insert = _measure_plain_insert(connection, ids, partitions, rounds)
+            cases.append(
+                {
+                    "partitions": partitions,
+                    "commit": commit,
+                    "plain_insert": insert,
+                    "ratio_to_plain_insert": round(commit["p50_ms"] / insert["p50_ms"], 2),
+                    "ratio_to_select_1": round(commit["p50_ms"] / bare["p50_ms"], 1),
+                }
+            )
+        connection.execute("DROP TABLE plain_extents")
+    return {"benchmark": "catalog_commit", "rounds": rounds, "select_1": bare, "cases": cases}
+
+
+@click.command(help=__doc__.splitlines()[0] if __doc__ else None)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on the last line.")
+@click.option("--quick", is_flag=True, help="Fewer rounds.")
+@click.option("--catalog", "url", help="A PostgreSQL of your own instead of a private one.")
+def main(*, as_json: bool, quick: bool, url: str | None) -> None:
+    """Run and print."""
+    rounds = 40 if quick else 300
+    if url is None:
+        with (
+            tempfile.TemporaryDirectory() as directory,
+            EmbeddedPostgres(Path(directory) / "catalog") as server,
+        ):
+            report = measure(make_conninfo(server.url), rounds)
+    else:
+        report = measure(url, rounds)
+    if as_json:
+        print(orjson.dumps(report).decode())
+        return
+    print(f"select 1: {report['select_1']['p50_ms']} ms")
+    for case in report["cases"]:
+        print(
+            f"{case['partitions']:>5} partitions: p50 {case['commit']['p50_ms']:>7} ms, "
+            f"p99 {case['commit']['p99_ms']:>7} ms, {case['ratio_to_plain_insert']} times a plain INSERT, "
+            f"{case['ratio_to_select_1']} times select 1"
+        )
+
+
+if __name__ == "__main__":
+    main()
