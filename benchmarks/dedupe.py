@@ -1,0 +1,212 @@
+"""How fast pass 1 and pass 2 of the dedupe are on one core, in memory.
+
+    python -m benchmarks.dedupe [--quick] [--json]
+
+Each case is one partition, fed as a compaction task feeds it: sections of at most 8 MiB in blocks of 256 KiB,
+newest section first in pass 1, oldest first in pass 2. Figures are medians of five rounds, per second of
+processor time, so that others on the machine disturb little; in each round, the blocks are also copied plainly
+into one buffer, and `ratio_to_copy` is the throughput of both passes divided by that of this copy. Bytes are
+those of the input as it is stored. `key_table` fills a table of 128 MiB with distinct keys to its capacity;
+its `inserts_per_s_full` is that of the last hundredth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.dedupe_data import Case, Section, make_sections
+from benchmarks.measuring import machine, median_of_sums, seconds_in_turns
+from object_format.codecs import Codec
+from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, filter_batches
+from object_format.kernels.fingerprints import WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TABLE_BYTES = 134_217_728
+_SEED = bytes(range(16))
+_NOW = 1_700_000_100_000
+_ROUNDS = 5
+
+_PLAIN = Case(keys=1_000_000, records=4_000_000)
+_MANY_KEYS = Case(keys=10_000_000, records=12_000_000)
+_LARGE_VALUES = Case(keys=1_000_000, records=1_500_000, value_bytes=1024)
+_LZ4 = replace(_PLAIN, codec=Codec.LZ4)
+_ZSTD = replace(_PLAIN, codec=Codec.ZSTD)
+_SINGLE = replace(_PLAIN, batch_records=1)
+
+QUICK = (
+    _PLAIN,
+    _MANY_KEYS,
+    replace(_LARGE_VALUES, keys=400_000, records=600_000),
+    replace(_LZ4, records=1_500_000),
+    replace(_ZSTD, records=1_500_000),
+    replace(_SINGLE, records=2_000_000),
+)
+FULL = (
+    _PLAIN,
+    replace(_PLAIN, zipf=True),
+    replace(_PLAIN, batch_records=16),
+    _SINGLE,
+    _MANY_KEYS,
+    replace(_MANY_KEYS, zipf=True),
+    replace(_MANY_KEYS, batch_records=16),
+    _LARGE_VALUES,
+    replace(_LARGE_VALUES, zipf=True),
+    replace(_LARGE_VALUES, batch_records=16),
+    replace(_LARGE_VALUES, batch_records=1),
+    *(
+        replace(case, codec=codec)
+        for codec in (Codec.LZ4, Codec.ZSTD)
+        for case in (
+            _PLAIN,
+            replace(_PLAIN, zipf=True),
+            replace(_PLAIN, batch_records=16),
+            replace(_SINGLE, records=1_500_000),
+            _MANY_KEYS,
+            _LARGE_VALUES,
+        )
+    ),
+)
+
+
+class _Passes:
+    """Both passes over one partition; the second takes the first's last answer."""
+
+    def __init__(self, sections: Sequence[Section], records: int, table: KeyTable) -> None:
+        self._sections = sections
+        self._records = records
+        self._table = table
+        self._copied = memoryview(bytearray(1 << 20))
+        self.survivors: Survivors | None = None
+        self.bytes_in = sum(len(block) for section in sections for block in section.blocks)
+        self.bytes_out = 0
+
+    def copy(self) -> None:
+        for section in self._sections:
+            for block in section.blocks:
+                self._copied[: len(block)] = block
+
+    def first(self) -> None:
+        finder = SurvivorFinder(
+            self._table, _SEED, reaches_log_start=True, now_ms=_NOW, expected_records=self._records
+        )
+        for section in reversed(self._sections):
+            finder.begin_section(unique_keys=False)
+            for block in section.blocks:
+                finder.feed(block, offset_shift=section.shift)
+            finder.end_section()
+        self.survivors = finder.finish()
+
+    def second(self) -> None:
+        assert self.survivors is not None
+        self.bytes_out = 0
+        for section in self._sections:
+            for block in section.blocks:
+                filtered = filter_batches(
+                    block, self.survivors, offset_shift=section.shift, leader_epoch=0, delete_horizon_ms=_NOW
+                )
+                self.bytes_out += filtered.size
+
+
+def measure(case: Case, table: KeyTable, rounds: int) -> dict[str, Any]:
+    passes = _Passes(make_sections(case), case.records, table)
+    steps: dict[str, Callable[[], object]] = {
+        "copy": passes.copy,
+        "pass1": passes.first,
+        "pass2": passes.second,
+    }
+    taken = seconds_in_turns(steps, rounds)
+    both = median_of_sums(taken["pass1"], taken["pass2"])
+    survivors = passes.survivors
+    assert survivors is not None
+    assert survivors.exact
+    return {
+        "name": case.name,
+        "codec": case.codec.name.lower(),
+        "value_bytes": case.value_bytes,
+        "keys": case.keys,
+        "distribution": "zipf" if case.zipf else "uniform",
+        "batch_records": case.batch_records,
+        "records": case.records,
+        "records_out": survivors.records_out,
+        "bytes_in": passes.bytes_in,
+        "bytes_out": passes.bytes_out,
+        "pass1_records_per_s": round(case.records / statistics.median(taken["pass1"])),
+        "pass2_records_per_s": round(case.records / statistics.median(taken["pass2"])),
+        "both_records_per_s": round(case.records / both),
+        "both_mb_per_s": round(passes.bytes_in / both / 1e6),
+        "copy_mb_per_s": round(passes.bytes_in / statistics.median(taken["copy"]) / 1e6),
+        "ratio_to_copy": round(statistics.median(taken["copy"]) / both, 4),
+    }
+
+
+def fill_key_table(table: KeyTable) -> dict[str, int]:
+    """Distinct random fingerprints, until the table is at its capacity."""
+    table.clear()
+    capacity = table.capacity
+    rng = np.random.default_rng(2)
+    step = capacity // 100
+    seconds = []
+    while table.count < capacity:
+        count = min(step, capacity - table.count)
+        words = rng.integers(1, 1 << 32, count * WORDS, np.uint32)
+        start = time.process_time()
+        table.find_survivors(
+            words, np.zeros(count, np.uint8), count, newest_last=False, drop_tombstones=False
+        )
+        seconds.append((count, time.process_time() - start))
+    nearly_full = [(count, taken) for count, taken in seconds if count == step][-1]
+    return {
+        "keys": table.count,
+        "bytes": table.table_bytes,
+        "fingerprint_bits": 32 * WORDS,
+        "inserts_per_s": round(table.count / sum(taken for _, taken in seconds)),
+        "inserts_per_s_full": round(nearly_full[0] / nearly_full[1]),
+    }
+
+
+def print_table(key_table: dict[str, int], cases: list[dict[str, Any]]) -> None:
+    print(
+        f"key table: {key_table['keys']:,} keys of {key_table['fingerprint_bits']} bits"
+        f" in {key_table['bytes']:,} bytes,"
+        f" {key_table['inserts_per_s'] / 1e6:.1f} M inserts/s,"
+        f" {key_table['inserts_per_s_full'] / 1e6:.1f} M/s when nearly full"
+    )
+    print(f"{'M records/s':<64}{'pass 1':>8}{'pass 2':>8}{'both':>8}{'MB/s':>8}{'copy':>8}{'ratio':>8}")
+    for case in cases:
+        millions = "".join(
+            f"{case[f'{name}_records_per_s'] / 1e6:>8.2f}" for name in ("pass1", "pass2", "both")
+        )
+        print(
+            f"{case['name']:<64}{millions}{case['both_mb_per_s']:>8,}{case['copy_mb_per_s']:>8,}"
+            f"{case['ratio_to_copy']:>8.3f}"
+        )
+
+
+def main() -> None:
+    """Print the table, or one JSON object."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="six cases, some with fewer records")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    arguments = parser.parse_args()
+    table = KeyTable(TABLE_BYTES)
+    key_table = fill_key_table(table)
+    cases = [measure(case, table, _ROUNDS) for case in (QUICK if arguments.quick else FULL)]
+    if arguments.json:
+        print(json.dumps({"machine": machine(), "key_table": key_table, "cases": cases}))
+    else:
+        print_table(key_table, cases)
+
+
+if __name__ == "__main__":
+    main()
