@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE_SECONDS = 240
+PATIENCE_SECONDS = 400
 
 
 def as_url(address: str) -> str:

@@ -59,6 +59,8 @@ def _check(found: dict[str, Any], flights: int, refused: int, weather: int, tail
     assert found["seconds"] > 0
 
 
+# The longest test there is: a busy machine may take several times its usual minute.
+@pytest.mark.timeout(900)
 def test_a_year_of_flights_on_embedded_parts_and_again(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     where = ("--data-dir", str(data_dir))
