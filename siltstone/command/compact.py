@@ -14,7 +14,7 @@ from siltstone.compaction import MAX_ROUNDS, collect, compact
 from siltstone.configuration import planner_settings
 from siltstone.output import Narrator, emit_json, human_bytes, report_console, table
 from siltstone.rooms import opened, require_store
-from spark_jobs.compact import stop_on_signals
+from spark_jobs.interrupts import stop_on_signals
 
 if TYPE_CHECKING:
     from siltstone.compaction import CompactionRun
