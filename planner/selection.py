@@ -42,19 +42,18 @@ class JobDraft:
         return self._bytes
 
     def fits(self, view: PartitionView, extents: Sequence[Extent]) -> bool:
-        """Whether the job stays within its bounds when `take` is called with the same."""
+        """Whether the job stays within its bounds when `take` is called with the same.
+
+        Files that are read anyway cost nothing more, even in a job that one partition has made too large.
+        """
         if not self._used:
             return True
+        limits = self._settings
         more = {extent.file_id for extent in extents} - self._used
         size = self._bytes + sum(self._files[each].size for each in more)
         files = len(self._used) + len(more)
-        count = self._extents + len(extents) - self._extents_of(view)
-        limits = self._settings
-        return (
-            size <= limits.max_job_input_bytes
-            and files <= limits.max_job_files
-            and count <= limits.max_job_extents
-        )
+        readable = not more or (size <= limits.max_job_input_bytes and files <= limits.max_job_files)
+        return readable and self._extents + len(extents) - self._extents_of(view) <= limits.max_job_extents
 
     def take(self, view: PartitionView, extents: Sequence[Extent]) -> None:
         """Put these extents of one partition into the job, in place of those it took before."""

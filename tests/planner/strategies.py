@@ -20,6 +20,7 @@ SETTINGS = st.builds(
     PlannerSettings,
     max_job_input_bytes=st.sampled_from([1, 700, 3_000, 1_000_000]),
     max_job_files=st.integers(1, 6),
+    max_job_extents=st.sampled_from([1, 4, 1_000]),
     min_ingestion_files=st.integers(1, 3),
     max_ingestion_age_ms=st.sampled_from([0, 500]),
     force=st.booleans(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -13,13 +14,16 @@ from catalog.model import PartitionId
 from object_store.interface import Purpose
 from object_store.names import ingestion_name
 from planner.fsck import DifferenceKind, FsckReport, fsck
+from planner.garbage import GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from catalog.garbage import CatalogFile
+    from catalog.model import Extent
+    from object_store.interface import ObjectInfo
     from tests.planner.system import System
 
 pytestmark = pytest.mark.integration
@@ -272,3 +276,65 @@ def test_extents_below_the_log_start_are_no_difference(lived_in: System) -> None
     assert found(lived_in, deep=True) == []
     lived_in.catalog.retention.remove_expired(topic.topic_id, 0)
     assert found(lived_in, deep=True) == []
+
+
+def test_a_commit_between_two_questions_is_no_difference(
+    lived_in: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look is disturbed once: by an append while extents are read, by an object listed too early."""
+    key = PartitionId(lived_in.catalog.topics.get("plain").topic_id, 0)
+    extents_of, store_list = lived_in.catalog.planning.extents_of, lived_in.store.list
+    disturbed: set[PartitionId] = set()
+    hidden: list[str] = []
+
+    def append_meanwhile(partition: PartitionId, offset: int, limit: int) -> list[Extent]:
+        found = extents_of(partition, offset, limit)
+        if partition not in disturbed:
+            disturbed.add(partition)
+            lived_in.produce({partition: [(b"a", b"late")]})
+        return found
+
+    def listed_too_early(prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
+        late = lived_in.produce({key: [(b"a", b"late")]}).object_name if prefix == "v1/" else None
+        hidden.extend([late] if late else [])
+        return (info for info in store_list(prefix, purpose=purpose) if info.name != late)
+
+    monkeypatch.setattr(lived_in.catalog.planning, "extents_of", append_meanwhile)
+    monkeypatch.setattr(lived_in.store, "list", listed_too_early)
+    report = check(lived_in)
+    assert (report.differences, len(disturbed), len(hidden)) == ((), 3, 1)
+    assert "partitions_too_busy" not in report.checked
+
+
+def test_a_partition_that_never_stands_still_is_counted_and_not_misjudged(
+    lived_in: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extents_of = lived_in.catalog.planning.extents_of
+
+    def append_meanwhile(partition: PartitionId, offset: int, limit: int) -> list[Extent]:
+        found = extents_of(partition, offset, limit)
+        if partition.partition == 1:
+            lived_in.produce({partition: [(b"a", b"late")]})
+        return found if offset < 12 else []
+
+    monkeypatch.setattr(lived_in.catalog.planning, "extents_of", append_meanwhile)
+    report = check(lived_in)
+    assert (report.differences, report.checked["partitions_too_busy"]) == ((), 1)
+
+
+def test_what_goes_while_it_is_looked_at_is_no_difference(
+    lived_in: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Garbage collection deletes objects and rows between the catalog's page and the store's."""
+    lived_in.clock.advance(61)
+    collect = partial(collect_garbage, lived_in.catalog, lived_in.store, lived_in.clock, GarbageSettings())
+    store_list = lived_in.store.list
+
+    def collected_before(prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
+        if purpose is Purpose.FSCK:
+            collect()
+        return store_list(prefix, purpose=purpose)
+
+    monkeypatch.setattr(lived_in.store, "list", collected_before)
+    report = check(lived_in)
+    assert (report.differences, dict(report.pending)) == ((), {})

@@ -41,7 +41,9 @@ pytestmark = pytest.mark.integration
 GRACE_MS = 60_000
 SILENCE_MS = 300_000
 GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS, batch=3)
-ROWS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.binary(max_size=4)), min_size=1, max_size=4)
+ROWS: st.SearchStrategy[list[Row]] = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | st.binary(max_size=4)), min_size=1, max_size=4
+)
 PLANS = st.builds(PlannerSettings, max_job_files=st.integers(1, 4), force=st.booleans())
 
 

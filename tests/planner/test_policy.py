@@ -195,4 +195,13 @@ def test_why_nothing_is_planned_is_said_for_each_cause() -> None:
 )
 def test_a_bound_that_lets_nothing_through_is_refused(name: str) -> None:
     with pytest.raises(InvalidInputError, match=name):
-        PlannerSettings(**{name: 0})
+        PlannerSettings(**{name: 0})  # type: ignore[arg-type]  # none of these is the one that is a bool
+
+
+def test_a_file_that_is_larger_than_a_job_is_read_once_for_all_its_partitions() -> None:
+    log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=4)
+    log.append({key: Chunk(records=1, length=1_000) for key in sorted(log.extents)})
+    log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
+    log.first_dirty.clear()
+    (job,) = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=500)).jobs
+    assert (len(job.inputs), len(job.partitions)) == (1, 4)

@@ -64,16 +64,20 @@ def test_a_job_holds_one_range_of_each_partition(log: ModelLog, settings: Planne
 
 
 @given(logs(), SETTINGS)
-def test_bounds_are_kept_unless_one_partition_is_larger_than_they_are(
+def test_bounds_are_kept_unless_one_file_or_partition_is_larger(
     log: ModelLog, settings: PlannerSettings
 ) -> None:
     for job in make_plan(log.snapshot(), settings).jobs:
-        within = job.input_bytes <= settings.max_job_input_bytes and len(job.inputs) <= settings.max_job_files
-        needed_by_one = any(
-            {extent.file_id for extent in extents} == {each.file_id for each in job.inputs}
-            for extents in extents_of(job).values()
+        by_partition = extents_of(job)
+        names = {each.file_id for each in job.inputs}
+        needed = any({extent.file_id for extent in each} == names for each in by_partition.values())
+        readable = (
+            job.input_bytes <= settings.max_job_input_bytes and len(job.inputs) <= settings.max_job_files
         )
-        assert within or needed_by_one
+        assert readable or needed
+        one_file = len(job.inputs) == 1 and job.kind is JobKind.INGESTION
+        few = sum(map(len, by_partition.values())) <= settings.max_job_extents
+        assert few or one_file or len(by_partition) == 1
 
 
 @given(logs(), SETTINGS)
