@@ -106,7 +106,7 @@ def fingerprint_rows(
             r += 1
         if r < row.record_count:
             break
-        if at != row.records_end and row.record_count > 0:
+        if at != row.records_end:
             cursor[0] = b
             return _TRAILING, at, filled
         b += 1

@@ -333,3 +333,12 @@ def test_steps_out_of_order_are_refused() -> None:
 def test_a_seed_has_sixteen_bytes() -> None:
     with pytest.raises(InvalidInputError, match="16 bytes, not 3"):
         SurvivorFinder(LARGE, b"abc", reaches_log_start=True, now_ms=NOW)
+
+
+def test_bytes_behind_no_records_are_refused() -> None:
+    data = model.seal(model.Batch(last_offset_delta=4), b"\0" * 9)
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
+    finder.begin_section(unique_keys=False)
+    with pytest.raises(MalformedBatchError) as caught:
+        finder.feed(data, offset_shift=0)
+    assert caught.value.fault is Fault.TRAILING_BYTES
