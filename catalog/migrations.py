@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from catalog.database import SCHEMA
-from catalog.errors import CatalogUnavailableError, SchemaVersionError
+from catalog.errors import CatalogAddressError, CatalogUnavailableError, SchemaVersionError
 from catalog.sql_files import load_migrations, load_schema
 
 if TYPE_CHECKING:
     from catalog.database import Connection, Database
 
 _ADVISORY_LOCK = 0x51175704E  # any number that nobody else uses in this database
+_PATIENCE = b"SET LOCAL statement_timeout = '1h'; SET LOCAL lock_timeout = '10min'"
 
 
 def schema_version(connection: Connection) -> int:
@@ -50,6 +51,7 @@ def migrate(database: Database) -> int:
     migrations = load_migrations()
     try:
         with psycopg.connect(database.conninfo, autocommit=True) as connection, connection.transaction():
+            connection.execute(_PATIENCE)
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
             found = schema_version(connection)
             if found == 0:
@@ -66,7 +68,12 @@ def migrate(database: Database) -> int:
     except psycopg.OperationalError as error:
         raise CatalogUnavailableError(
             f"the catalog at {database.address} cannot be reached or migrated: {str(error).strip()}",
-            remedy="check that PostgreSQL runs there and that the user may create a schema",
+            remedy="check that PostgreSQL runs there",
+        ) from error
+    except psycopg.Error as error:
+        raise CatalogAddressError(
+            f"the catalog at {database.address} cannot be made or migrated: {str(error).strip()}",
+            remedy="give a database and a user that may create a schema in it",
         ) from error
     check_schema_version(version)
     return version

@@ -19,7 +19,10 @@ SELECT state FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
 -- Locks the rows of a commit, in the order that every transaction keeps, and gives what assigning offsets needs;
 -- a row is known by its place among those asked for.
 SELECT wanted.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp
-FROM unnest(%(topic_ids)s, %(partitions)s) WITH ORDINALITY AS wanted (topic_id, partition, number)
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[]
+) WITH ORDINALITY AS wanted (topic_id, partition, number)
 JOIN partitions AS p USING (topic_id, partition)
 ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
@@ -27,8 +30,11 @@ FOR UPDATE OF p;
 -- name: read_producers
 -- What the partitions of a commit know of the producers in it; a row is known by its place.
 SELECT wanted.number, p.producer_epoch, p.batches
-FROM unnest(%(topic_ids)s, %(partitions)s, %(producer_ids)s) WITH ORDINALITY
-    AS wanted (topic_id, partition, producer_id, number)
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(producer_ids)s::bigint[]
+) WITH ORDINALITY AS wanted (topic_id, partition, producer_id, number)
 JOIN producers AS p USING (topic_id, partition, producer_id);
 
 -- name: insert_file

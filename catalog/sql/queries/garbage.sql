@@ -24,7 +24,7 @@ SELECT file_id, count(*), count(job_id) FROM removed GROUP BY file_id ORDER BY f
 
 -- name: lock_files
 -- Locks files in the order of their identifiers, as every transaction does that changes their counts.
-SELECT file_id FROM files WHERE file_id = ANY (%(file_ids)s) ORDER BY file_id FOR UPDATE;
+SELECT file_id FROM files WHERE file_id = ANY (%(file_ids)s::uuid[]) ORDER BY file_id FOR UPDATE;
 
 -- name: drop_from_files
 -- Takes removed extents off the counts of their files; a file without live extents is dead from now on.
@@ -32,7 +32,7 @@ UPDATE files AS f
 SET live_extents = f.live_extents - v.removed,
     claimed_extents = f.claimed_extents - v.claimed,
     dead_ms = CASE WHEN f.live_extents = v.removed THEN %(now_ms)s::bigint END
-FROM unnest(%(file_ids)s, %(removed)s, %(claimed)s) AS v (file_id, removed, claimed)
+FROM unnest(%(file_ids)s::uuid[], %(removed)s::bigint[], %(claimed)s::bigint[]) AS v (file_id, removed, claimed)
 WHERE f.file_id = v.file_id;
 
 -- name: remove_producers_of_topic
@@ -58,7 +58,7 @@ LIMIT %(limit)s;
 -- name: forget_files
 -- Removes the rows of dead files whose objects are gone.
 DELETE FROM files AS f
-WHERE file_id = ANY (%(file_ids)s) AND dead_ms IS NOT NULL
+WHERE file_id = ANY (%(file_ids)s::uuid[]) AND dead_ms IS NOT NULL
   AND NOT EXISTS (SELECT FROM job_files AS j WHERE j.file_id = f.file_id);
 
 -- name: object_names

@@ -8,8 +8,13 @@ ON CONFLICT (job_id) DO NOTHING;
 -- Locks a new job's extents in the order of the key, and says which of them it may have: they are as the planner
 -- saw them, nobody has claimed them, and their partition exists.
 SELECT e.topic_id, e.partition, e.base_offset
-FROM unnest(%(topic_ids)s, %(partitions)s, %(base_offsets)s, %(last_offsets)s, %(file_ids)s)
-    AS wanted (topic_id, partition, base_offset, last_offset, file_id)
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(base_offsets)s::bigint[],
+    %(last_offsets)s::bigint[],
+    %(file_ids)s::uuid[]
+) AS wanted (topic_id, partition, base_offset, last_offset, file_id)
 JOIN extents AS e USING (topic_id, partition, base_offset, last_offset, file_id)
 JOIN partitions AS p USING (topic_id, partition)
 WHERE e.job_id IS NULL
@@ -20,31 +25,35 @@ FOR UPDATE OF e;
 -- Marks a job's extents as taken.
 UPDATE extents AS e
 SET job_id = %(job_id)s
-FROM unnest(%(topic_ids)s, %(partitions)s, %(base_offsets)s) AS wanted (topic_id, partition, base_offset)
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(base_offsets)s::bigint[]
+) AS wanted (topic_id, partition, base_offset)
 WHERE e.topic_id = wanted.topic_id AND e.partition = wanted.partition AND e.base_offset = wanted.base_offset;
 
 -- name: lock_files
 -- Locks files in the order of their identifiers, as every transaction does that changes their counts.
-SELECT file_id FROM files WHERE file_id = ANY (%(file_ids)s) ORDER BY file_id FOR UPDATE;
+SELECT file_id FROM files WHERE file_id = ANY (%(file_ids)s::uuid[]) ORDER BY file_id FOR UPDATE;
 
 -- name: add_claims
 -- Counts claimed extents in their files, or takes them off again.
 UPDATE files AS f
 SET claimed_extents = f.claimed_extents + v.claims
-FROM unnest(%(file_ids)s, %(claims)s) AS v (file_id, claims)
+FROM unnest(%(file_ids)s::uuid[], %(claims)s::bigint[]) AS v (file_id, claims)
 WHERE f.file_id = v.file_id;
 
 -- name: insert_job_files
 -- Keeps a job's files from garbage collection until the job is over.
 INSERT INTO job_files (file_id, job_id)
-SELECT file_id, %(job_id)s FROM unnest(%(file_ids)s) AS file_id
+SELECT file_id, %(job_id)s FROM unnest(%(file_ids)s::uuid[]) AS file_id
 ON CONFLICT DO NOTHING;
 
 -- name: claimed_before
 -- The jobs that an earlier try of the same claim took, when its answer was lost.
 SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts
 FROM jobs
-WHERE state = 'running' AND attempt_id = ANY (%(attempt_ids)s)
+WHERE state = 'running' AND attempt_id = ANY (%(attempt_ids)s::uuid[])
 ORDER BY sequence;
 
 -- name: claim
@@ -60,7 +69,7 @@ WITH picked AS (
     ) AS free
 ),
 fresh AS (
-    SELECT attempt_id, number FROM unnest(%(attempt_ids)s) WITH ORDINALITY AS v (attempt_id, number)
+    SELECT attempt_id, number FROM unnest(%(attempt_ids)s::uuid[]) WITH ORDINALITY AS v (attempt_id, number)
 ),
 taken AS (
     UPDATE jobs AS j
@@ -146,7 +155,7 @@ WHERE job_id = %(job_id)s;
 -- The newest jobs in one of the given states.
 SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts
 FROM jobs
-WHERE state = ANY (%(states)s)
+WHERE state = ANY (%(states)s::text[])
 ORDER BY sequence DESC
 LIMIT %(limit)s;
 

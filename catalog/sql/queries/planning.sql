@@ -13,7 +13,7 @@ SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.
        e.leader_epoch, e.unique_keys, e.committed_ms
 FROM extents AS e
 JOIN files AS f USING (file_id)
-WHERE e.file_id = ANY (%(file_ids)s) AND e.job_id IS NULL
+WHERE e.file_id = ANY (%(file_ids)s::uuid[]) AND e.job_id IS NULL
   AND EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
 ORDER BY f.sequence, e.position, e.base_offset;
 
@@ -33,7 +33,11 @@ LIMIT %(limit)s;
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
        e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id
-FROM unnest(%(topic_ids)s, %(partitions)s, %(offsets)s) AS wanted (topic_id, partition, from_offset)
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(offsets)s::bigint[]
+) AS wanted (topic_id, partition, from_offset)
 JOIN partitions AS p USING (topic_id, partition)
 CROSS JOIN LATERAL (
     SELECT * FROM extents AS each

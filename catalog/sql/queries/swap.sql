@@ -8,7 +8,11 @@ SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.lead
            ORDER BY e.base_offset DESC
            LIMIT 1
        ), -1)
-FROM unnest(%(topic_ids)s, %(partitions)s, %(base_offsets)s) AS wanted (topic_id, partition, base_offset)
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(base_offsets)s::bigint[]
+) AS wanted (topic_id, partition, base_offset)
 JOIN partitions AS p USING (topic_id, partition)
 ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
@@ -40,9 +44,22 @@ SELECT topic_id, partition, base_offset, last_offset, record_count, min_timestam
        max_timestamp_so_far, file_id, position, length, index_position, index_length, 0, leader_epoch,
        unique_keys <> 0, committed_ms
 FROM unnest(
-    %(topic_ids)s, %(file_ids)s, %(partitions)s, %(base_offsets)s, %(last_offsets)s, %(record_counts)s,
-    %(min_timestamps)s, %(max_timestamps)s, %(max_timestamps_so_far)s, %(positions)s, %(lengths)s,
-    %(index_positions)s, %(index_lengths)s, %(leader_epochs)s, %(unique_keys)s, %(committed)s
+    %(topic_ids)s::uuid[],
+    %(file_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(base_offsets)s::bigint[],
+    %(last_offsets)s::bigint[],
+    %(record_counts)s::bigint[],
+    %(min_timestamps)s::bigint[],
+    %(max_timestamps)s::bigint[],
+    %(max_timestamps_so_far)s::bigint[],
+    %(positions)s::bigint[],
+    %(lengths)s::bigint[],
+    %(index_positions)s::bigint[],
+    %(index_lengths)s::bigint[],
+    %(leader_epochs)s::integer[],
+    %(unique_keys)s::bigint[],
+    %(committed)s::bigint[]
 ) AS v (
     topic_id, file_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
     max_timestamp_so_far, position, length, index_position, index_length, leader_epoch, unique_keys, committed_ms
@@ -63,8 +80,13 @@ SET first_dirty_offset = v.first_dirty_offset,
         LIMIT 1
     ) END
 FROM unnest(
-    %(topic_ids)s, %(partitions)s, %(first_dirty_offsets)s, %(live_bytes)s, %(dirty_bytes)s,
-    %(ingestion_extents)s, %(compacted_extents)s
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(first_dirty_offsets)s::bigint[],
+    %(live_bytes)s::bigint[],
+    %(dirty_bytes)s::bigint[],
+    %(ingestion_extents)s::bigint[],
+    %(compacted_extents)s::bigint[]
 ) AS v (
     topic_id, partition, first_dirty_offset, live_bytes, dirty_bytes, ingestion_extents, compacted_extents
 )

@@ -62,6 +62,6 @@ ORDER BY partition;
 -- Bounds of the partitions that are named and exist.
 SELECT p.topic_id, p.partition, p.log_start_offset, p.last_stable_offset, p.high_watermark, p.log_end_offset,
        p.first_dirty_offset, p.leader_epoch
-FROM unnest(%(topic_ids)s, %(partitions)s) AS wanted (topic_id, partition)
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
 JOIN partitions AS p USING (topic_id, partition)
 ORDER BY p.topic_id, p.partition;

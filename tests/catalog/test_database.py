@@ -1,0 +1,173 @@
+"""Timeouts, retries, secrets: how the catalog behaves when PostgreSQL does not."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from bedrock.clock import ManualClock, SystemClock
+from bedrock.errors import FatalError
+from catalog.database import Database, DatabaseLimits, connection_string
+from catalog.errors import CatalogAddressError, CatalogUnavailableError
+from catalog.open import open_catalog
+from catalog.sql_files import Query
+from tests.catalog.scene import Scene, run_of
+from tests.catalog.wire import WireProxy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.database import Transaction
+
+_SECRET = "hunter2-and-more"
+
+
+def _query(sql: bytes) -> Query:
+    return Query("test", "a test", sql)
+
+
+@pytest.fixture
+def database(catalog_url: str, clock: Clock, ids: Ids) -> Iterator[Database]:
+    database = Database(catalog_url, clock, ids, DatabaseLimits(statement_seconds=2))
+    yield database
+    database.close()
+
+
+def test_a_transaction_is_all_or_nothing(database: Database) -> None:
+    def work(transaction: Transaction) -> None:
+        transaction.send(_query(b"CREATE TABLE once (n int)"))
+        transaction.rows(_query(b"SELECT 1"))
+        raise ValueError("changed my mind")
+
+    with pytest.raises(ValueError, match="changed my mind"):
+        database.transact("test", work)
+    assert database.read("test", _query(b"SELECT to_regclass('once')")) == [(None,)]
+
+
+def test_work_is_repeated_after_a_deadlock(database: Database) -> None:
+    database.transact(
+        "test",
+        lambda transaction: transaction.send(_query(b"CREATE TABLE pair AS SELECT 1 AS n UNION SELECT 2")),
+    )
+    first_locked = threading.Barrier(2)
+    tries: list[int] = []
+
+    def lock_both(first: int, second: int) -> None:
+        waited = False
+
+        def work(transaction: Transaction) -> None:
+            nonlocal waited
+            tries.append(first)
+            transaction.rows(_query(b"SELECT n FROM pair WHERE n = %(n)s FOR UPDATE"), {"n": first})
+            if not waited:
+                waited = True
+                first_locked.wait()
+            transaction.rows(_query(b"SELECT n FROM pair WHERE n = %(n)s FOR UPDATE"), {"n": second})
+
+        database.transact("test", work, idempotent=False)
+
+    threads = [threading.Thread(target=lock_both, args=pair) for pair in ((1, 2), (2, 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tries) >= 2
+
+
+def test_what_takes_too_long_is_given_up(database: Database) -> None:
+    with pytest.raises(CatalogUnavailableError, match="statement timeout"):
+        database.read("slow", _query(b"SELECT pg_sleep(30)"))
+    count = database.counts.snapshot()["slow"]
+    assert (count.calls, count.failures, count.retries) == (1, 1, 0)
+
+
+def test_a_defect_is_fatal_and_says_where(database: Database) -> None:
+    with pytest.raises(FatalError, match="refused oops"):
+        database.read("oops", _query(b"SELECT 1 / 0"))
+
+
+def test_work_that_must_not_be_repeated_is_not(
+    catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids
+) -> None:
+    with WireProxy(catalog_url, tmp_path) as wire:
+        database = Database(wire.url, clock, ids)
+        tries = []
+
+        def work(transaction: Transaction) -> None:
+            tries.append(1)
+            wire.break_connections()
+            transaction.rows(_query(b"SELECT 1"))
+
+        for idempotent in (False, True):
+            tries.clear()
+            with pytest.raises(CatalogUnavailableError, match="did not answer test"):
+                database.transact("test", work, idempotent=idempotent)
+            assert (len(tries) > 1) == idempotent
+        database.close()
+
+
+def test_the_catalog_comes_back_after_all_connections_broke(
+    catalog_url: str, tmp_path: Path, ids: Ids
+) -> None:
+    clock = SystemClock()
+    with WireProxy(catalog_url, tmp_path) as wire, open_catalog(wire.url, clock, ids) as catalog:
+        scene = Scene.set_up(catalog, ids)
+        topic = scene.topic()
+        for number in range(3):
+            wire.break_connections()
+            assert scene.commit(topic, run_of(1)).runs[0].base_offset == number
+
+
+def test_nobody_there_is_said_without_the_password(clock: Clock, ids: Ids, tmp_path: Path) -> None:
+    url = f"postgresql://me:{_SECRET}@/there?host={tmp_path}"
+    with pytest.raises(CatalogUnavailableError) as refused:
+        open_catalog(url, clock, ids, limits=DatabaseLimits(connect_seconds=1))
+    assert _SECRET not in str(refused.value)
+    assert "there" in str(refused.value)
+
+
+@pytest.mark.parametrize("url", [f"postgresql://me:{_SECRET}@[host/db", f"pasword={_SECRET}", f"{_SECRET} x"])
+def test_an_address_that_makes_no_sense_is_not_repeated(clock: Clock, ids: Ids, url: str) -> None:
+    with pytest.raises(CatalogAddressError) as refused:
+        open_catalog(url, clock, ids)
+    assert _SECRET not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
+
+
+def test_a_password_is_in_no_repr(catalog_url: str, ids: Ids) -> None:
+    clock = ManualClock()
+    with open_catalog(f"{catalog_url} password={_SECRET}", clock, ids) as catalog:
+        assert _SECRET not in repr(catalog)
+        assert _SECRET not in repr(catalog._database)
+        assert _SECRET not in repr(catalog._database._pool)
+
+
+def test_timeouts_are_set_on_every_connection(catalog_url: str) -> None:
+    limits = DatabaseLimits(statement_seconds=7)
+    url = f"{catalog_url} options='-c work_mem=5MB'"
+    with psycopg.connect(connection_string(url, limits)) as connection:
+        for name, value in (
+            ("statement_timeout", "7s"),
+            ("lock_timeout", "20s"),
+            ("idle_in_transaction_session_timeout", "1min"),
+            ("work_mem", "5MB"),
+        ):
+            assert connection.execute("SELECT current_setting(%s)", (name,)).fetchone() == (value,)
+
+
+def test_operations_are_counted(catalog_url: str, clock: Clock, ids: Ids) -> None:
+    with open_catalog(catalog_url, clock, ids) as catalog:
+        scene = Scene.set_up(catalog, ids)
+        topic = scene.topic()
+        scene.commit(topic, run_of(1))
+        counts = catalog.operation_counts()
+        assert counts["log.commit"].calls == 1
+        assert counts["log.commit"].statements > 5
+        assert counts["topics.create"].failures == 0

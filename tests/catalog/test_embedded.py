@@ -1,0 +1,161 @@
+"""The private PostgreSQL: shared, stopped by the last, and never left behind or in the way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import psutil
+import psycopg
+import pytest
+
+from catalog import embedded
+from catalog.embedded import EmbeddedPostgres
+from catalog.errors import EmbeddedPostgresError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def _servers(directory: Path) -> list[psutil.Process]:
+    """Processes that work for `directory`: the server and its keeper."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            command = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        if str(directory) in command and ("postgres" in command or "keeper" in command):
+            found.append(process)
+    return found
+
+
+def _wait_until_gone(directory: Path) -> None:
+    deadline = time.monotonic() + 60
+    while _servers(directory):
+        assert time.monotonic() < deadline, _servers(directory)
+        time.sleep(0.02)
+
+
+def _ask(url: str, question: str) -> object:
+    with psycopg.connect(url) as connection:
+        cursor = connection.execute(question.encode())
+        row = cursor.fetchone() if cursor.description else None
+    return row[0] if row else None
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """A directory of which no process is left after the test."""
+    directory = tmp_path / "catalog"
+    yield directory
+    _wait_until_gone(directory)
+
+
+def _user(directory: Path) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.catalog.embedded_user", str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    answer = child.stdout.readline()
+    assert answer == "(1,)\n"
+    return child
+
+
+def _kill(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.communicate()
+
+
+def test_it_is_durable_and_listens_to_nobody_else(directory: Path) -> None:
+    with EmbeddedPostgres(directory) as server:
+        for name, value in (
+            ("fsync", "on"),
+            ("synchronous_commit", "on"),
+            ("full_page_writes", "on"),
+            ("listen_addresses", ""),
+        ):
+            assert _ask(server.url, f"SHOW {name}") == value
+        assert int(str(_ask(server.url, "SHOW server_version_num"))) >= 180000
+    with pytest.raises(EmbeddedPostgresError, match="was not started"):
+        _ = server.url
+    server.close()  # leaving twice is leaving once
+
+
+def test_the_last_to_leave_stops_it(directory: Path) -> None:
+    with EmbeddedPostgres(directory) as first:
+        child = _user(directory)
+        with EmbeddedPostgres(directory) as second:
+            assert second.url == first.url
+            pid = _ask(first.url, "SELECT pg_postmaster_start_time()::text")
+    with EmbeddedPostgres(directory) as third:
+        assert _ask(third.url, "SELECT pg_postmaster_start_time()::text") == pid, "the child still uses it"
+    child.communicate("", timeout=60)
+    assert child.returncode == 0
+    _wait_until_gone(directory)
+    assert not (directory / "pgdata" / "postmaster.pid").exists()
+
+
+def test_data_outlives_the_server(directory: Path) -> None:
+    with EmbeddedPostgres(directory) as server:
+        _ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")
+    with EmbeddedPostgres(directory) as server:
+        assert _ask(server.url, "SELECT n FROM kept") == 7
+
+
+def test_a_killed_user_keeps_nobody_and_leaves_nothing(directory: Path) -> None:
+    """The keeper stops the server of a process that could not, and the next one starts it again."""
+    child = _user(directory)
+    _kill(child)
+    _wait_until_gone(directory)
+    with EmbeddedPostgres(directory) as server:
+        assert _ask(server.url, "SELECT 1") == 1
+
+
+def test_a_killed_user_is_not_waited_for(directory: Path) -> None:
+    with EmbeddedPostgres(directory) as server:
+        child = _user(directory)
+        _kill(child)
+        assert _ask(server.url, "SELECT 1") == 1
+    _wait_until_gone(directory)
+
+
+def test_a_killed_server_is_started_again(directory: Path) -> None:
+    with EmbeddedPostgres(directory) as server:
+        _ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")
+        pid = int((directory / "pgdata" / "postmaster.pid").read_text().splitlines()[0])
+        psutil.Process(pid).kill()
+        with EmbeddedPostgres(directory) as other:
+            assert _ask(other.url, "SELECT n FROM kept") == 7
+
+
+def test_many_may_start_it_at_once(directory: Path) -> None:
+    users = [EmbeddedPostgres(directory) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        urls = set(pool.map(EmbeddedPostgres.start, users))
+        assert len(urls) == 1
+        list(pool.map(EmbeddedPostgres.close, users))
+
+
+def test_a_deep_directory_has_its_socket_elsewhere(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["deep" * 10] * 4, "it's here") / "catalog"
+    with EmbeddedPostgres(deep) as server:
+        assert _ask(server.url, "SELECT 1") == 1
+        with EmbeddedPostgres(deep) as other:
+            assert other.url == server.url
+    _wait_until_gone(deep)
+
+
+def test_what_stands_in_the_way_is_said(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_STARTS_AGAIN", 0)
+    with pytest.raises(EmbeddedPostgresError, match="no_such_setting"):
+        EmbeddedPostgres(directory, settings={"no_such_setting": "1"}).start()
+    with EmbeddedPostgres(directory) as server:
+        assert _ask(server.url, "SELECT 1") == 1

@@ -1,0 +1,173 @@
+"""Topics, their names and their settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bedrock.errors import NotFoundError
+from catalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
+from catalog.model import PartitionId
+from catalog.topic_config import SETTINGS, TopicConfig
+from catalog.topic_names import check_topic_name, collide
+from tests.catalog.scene import run_of
+
+if TYPE_CHECKING:
+    from tests.catalog.scene import Scene
+
+
+def test_a_topic_is_found_by_name_and_by_identifier(scene: Scene) -> None:
+    topic = scene.catalog.topics.create("flights", 3, {"cleanup.policy": "compact"})
+    assert scene.catalog.topics.get("flights") == topic
+    assert scene.catalog.topics.by_id(topic.topic_id) == topic
+    assert topic.config.as_strings() == {"cleanup.policy": "compact"}
+    other = scene.catalog.topics.create("airports", 1)
+    assert scene.catalog.topics.list() == [other, topic]
+    assert [state.partition for state in scene.catalog.topics.partitions(topic.topic_id)] == [0, 1, 2]
+    wanted = [PartitionId(topic.topic_id, 2), PartitionId(topic.topic_id, 9)]
+    assert [state.partition for state in scene.catalog.topics.states(wanted)] == [2]
+
+
+def test_a_name_is_given_once(scene: Scene) -> None:
+    scene.topic("a.b")
+    with pytest.raises(TopicExistsError, match=r"'a\.b' exists"):
+        scene.topic("a.b")
+    with pytest.raises(TopicExistsError, match=r"collides with topic 'a\.b'"):
+        scene.topic("a_b")
+    with pytest.raises(NotFoundError, match="'a_b'"):
+        scene.catalog.topics.get("a_b")
+
+
+def test_a_deleted_name_is_free_and_begins_anew(scene: Scene) -> None:
+    old = scene.topic("t")
+    scene.commit(old, run_of(5))
+    scene.catalog.topics.delete("t")
+    for missing in (scene.catalog.topics.by_id, scene.catalog.topics.partitions):
+        with pytest.raises(NotFoundError):
+            missing(old.topic_id)
+    with pytest.raises(NotFoundError):
+        scene.catalog.topics.delete("t")
+    new = scene.topic("t")
+    assert new.topic_id != old.topic_id
+    assert scene.extents(new) == []
+    assert len(scene.catalog.garbage.dead_files(2**62, 10)) == 1
+
+
+def test_a_deletion_goes_on_where_it_stopped(scene: Scene) -> None:
+    topic = scene.topic("t")
+    for _ in range(5):
+        scene.commit(topic, run_of(1, producer=(scene.ids.new_uuid().int % 1000, 0, 0)))
+    garbage, remove = scene.catalog.garbage, scene.catalog.garbage.remove_deleted
+    scene.catalog.topics._garbage = type(
+        "Stopped", (), {"remove_deleted": lambda _self: 0}
+    )()  # a process that died
+    scene.catalog.topics.delete("t")
+    assert scene.extents(topic) == []
+    assert garbage.dead_files(2**62, 10) == []
+    removed = [remove(2)]
+    while removed[-1]:
+        removed.append(remove(2))
+    assert max(removed) <= 4
+    assert len(garbage.dead_files(2**62, 10)) == 5
+
+
+def test_settings_are_changed_one_by_one(scene: Scene) -> None:
+    scene.topic("t", retention_ms="1000", cleanup_policy="compact")
+    changed = scene.catalog.topics.alter_config("t", {"retention.ms": None, "segment.ms": "5"})
+    assert changed.config.as_strings() == {"cleanup.policy": "compact", "segment.ms": "5"}
+    assert scene.catalog.topics.get("t") == changed
+    with pytest.raises(InvalidConfigError):
+        scene.catalog.topics.alter_config("t", {"segment.ms": "0"})
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ä", "a b", "a\n", "x" * 250])
+def test_names_that_kafka_refuses_are_refused(name: str) -> None:
+    with pytest.raises(InvalidTopicError, match="use 1 to 249"):
+        check_topic_name(name)
+
+
+def test_names_that_kafka_takes_are_taken() -> None:
+    for name in ("a", "_", "-", "...", "A.b-c_9", "x" * 249):
+        check_topic_name(name)
+    assert collide("a.b", "a_b")
+    assert not collide("a.b", "a-b")
+
+
+@pytest.mark.parametrize("count", [0, -1, 100_001])
+def test_partition_counts_are_bounded(scene: Scene, count: int) -> None:
+    with pytest.raises(InvalidTopicError, match="choose from 1"):
+        scene.topic(partitions=count)
+
+
+def test_defaults_are_kafkas() -> None:
+    config = TopicConfig.of({})
+    assert (config.cleanup_policy, config.compacts, config.deletes) == ("delete", False, True)
+    assert config.retention_ms == 604_800_000
+    assert config.local_retention_ms == config.retention_ms
+    assert config.retention_bytes == config.local_retention_bytes == -1
+    assert config.min_cleanable_dirty_ratio == 0.5
+    assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms) == (0, 2**63 - 1)
+    assert config.delete_retention_ms == 86_400_000
+    assert config.max_message_bytes == 1_048_588
+    assert (config.segment_bytes, config.segment_ms) == (2**30, 604_800_000)
+    assert (config.compression_type, config.storage_mode) == ("producer", "object")
+    assert config.message_timestamp_type == "CreateTime"
+    assert config.message_timestamp_before_max_ms == 2**63 - 1
+    assert config.message_timestamp_after_max_ms == 3_600_000
+    assert config.is_default("retention.ms")
+    for setting in SETTINGS.values():
+        assert setting.parse(setting.default) == config.value(setting.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("cleanup.policy", "shred", "one or more of compact, delete"),
+        ("cleanup.policy", "", "one or more of compact, delete"),
+        ("min.cleanable.dirty.ratio", "1.5", "a number from 0 to 1"),
+        ("min.cleanable.dirty.ratio", "nan", "a number from 0 to 1"),
+        ("retention.ms", "-2", "a whole number from -1"),
+        ("retention.ms", "1_000", "a whole number from -1"),
+        ("retention.ms", str(2**63), "a whole number from -1"),
+        ("max.message.bytes", str(2**31), "a whole number from 0"),
+        ("segment.bytes", "1e9", "a whole number from"),
+        ("compression.type", "brotli", "one of uncompressed, zstd"),
+        ("preallocate", "yes", "true or false"),
+        ("retention.mss", "5", "did you mean retention.ms?"),
+        ("colour", "5", "known settings are"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_allowed(name: str, value: str, says: str) -> None:
+    with pytest.raises(InvalidConfigError, match=name.replace(".", r"\.")) as refused:
+        TopicConfig.of({name: value})
+    assert says in str(refused.value)
+    assert refused.value.setting == name
+
+
+def test_lags_must_not_cross() -> None:
+    with pytest.raises(InvalidConfigError, match="is above"):
+        TopicConfig.of({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
+
+
+def test_both_policies_in_any_order() -> None:
+    for text in ("delete, compact", "compact,delete", "COMPACT,delete,compact"):
+        config = TopicConfig.of({"cleanup.policy": text})
+        assert (config.cleanup_policy, config.compacts, config.deletes) == ("compact,delete", True, True)
+
+
+@given(
+    st.sampled_from(sorted(SETTINGS)), st.text(max_size=12) | st.integers().map(str) | st.floats().map(str)
+)
+def test_any_value_is_taken_or_refused_by_name(name: str, text: str) -> None:
+    wrong = None
+    try:
+        config = TopicConfig.of({name: text})
+    except InvalidConfigError as refused:
+        wrong = refused.setting
+    else:
+        assert config.text(name) == text
+        assert config.altered({name: None}) == TopicConfig.of({})
+    assert wrong in {None, name}
