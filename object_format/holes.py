@@ -7,7 +7,7 @@ bitmaps hold absolute offsets. Bytes are Roaring's portable 64-bit serialisation
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
@@ -15,6 +15,10 @@ from bedrock.errors import CorruptDataError, InvalidInputError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+MAX_SPAN: Final = 2**40
+"""Offsets of one section at most, where they are taken as a range: a bitmap holds tens of bytes for each 65,536."""
 
 
 def _window(first: int, last: int) -> BitMap64:
@@ -27,6 +31,11 @@ def _window(first: int, last: int) -> BitMap64:
 def _check_range(base_offset: int, last_offset: int) -> None:
     if not 0 <= base_offset <= last_offset:
         raise InvalidInputError(f"a section cannot run from offset {base_offset} to {last_offset}")
+    if last_offset - base_offset >= MAX_SPAN:
+        raise InvalidInputError(
+            f"a section of {last_offset - base_offset + 1} offsets is above the limit of {MAX_SPAN}",
+            remedy="cover the range with several sections, in several files",
+        )
 
 
 def holes_between(survivors: BitMap64, base_offset: int, last_offset: int) -> BitMap64:

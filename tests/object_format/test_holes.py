@@ -3,6 +3,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from array import array
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from pyroaring import BitMap64
 
 from bedrock.errors import CorruptDataError, InvalidInputError
 from object_format.holes import holes_between, parse_holes, serialise_holes, survivors_between
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BASES = st.integers(0, 2**60)
 SPANS = st.one_of(st.integers(1, 300), st.integers(1, 2**22))
@@ -147,3 +151,12 @@ def test_a_huge_count_allocates_nothing_huge(head: bytes) -> None:
     tracemalloc.stop()
 
     assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("complement", [holes_between, survivors_between])
+def test_a_span_that_would_need_a_giant_bitmap_is_refused(
+    complement: Callable[[BitMap64, int, int], BitMap64],
+) -> None:
+    """A footer can claim any span in 16 bytes; building its range would take memory by the span."""
+    with pytest.raises(InvalidInputError, match="above the limit"):
+        complement(BitMap64(), 0, 2**62)
