@@ -115,6 +115,7 @@ class _Task:
         self._outputs = OutputFiles(store, spec, attempt_id, ids)
         self._before = store.counts.snapshot()
         self._counts: defaultdict[str, int] = defaultdict(int)
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._table = self._make_table()
         surveyed = last_uses(self._work, deduplicated_only=True)
         copied = last_uses(self._work, deduplicated_only=False)
@@ -135,6 +136,7 @@ class _Task:
         with self._timed("complete_ms"):
             files = self._outputs.complete()
         self._count_requests()
+        self._counts.update({name: round(1000 * each) for name, each in self._seconds.items()})
         self._counts["compacted_files"] = len(files)
         self._counts["compacted_bytes"] = sum(file.size for file in files)
         self._counts["peak_rss_bytes"] = peak_rss_bytes()
@@ -291,7 +293,7 @@ class _Task:
     def _timed(self, name: str) -> Iterator[None]:
         begin = self._clock.monotonic()
         yield
-        self._counts[name] += round((self._clock.monotonic() - begin) * 1000)
+        self._seconds[name] += self._clock.monotonic() - begin
 
 
 class _Section:
