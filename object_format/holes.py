@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 MAX_SPAN: Final = 2**40
-"""Offsets of one section at most, where they are taken as a range: a bitmap holds tens of bytes for each 65,536."""
+"""Offsets of one section at most, where they are taken as a range: tens of bytes for each 65,536."""
 
 
 def _window(first: int, last: int) -> BitMap64:
