@@ -75,15 +75,17 @@ def assign_section(
     results = []
     for run in runs:
         stamp = run.producer
+        count = run.offset_count
         if stamp is not None:
-            state = moved.get(stamp.producer_id) or producers.get(stamp.producer_id)
-            verdict = check_sequence(state, stamp, run.offset_count)
+            producer_id = stamp.producer_id
+            state = moved.get(producer_id) or producers.get(producer_id)
+            verdict = check_sequence(state, stamp, count)
             if verdict is not None:
                 results.append(verdict)
                 continue
-            moved[stamp.producer_id] = append_batch(state, stamp, run.offset_count, end)
+            moved[producer_id] = append_batch(state, stamp, count, end)
         results.append(RunResult(base_offset=end))
-        end += run.offset_count
+        end += count
     return SectionAssignment(tuple(results), end, moved)
 
 
@@ -99,13 +101,14 @@ def extents_of_section(section: SectionCommit, results: Sequence[RunResult]) -> 
     for run, result in zip(section.runs, results, strict=True):
         if result.refusal is not None or result.duplicate:
             continue
+        base_offset = result.base_offset
         extent = AssignedExtent(
-            result.base_offset,
-            result.base_offset + run.offset_count - 1,
+            base_offset,
+            base_offset + run.offset_count - 1,
             run.record_count,
             run.min_timestamp,
             run.max_timestamp,
-            result.base_offset - run.first_offset,
+            base_offset - run.first_offset,
         )
         if extents and extents[-1].offset_shift == extent.offset_shift:
             extent = _joined(extents.pop(), extent)

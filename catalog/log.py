@@ -2,9 +2,8 @@
 
 A commit is one transaction of two round trips, whatever the number of partitions. The first takes every lock
 and reads what the decision needs, in this order: the file, the session, the partitions in (topic id,
-partition) order, the producers. Then `catalog.assignment` decides, and what is decided is sent on the way,
-without waiting. The second ends with the commit. A retry of a file that was committed before gets the answer
-of that time.
+partition) order, the producers. Then `catalog.assignment` decides. The second writes, and commits. A retry of
+a file that was committed before gets the answer of that time.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ _COMMIT = load_queries("commit")
 _SQL = load_queries("log")
 ANSWERS_KEPT_MS: Final = 60 * 60 * 1000
 _TIMESTAMP_PAGE: Final = 1000
-_ROWS_AT_ONCE: Final = 150
 
 
 class Log:
@@ -114,8 +112,6 @@ class _Commit:
         self._sections = SectionColumns(commit.sections)
         self._named = NamedProducers(commit.sections, self._sections)
         self._rows = CommitRows(self._sections)
-        self._extents = 0
-        self._grown: list[int] = []
 
     def run(self) -> tuple[list[SectionAnswer], int]:
         """The answers, and the time of the commit that gave them."""
@@ -123,13 +119,11 @@ class _Commit:
         if earlier is not None:
             return earlier
         nobody: dict[int, ProducerState] = {}
-        answers = []
-        for index, section in enumerate(self._commit.sections):
-            answers.append(self._decide(index, section, locked.get(index), known.get(index, nobody)))
-            if len(self._rows) >= _ROWS_AT_ONCE:
-                self._send_rows()
-        self._send_rows()
-        self._send_file(answers)
+        answers = [
+            self._decide(index, section, locked.get(index), known.get(index, nobody))
+            for index, section in enumerate(self._commit.sections)
+        ]
+        self._write(answers)
         return answers, self._now_ms
 
     def _lock_and_read(
@@ -185,27 +179,14 @@ class _Commit:
         if partition is None:
             return SectionAnswer(-1, -1, -1, refuse_section(section.runs))
         runs, end, moved = assign_section(section.runs, partition.log_end_offset, known)
-        extents = extents_of_section(section, runs)
-        if extents:
-            self._rows.add_extents(index, extents, partition, end)
+        if end > partition.log_end_offset:
+            self._rows.add_extents(index, extents_of_section(section, runs), partition, end)
         if moved:
             self._rows.add_producers(index, moved)
         return SectionAnswer(partition.log_start_offset, end, partition.leader_epoch, runs)
 
-    def _send_rows(self) -> None:
-        """Send what was decided so far, so that the server writes it while the rest is decided."""
-        rows, self._rows = self._rows, CommitRows(self._sections)
-        common = {"file_id": self._commit.file_id, "now_ms": self._now_ms}
-        if len(rows):
-            self._transaction.send(_COMMIT["move_partitions"], {**common, **rows.partition_params()})
-            self._transaction.send(_COMMIT["insert_extents"], {**common, **rows.extent_params()})
-            self._extents += len(rows)
-            self._grown += rows.moved()
-        if rows.any_producers:
-            self._transaction.send(_COMMIT["write_producers"], {**common, **rows.producer_params()})
-
-    def _send_file(self, answers: list[SectionAnswer]) -> None:
-        commit, send = self._commit, self._transaction.send
+    def _write(self, answers: list[SectionAnswer]) -> None:
+        commit, rows, send = self._commit, self._rows, self._transaction.send
         file = {
             "file_id": commit.file_id,
             "object_name": commit.object_name,
@@ -214,14 +195,18 @@ class _Commit:
             "directory_length": commit.directory_length,
             "owner_id": commit.session_id,
             "now_ms": self._now_ms,
-            "extents": self._extents,
+            "extents": len(rows),
             "sections": write_answers(answers),
             "before_ms": self._now_ms - ANSWERS_KEPT_MS,
         }
         send(_COMMIT["insert_file"], file)
         send(_COMMIT["insert_result"], file)
         send(_COMMIT["forget_results"], file)
-        if self._grown:
-            grown = (commit.sections[index] for index in self._grown)
+        if len(rows):
+            send(_COMMIT["move_partitions"], {**file, **rows.partition_params()})
+            send(_COMMIT["insert_extents"], {**file, **rows.extent_params()})
+            grown = (commit.sections[index] for index in rows.moved())
             payload = encode_partitions((section.topic_id, section.partition) for section in grown)
             send(_COMMIT["notify"], {"channel": CHANNEL, "payload": payload})
+        if rows.any_producers:
+            send(_COMMIT["write_producers"], {**file, **rows.producer_params()})
