@@ -276,7 +276,7 @@ def _print(report: CompactionReport, *, as_json: bool) -> None:
     click.echo(
         f"{report.jobs_completed} of {report.jobs} jobs done: {report.input_files} files with"
         f" {report.records_in} records became {report.compacted_files} with {report.records_out};"
-        f" {report.get_requests_per_input_file:.1f} GETs for each input file"
+        f" GETs: {report.gets_in_words()}"
     )
 
 

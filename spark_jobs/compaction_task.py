@@ -120,6 +120,7 @@ class _Task:
         surveyed = last_uses(self._work, deduplicated_only=True)
         copied = last_uses(self._work, deduplicated_only=False)
         self._counts["input_files"] = len(copied)
+        self._counts["input_files_read_once"] = len(copied.keys() - surveyed.keys())
         read_size = _stream_buffer(len(surveyed) + len(copied))
         check = self._hooks.check
         self._survey = InputPass(spec, store, surveyed, read_size=read_size, check=check)

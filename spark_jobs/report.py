@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # From a task's counts: summed over jobs, and the largest of all jobs.
 _SUMS = (
     "input_files",
+    "input_files_read_once",
     "get_requests",
     "resumes",
     "retries",
@@ -82,7 +83,8 @@ class CompactionReport:
     """The sum over the jobs of a run; counts are of jobs whose results were published.
 
     `get_requests` is what the tasks' object stores counted for reading inputs, without the `resumes` of
-    broken streams. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes` and
+    broken streams. `input_files_read_once` are those of the input files that had nothing to deduplicate, and
+    so needed no first pass. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes` and
     `peak_rss_bytes` are the largest of any task. `seconds` says how long the run took (`total`) and how long
     its tasks spent in each phase, all tasks together.
     """
@@ -90,6 +92,7 @@ class CompactionReport:
     jobs: int = 0
     jobs_completed: int = 0
     input_files: int = 0
+    input_files_read_once: int = 0
     get_requests: int = 0
     resumes: int = 0
     retries: int = 0
@@ -113,8 +116,27 @@ class CompactionReport:
 
     @property
     def get_requests_per_input_file(self) -> float:
-        """How often an input file was asked for, on average; 0 without any."""
-        return self.get_requests / self.input_files if self.input_files else 0.0
+        """How often a file was asked for that both passes read; a file read once, by one GET, is left out.
+
+        Without any file that both passes read, how often each of the others was; 0 without any file.
+        """
+        once = self.input_files_read_once
+        both = self.input_files - once
+        if both:
+            return (self.get_requests - once) / both
+        return self.get_requests / once if once else 0.0
+
+    def gets_in_words(self) -> str:
+        """The GETs of each input file for people; a number with a remainder is never rounded to a whole one."""
+        ratio = self.get_requests_per_input_file
+        shown = f"{ratio:.1f}" if ratio.is_integer() else f"{ratio:.3f}"
+        once = self.input_files_read_once
+        if not once or once == self.input_files:
+            return f"{shown} for each of {self.input_files:,} input files"
+        return (
+            f"{shown} for each of {self.input_files - once:,} input files,"
+            f" 1 for each of {once:,} with nothing to deduplicate"
+        )
 
     def add(self, result: JobResult) -> None:
         """Take in a job whose result was published."""

@@ -69,8 +69,7 @@ def _print(run: CompactionRun) -> None:
     else:
         rows = (
             ("jobs", f"{done.jobs_completed:,} of {done.jobs:,} in {run.rounds:,} rounds"),
-            ("input files", f"{done.input_files:,}"),
-            ("GETs", f"{done.get_requests:,}, {done.get_requests_per_input_file:.1f} for each input file"),
+            ("GETs", f"{done.get_requests:,}, {done.gets_in_words()}"),
             ("records in", f"{done.records_in:,}"),
             ("records out", f"{done.records_out:,}"),
             ("compacted files", f"{done.compacted_files:,}, {human_bytes(done.compacted_bytes)}"),

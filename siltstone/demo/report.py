@@ -117,7 +117,7 @@ def _way(report: DemoReport) -> RenderableType:
         (
             "read by Spark",
             f"{compaction.get_requests:,} GETs",
-            f"{_ratio(compaction)} for each of {compaction.input_files:,} files, counted at the object store",
+            f"{compaction.gets_in_words()}, counted at the object store",
         ),
         (
             "written by Spark",
@@ -127,12 +127,6 @@ def _way(report: DemoReport) -> RenderableType:
         ("read back by HTTP", f"{read:,} records", "from offset 0 of every partition"),
     )
     return table(None, "step", ">what", "how", rows=rows)
-
-
-def _ratio(compaction: CompactionReport) -> str:
-    """GETs per file; never rounded to a rounder number than it is."""
-    whole, rest = divmod(compaction.get_requests, compaction.input_files or 1)
-    return f"{whole}.0" if not rest else f"{compaction.get_requests_per_input_file:.3f}"
 
 
 def _topics(report: DemoReport) -> RenderableType:

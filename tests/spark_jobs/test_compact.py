@@ -19,7 +19,7 @@ from spark_jobs import compact
 from spark_jobs.compact import MAX_ATTEMPTS, JobOutcome, run_jobs
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.interrupts import stop_on_signals
-from spark_jobs.report import JobFailure
+from spark_jobs.report import CompactionReport, JobFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_jobs.job_kernel import PackedJob
-    from spark_jobs.report import CompactionReport
 
 Answer = JobResult | JobFailure
 
@@ -163,6 +162,24 @@ def test_results_are_published_and_summed(driver: Driver, monkeypatch: pytest.Mo
     assert report.seconds["write"] == 2.0
     assert report.as_dict()["get_requests_per_input_file"] == 2.0
     assert [outcome.job.spec.job_id.int for outcome in driver.outcomes] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("files", "once", "gets", "ratio", "words"),
+    [
+        (0, 0, 0, 0.0, "0.0 for each of 0 input files"),
+        (29, 0, 58, 2.0, "2.0 for each of 29 input files"),
+        (3, 3, 3, 1.0, "1.0 for each of 3 input files"),
+        (30, 1, 59, 2.0, "2.0 for each of 29 input files, 1 for each of 1 with nothing to deduplicate"),
+        (1000, 0, 2001, 2.001, "2.001 for each of 1,000 input files"),
+    ],
+)
+def test_gets_are_counted_for_each_file_that_both_passes_read(
+    files: int, once: int, gets: int, ratio: float, words: str
+) -> None:
+    report = CompactionReport(input_files=files, input_files_read_once=once, get_requests=gets)
+
+    assert (report.get_requests_per_input_file, report.gets_in_words()) == (ratio, words)
 
 
 @pytest.mark.parametrize(
