@@ -84,9 +84,9 @@ class CompactionReport:
 
     `get_requests` is what the tasks' object stores counted for reading inputs, without the `resumes` of
     broken streams. `input_files_read_once` are those of the input files that had nothing to deduplicate, and
-    so needed no first pass. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes` and
-    `peak_rss_bytes` are the largest of any task. `seconds` says how long the run took (`total`) and how long
-    its tasks spent in each phase, all tasks together.
+    so needed no first pass. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes`
+    and `peak_rss_bytes` are the largest of any task. `seconds` says how long the run took (`total`) and how
+    long its tasks spent in each phase, all tasks together.
     """
 
     jobs: int = 0
@@ -127,7 +127,7 @@ class CompactionReport:
         return self.get_requests / once if once else 0.0
 
     def gets_in_words(self) -> str:
-        """The GETs of each input file for people; a number with a remainder is never rounded to a whole one."""
+        """The GETs of each input file for people; never rounded to a whole number that it is not."""
         ratio = self.get_requests_per_input_file
         shown = f"{ratio:.1f}" if ratio.is_integer() else f"{ratio:.3f}"
         once = self.input_files_read_once
