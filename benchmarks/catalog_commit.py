@@ -2,10 +2,10 @@
 
     python -m benchmarks.catalog_commit [--json] [--quick] [--catalog postgresql://…]
 
-Each case commits files that have one section per partition, half of them from an idempotent producer, and is
-set against two things measured in the same run on the same server: a bare `select 1`, and an INSERT of the
-same number of extent rows in one statement and nothing else. The server is a private one with its durable
-settings unless `--catalog` names another.
+Each case commits files that have one section per partition, once without and once with an idempotent producer
+in every section, and is set against two things measured in the same run on the same server: a bare
+`select 1`, and an INSERT of the same number of extent rows in one statement and nothing else. The server is a
+private one with its durable settings unless `--catalog` names another.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _figures(taken: list[float]) -> dict[str, float]:
     }
 
 
-def _file(topic: Topic, session_id: UUID, ids: Ids, number: int) -> FileCommit:
+def _file(topic: Topic, session_id: UUID, ids: Ids, number: int, *, idempotent: bool) -> FileCommit:
     file_id = ids.new_uuid()
     return FileCommit(
         file_id=file_id,
@@ -72,7 +72,7 @@ def _file(topic: Topic, session_id: UUID, ids: Ids, number: int) -> FileCommit:
                 partition=partition,
                 position=8192 * partition,
                 length=8192,
-                runs=(_run(number, idempotent=partition % 2 == 0),),
+                runs=(_run(number, idempotent=idempotent),),
             )
             for partition in range(topic.partition_count)
         ),
@@ -91,13 +91,15 @@ def _run(number: int, *, idempotent: bool) -> BatchRun:
     )
 
 
-def _measure_commits(catalog: Catalog, ids: Ids, partitions: int, rounds: int) -> dict[str, float]:
+def _measure_commits(
+    catalog: Catalog, ids: Ids, partitions: int, rounds: int, *, idempotent: bool
+) -> dict[str, float]:
     topic = catalog.topics.create(f"bench-{ids.new_uuid()}", partitions)
     session_id = ids.new_uuid()
     catalog.sessions.register(session_id, "benchmark")
     taken = []
     for number in range(rounds + WARM_UP):
-        commit = _file(topic, session_id, ids, number)
+        commit = _file(topic, session_id, ids, number, idempotent=idempotent)
         begin = perf_counter()
         catalog.log.commit(commit)
         taken.append((perf_counter() - begin) * 1000)
@@ -141,12 +143,14 @@ def measure(url: str, rounds: int) -> dict[str, Any]:
         bare = _milliseconds(lambda: connection.execute("SELECT 1"), rounds * 4)
         cases = []
         for partitions in PARTITIONS:
-            commit = _measure_commits(catalog, ids, partitions, rounds)
+            commit = _measure_commits(catalog, ids, partitions, rounds, idempotent=False)
+            idempotent = _measure_commits(catalog, ids, partitions, rounds, idempotent=True)
             insert = _measure_plain_insert(connection, ids, partitions, rounds)
             cases.append(
                 {
                     "partitions": partitions,
                     "commit": commit,
+                    "commit_idempotent": idempotent,
                     "plain_insert": insert,
                     "ratio_to_plain_insert": round(commit["p50_ms"] / insert["p50_ms"], 2),
                     "ratio_to_select_1": round(commit["p50_ms"] / bare["p50_ms"], 1),
@@ -178,7 +182,8 @@ def main(*, as_json: bool, quick: bool, url: str | None) -> None:
     for case in report["cases"]:
         print(
             f"{case['partitions']:>5} partitions: p50 {case['commit']['p50_ms']:>7} ms, "
-            f"p99 {case['commit']['p99_ms']:>7} ms, {case['ratio_to_plain_insert']} times a plain INSERT, "
+            f"p99 {case['commit']['p99_ms']:>7} ms, idempotent p50 {case['commit_idempotent']['p50_ms']} ms, "
+            f"{case['ratio_to_plain_insert']} times a plain INSERT, "
             f"{case['ratio_to_select_1']} times select 1"
         )
 

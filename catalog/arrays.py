@@ -29,6 +29,7 @@ _EMPTY = struct.Struct(">iiI")
 _UUID_OID, _UUID_ARRAY_OID = 2950, 2951
 _INTEGER_OID, _INTEGER_ARRAY_OID = 23, 1007
 _BIGINT_OID, _BIGINT_ARRAY_OID = 20, 1016
+_BYTEA_OID, _BYTEA_ARRAY_OID = 17, 1001
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ class IntegerColumn(Column):
 
 class BigintColumn(Column):
     """A bigint[] parameter."""
+
+
+class ByteaColumn(Column):
+    """A bytea[] parameter."""
 
 
 def uuids(values: Iterable[UUID]) -> UuidColumn:
@@ -73,6 +78,14 @@ def integers(values: Sequence[int] | NDArray[Any]) -> IntegerColumn:
 def bigints(values: Sequence[int] | NDArray[Any]) -> BigintColumn:
     """`values` as bigint[]."""
     return BigintColumn(_binary(_BIGINT_OID, np.asarray(values, dtype=">i8")))
+
+
+def byteas(values: Sequence[bytes]) -> ByteaColumn:
+    """`values` as bytea[]."""
+    if not values:
+        return ByteaColumn(_EMPTY.pack(0, 0, _BYTEA_OID))
+    elements = b"".join([len(value).to_bytes(4, "big") + value for value in values])
+    return ByteaColumn(_HEADER.pack(1, 0, _BYTEA_OID, len(values), 1) + elements)
 
 
 def _binary(oid: int, values: NDArray[Any]) -> bytes:
@@ -105,8 +118,13 @@ class _BigintColumnDumper(_ColumnDumper):
     oid = _BIGINT_ARRAY_OID
 
 
+class _ByteaColumnDumper(_ColumnDumper):
+    oid = _BYTEA_ARRAY_OID
+
+
 def register(connection: psycopg.Connection[tuple[object, ...]]) -> None:
     """Teach a connection these types."""
     connection.adapters.register_dumper(UuidColumn, _UuidColumnDumper)
     connection.adapters.register_dumper(IntegerColumn, _IntegerColumnDumper)
     connection.adapters.register_dumper(BigintColumn, _BigintColumnDumper)
+    connection.adapters.register_dumper(ByteaColumn, _ByteaColumnDumper)

@@ -96,9 +96,9 @@ class NamedProducers:
     def known(self, rows: Iterable[Row]) -> dict[int, dict[int, ProducerState]]:
         """The rows of `read_producers` by section's index and producer."""
         known: dict[int, dict[int, ProducerState]] = {}
-        for number, epoch, numbers in rows:
+        for number, epoch, batches in rows:
             index, producer_id = self._named[number - 1]
-            known.setdefault(index, {})[producer_id] = ProducerState(epoch, tuple(numbers))
+            known.setdefault(index, {})[producer_id] = ProducerState(epoch, batches)
         return known
 
 
@@ -111,7 +111,7 @@ class CommitRows:
         self._extents: list[tuple[int, ...]] = []
         self._moved: list[tuple[int, int, int, int]] = []
         self._producers: list[tuple[int, int, int]] = []
-        self._batches: list[str] = []
+        self._batches: list[bytes] = []
 
     def __len__(self) -> int:
         """How many extents there are."""
@@ -137,7 +137,7 @@ class CommitRows:
         """Note the states that producers have after the section at `index`."""
         for producer_id, state in states.items():
             self._producers.append((index, producer_id, state.producer_epoch))
-            self._batches.append(f"{{{str(state.numbers)[1:-1]}}}")
+            self._batches.append(state.batches)
 
     def moved(self) -> list[int]:
         """The indexes of the sections whose partitions moved."""
@@ -173,5 +173,5 @@ class CommitRows:
             **self._columns.keys_at(indexes),
             "producer_ids": arrays.bigints(producer_ids),
             "producer_epochs": arrays.integers(epochs),
-            "batches": self._batches,
+            "batches": arrays.byteas(self._batches),
         }

@@ -8,6 +8,7 @@ state may have expired with its records. Numbers go from 2^31 - 1 back to 0.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.model import RunRefusal, RunResult
@@ -16,18 +17,19 @@ if TYPE_CHECKING:
     from catalog.model import ProducerStamp
 
 BATCHES_KEPT: Final = 5
+BATCH: Final = struct.Struct(">iiq")  # first sequence, last sequence, base offset
 _SEQUENCES: Final = 2**31
 
 
 class ProducerState(NamedTuple):
     """What a partition knows of a producer: its epoch, and up to five batches of it, oldest first.
 
-    Each batch is three of `numbers`: first sequence, last sequence, base offset. They lie flat, as in their
-    row, since a commit may read and write thousands of them while it holds its locks.
+    `batches` is as in the catalog's row, 16 bytes each (`BATCH`): a commit may read and write thousands of
+    states while it holds its locks, and mostly looks at the end of each alone.
     """
 
     producer_epoch: int
-    numbers: tuple[int, ...]
+    batches: bytes
 
 
 def last_sequence(base_sequence: int, offset_count: int) -> int:
@@ -39,16 +41,16 @@ def check_sequence(state: ProducerState | None, stamp: ProducerStamp, offset_cou
     """None when the batch may be appended; otherwise what to answer: a duplicate's offset, or a refusal."""
     if state is None:
         return None
-    epoch, numbers = state
+    epoch, batches = state
     if stamp.producer_epoch != epoch:
         return _check_new_epoch(epoch, stamp)
-    expected = (numbers[-2] + 1) % _SEQUENCES
+    expected = (int.from_bytes(batches[-12:-8], "big") + 1) % _SEQUENCES
     if stamp.base_sequence == expected:
         return None
     last = last_sequence(stamp.base_sequence, offset_count)
-    for index in range(0, len(numbers), 3):
-        if numbers[index] == stamp.base_sequence and numbers[index + 1] == last:
-            return RunResult(base_offset=numbers[index + 2], duplicate=True)
+    for known_first, known_last, base_offset in BATCH.iter_unpack(batches):
+        if known_first == stamp.base_sequence and known_last == last:
+            return RunResult(base_offset=base_offset, duplicate=True)
     return _out_of_order(stamp, str(expected))
 
 
@@ -66,10 +68,11 @@ def append_batch(
     state: ProducerState | None, stamp: ProducerStamp, offset_count: int, base_offset: int
 ) -> ProducerState:
     """The producer's state after its batch was appended at `base_offset`."""
-    batch = (stamp.base_sequence, last_sequence(stamp.base_sequence, offset_count), base_offset)
+    last = last_sequence(stamp.base_sequence, offset_count)
+    batch = BATCH.pack(stamp.base_sequence, last, base_offset)
     if state is None or state.producer_epoch != stamp.producer_epoch:
         return ProducerState(stamp.producer_epoch, batch)
-    return ProducerState(stamp.producer_epoch, state.numbers[-3 * (BATCHES_KEPT - 1) :] + batch)
+    return ProducerState(stamp.producer_epoch, state.batches[-BATCH.size * (BATCHES_KEPT - 1) :] + batch)
 
 
 def _out_of_order(stamp: ProducerStamp, expected: str) -> RunResult:

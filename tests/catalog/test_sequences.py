@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from catalog.assignment import assign_section, check_commit, extents_of_section
 from catalog.errors import InvalidCommitError
 from catalog.model import FileCommit, ProducerStamp, RunRefusal, RunResult, SectionCommit
-from catalog.sequences import ProducerState, append_batch, check_sequence, last_sequence
+from catalog.sequences import BATCH, ProducerState, append_batch, check_sequence, last_sequence
 from tests.catalog.scene import run_of, runs_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _stamp(sequence: int, epoch: int = 0) -> ProducerStamp:
 
 def test_numbers_wrap_round() -> None:
     state = append_batch(None, _stamp(_TOP - 1), 2, 100)
-    assert state == ProducerState(0, (_TOP - 1, _TOP, 100))
+    assert state == ProducerState(0, BATCH.pack(_TOP - 1, _TOP, 100))
     assert check_sequence(state, _stamp(0), 3) is None
     assert last_sequence(_TOP, 3) == 1
     across = append_batch(state, _stamp(0), 3, 102)
@@ -146,7 +146,7 @@ def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
     assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
     assert check_sequence(state, _stamp(0, epoch=1), 1) is None
     state = append_batch(state, _stamp(0, epoch=1), 1, 5)
-    assert state == ProducerState(1, (0, 0, 5))
+    assert state == ProducerState(1, BATCH.pack(0, 0, 5))
     refused = check_sequence(state, _stamp(5), 1)
     assert refused is not None
     assert refused.refusal is RunRefusal.INVALID_PRODUCER_EPOCH

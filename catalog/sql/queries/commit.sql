@@ -116,9 +116,9 @@ SELECT (%(topic_ids)s::uuid[])[i],
        (%(partitions)s::integer[])[i],
        (%(producer_ids)s::bigint[])[i],
        (%(producer_epochs)s::integer[])[i]::smallint,
-       v.batches::bigint[],
+       v.batches,
        %(now_ms)s
-FROM unnest(%(batches)s::text[]) WITH ORDINALITY AS v (batches, i)
+FROM unnest(%(batches)s::bytea[]) WITH ORDINALITY AS v (batches, i)
 ON CONFLICT (topic_id, partition, producer_id) DO UPDATE
 SET producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_ms = excluded.updated_ms;
 
