@@ -30,7 +30,8 @@ from object_format.kernels.layout import (
     PRODUCER_ID,
     RECORD_COUNT,
 )
-from object_format.kernels.primitives import copy_bytes, store, varlong_size, write_varlong
+from object_format.kernels.machine import copy_bytes
+from object_format.kernels.primitives import store, varlong_size, write_varlong
 
 if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Numbers

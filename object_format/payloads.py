@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from object_format.record_batch import BatchRows
 
-_JOINED_BYTES: Final = 1 << 20
+JOINED_BYTES: Final = 1 << 20
 """Decompressed batches are joined up to this size; a larger one stands alone."""
 
 
@@ -55,7 +55,7 @@ def _open_compressed(data: Bytes, rows: BatchRows) -> Iterator[tuple[Bytes, Batc
     for i in range(rows.size):
         records = open_records(data, rows, i)
         length = memoryview(records).nbytes
-        if parts and used + length > _JOINED_BYTES:
+        if parts and used + length > JOINED_BYTES:
             yield readable(b"".join(parts)), rows[first:i]
             first, parts, used = i, [], 0
         rows["records_start"][i] = used

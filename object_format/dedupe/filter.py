@@ -1,7 +1,13 @@
 """Pass 2: the surviving records as batches again, without looking at a key.
 
 A batch whose records all survive is copied as it stands, one without a survivor is skipped unopened; only
-mixed batches, and those whose tombstones get their delete horizon (KIP-534), are opened.
+mixed batches, those whose tombstones get their delete horizon (KIP-534), and small ones that are merged with
+their neighbours are opened.
+
+Checksums of batches are not verified in either pass: agents did so before they stored them, and the checksum
+of the segment file's block, which a task verifies on everything that it reads, covers the same bytes since.
+The structure of records is checked all the same, so that nothing is read out of bounds. What is written anew
+gets a checksum of its own.
 """
 
 from __future__ import annotations
@@ -17,24 +23,28 @@ from object_format.buffers import Bytes, readable, writable
 from object_format.codecs import Codec, compress
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.filter import (
-    MOST_GROWTH,
-    SKIP,
-    STAMP,
-    THIN,
+    COPY,
     TOTAL_BATCHES,
     TOTAL_HIGHEST,
     TOTAL_LOWEST,
     TOTAL_RECORDS,
     TOTALS,
-    assemble,
     plan_rows,
-    thin_row,
 )
-from object_format.kernels.layout import BATCH_LENGTH, BATCH_OVERHEAD, CODEC_MASK, LENGTH_OVERHEAD
-from object_format.payloads import open_records
+from object_format.kernels.layout import (
+    ATTRIBUTES,
+    BATCH_LENGTH,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    LENGTH_OVERHEAD,
+)
+from object_format.kernels.merge import assemble, group_rows, mark_small
+from object_format.payloads import JOINED_BYTES, open_records
 from object_format.record_batch import BatchRows, scan_rising_batches, write_checksum
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Buffer
 
     from object_format.dedupe.survivors import Survivors
@@ -48,7 +58,8 @@ class FilteredBatches:
 
     `max_timestamp` is exact. `min_timestamp` is exact for batches that were opened; for one copied unopened,
     it is that of its first record, or its max timestamp where the header does not tell the first. Both are
-    None when no record is left.
+    None when no record is left. `merged_bytes_saved` is what merging saved, an estimate where
+    merged batches lost records.
     """
 
     buffers: tuple[memoryview, ...]
@@ -57,6 +68,7 @@ class FilteredBatches:
     record_count: int
     min_timestamp: int | None
     max_timestamp: int | None
+    merged_bytes_saved: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,7 +83,9 @@ class _Plan:
     offset_shift: int
     leader_epoch: int
     horizon: int
+    merged_codec: Codec | None
     totals: npt.NDArray[np.int64]
+    saved: int = 0
 
 
 def filter_batches(
@@ -81,19 +95,22 @@ def filter_batches(
     offset_shift: int,
     leader_epoch: int,
     delete_horizon_ms: int | None,
+    merge: bool = True,
+    merged_codec: Codec | None = None,
 ) -> FilteredBatches:
     """The surviving records of whole `batches`, which must be bytes that pass 1 was fed.
 
     `offset_shift` makes their offsets absolute; the result has `leader_epoch`. Batches with surviving
-    tombstones that have no delete horizon yet get `delete_horizon_ms`, unless that is None. Raises
-    MalformedBatchError, also when a survivor is not there.
+    tombstones that have no delete horizon yet get `delete_horizon_ms`, unless that is None. With `merge`,
+    small batches next to each other become larger ones, compressed with `merged_codec`, or as they were when
+    that is None. Raises MalformedBatchError, also when a survivor is not there.
     """
     array = readable(batches)
     rows, behind = scan_rising_batches(array, offset_shift, 0)
     totals = np.zeros(TOTALS, np.int64)
     totals[TOTAL_LOWEST], totals[TOTAL_HIGHEST] = _INT64.max, _INT64.min
     if not rows.size:
-        return _result((), totals)
+        return _result((), totals, 0)
     first = int(rows["base_offset"][0]) + offset_shift
     kept = values_between(survivors.offsets, first, behind - 1)
     stamp = delete_horizon_ms is not None and bool(survivors.tombstones)
@@ -107,15 +124,24 @@ def filter_batches(
         offset_shift=offset_shift,
         leader_epoch=leader_epoch,
         horizon=delete_horizon_ms or 0,
+        merged_codec=merged_codec,
         totals=totals,
     )
     mismatch = plan_rows(rows, offset_shift, kept, tombstones, stamp, plan.actions, plan.starts)
     if mismatch >= 0:
         raise MalformedBatchError.at(Fault.SURVIVORS, int(rows["position"][mismatch]))
-    return _result(tuple(_write(plan)), totals)
+    if merge:
+        mark_small(rows, plan.actions, plan.starts, plan.horizon)
+    buffers = tuple(
+        buffer
+        for first, end, records in _opened(plan)
+        for buffer in _write(plan, first, end, records)
+        if buffer
+    )
+    return _result(buffers, totals, plan.saved)
 
 
-def _result(buffers: tuple[memoryview, ...], totals: npt.NDArray[np.int64]) -> FilteredBatches:
+def _result(buffers: tuple[memoryview, ...], totals: npt.NDArray[np.int64], saved: int) -> FilteredBatches:
     empty = not totals[TOTAL_RECORDS]
     return FilteredBatches(
         buffers=buffers,
@@ -124,33 +150,48 @@ def _result(buffers: tuple[memoryview, ...], totals: npt.NDArray[np.int64]) -> F
         record_count=int(totals[TOTAL_RECORDS]),
         min_timestamp=None if empty else int(totals[TOTAL_LOWEST]),
         max_timestamp=None if empty else int(totals[TOTAL_HIGHEST]),
+        merged_bytes_saved=saved,
     )
 
 
-def _write(plan: _Plan) -> list[memoryview]:
-    """Long stretches at once; a compressed batch that must be opened on its own."""
-    buffers: list[memoryview] = []
-    opened = (plan.actions >= THIN) & ((plan.rows["attributes"] & CODEC_MASK) != 0)
-    first = 0
+def _opened(plan: _Plan) -> Iterator[tuple[int, int, Bytes]]:
+    """Stretches of rows, [first, end), with the array in which those that must be opened have their records.
+
+    That is the data itself for uncompressed ones; compressed ones are decompressed up to a bound together.
+    """
+    opened = plan.actions > COPY
+    compressed = opened & ((plan.rows["attributes"] & CODEC_MASK) != 0)
+    if not compressed.any():
+        yield 0, plan.rows.size, plan.data
+        return
+    first = used = 0
+    parts: list[Buffer] = []
     for index in np.flatnonzero(opened).tolist():
-        buffers += _write_stretch(plan, first, index)
-        buffers.append(_write_compressed(plan, index))
-        first = index + 1
-    buffers += _write_stretch(plan, first, plan.rows.size)
-    return buffers
+        if not compressed[index]:
+            if parts:
+                yield first, index, readable(b"".join(parts))
+                first, used, parts = index, 0, []
+            continue
+        records = open_records(plan.data, plan.rows, index)
+        length = memoryview(records).nbytes
+        if used + length > JOINED_BYTES or not parts:
+            if index > first:
+                yield first, index, readable(b"".join(parts)) if parts else plan.data
+            first, used, parts = index, 0, []
+        plan.rows["records_start"][index] = used
+        plan.rows["records_end"][index] = used = used + length
+        parts.append(records)
+    yield first, plan.rows.size, readable(b"".join(parts)) if parts else plan.data
 
 
-def _write_stretch(plan: _Plan, first: int, end: int) -> list[memoryview]:
-    actions = plan.actions[first:end]
-    if not (actions != SKIP).any():
-        return []
-    rows, starts = plan.rows[first:end], plan.starts[first : end + 1]
-    stamped = actions == STAMP
-    room = int(rows["size"][actions != SKIP].sum()) + MOST_GROWTH * int(rows["record_count"][stamped].sum())
+def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview]:
+    rows, actions, starts = plan.rows[first:end], plan.actions[first:end], plan.starts[first : end + 1]
+    room, sealed = group_rows(rows, actions, starts, plan.horizon)
     out = np.empty(room, np.uint8)
-    thinned = np.empty((int((actions >= THIN).sum()), 2), np.int64)
-    fault, position, length, count = assemble(
+    unsealed = np.empty((sealed, 4), np.int64)
+    fault, position, row, length, count = assemble(
         plan.data,
+        records,
         rows,
         actions,
         starts,
@@ -159,42 +200,42 @@ def _write_stretch(plan: _Plan, first: int, end: int) -> list[memoryview]:
         plan.kept,
         plan.horizon,
         out,
-        thinned,
+        unsealed,
         plan.totals,
     )
     if fault:
-        raise MalformedBatchError.at(fault, position)
-    for start, stop in thinned[:count].tolist():
-        write_checksum(out, start, stop - start)
-    return [out[:length].data]
+        compressed = rows["attributes"][row] & CODEC_MASK
+        raise MalformedBatchError.at(fault, int(rows["position"][row]) if compressed else position)
+    return _seal(plan, out, length, unsealed[:count].tolist())
 
 
-def _write_compressed(plan: _Plan, index: int) -> memoryview:
-    """One batch decompressed, thinned, and compressed again as it was."""
-    rows = plan.rows[index : index + 1]
-    records = readable(open_records(plan.data, rows, 0))
-    rows["records_start"], rows["records_end"] = 0, records.size
-    count = int(rows["record_count"][0])
-    out = np.empty(BATCH_OVERHEAD + records.size + MOST_GROWTH * count, np.uint8)
-    fault, _position, length = thin_row(
-        plan.data,
-        records,
-        rows,
-        0,
-        plan.offset_shift,
-        plan.leader_epoch,
-        plan.kept[plan.starts[index] : plan.starts[index + 1]],
-        bool(plan.actions[index] == STAMP),
-        plan.horizon,
-        out,
-        0,
-        plan.totals,
-    )
-    if fault:
-        raise MalformedBatchError.at(fault, int(rows["position"][0]))
-    codec = Codec(int(rows["attributes"][0]) & CODEC_MASK)
-    batch = bytearray(out[:BATCH_OVERHEAD].data)
-    batch += compress(codec, out[BATCH_OVERHEAD:length].data)
-    batch[BATCH_LENGTH : BATCH_LENGTH + 4] = (len(batch) - LENGTH_OVERHEAD).to_bytes(4, "big")
-    write_checksum(writable(batch), 0, len(batch))
-    return memoryview(batch)
+def _seal(plan: _Plan, out: Bytes, length: int, unsealed: list[list[int]]) -> list[memoryview]:
+    """Compress what is to be compressed, and give checksums to all that is new."""
+    parts: list[Buffer] = []
+    done = 0
+    for start, end, attributes, apart in unsealed:
+        own = Codec(attributes)
+        codec = plan.merged_codec if apart and plan.merged_codec is not None else own
+        size = end - start
+        if codec is own is Codec.NONE:
+            write_checksum(out, start, size)
+        else:
+            batch = _compressed(out[start:end], codec)
+            size = len(batch)
+            parts += (out[done:start].data, batch)
+            done = end
+        if apart:
+            plan.saved += apart - size
+    if not parts:
+        return [out[:length].data]
+    return [memoryview(b"".join((*parts, out[done:length].data)))]
+
+
+def _compressed(batch: Bytes, codec: Codec) -> bytearray:
+    """A batch, whose records are not compressed, with compressed ones."""
+    result = bytearray(batch[:BATCH_OVERHEAD].data)
+    result += compress(codec, batch[BATCH_OVERHEAD:].data)
+    result[ATTRIBUTES + 1] = result[ATTRIBUTES + 1] & ~CODEC_MASK | codec
+    result[BATCH_LENGTH : BATCH_LENGTH + 4] = (len(result) - LENGTH_OVERHEAD).to_bytes(4, "big")
+    write_checksum(writable(result), 0, len(result))
+    return result

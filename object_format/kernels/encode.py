@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from numba import njit
 
+from object_format.kernels.machine import copy_bytes
 from object_format.kernels.primitives import (
     VARINT_BYTES,
     VARLONG_BYTES,
-    copy_bytes,
     varlong_size,
     write_varlong,
 )

@@ -26,7 +26,8 @@ from object_format.kernels.layout import (
     MAX_TIMESTAMP,
     RECORD_COUNT,
 )
-from object_format.kernels.primitives import copy_bytes, store, varlong_size, write_varlong
+from object_format.kernels.machine import copy_bytes, prefetch
+from object_format.kernels.primitives import read_varint, store, varlong_size, write_varlong
 from object_format.kernels.record import parse_record
 
 if TYPE_CHECKING:
@@ -42,7 +43,13 @@ SKIP = 0
 COPY = 1
 THIN = 2
 STAMP = 3
-"""What becomes of a batch: THIN drops records, STAMP also gives it a delete horizon."""
+MERGED = 4
+CONTINUES = 8
+"""What becomes of a batch: THIN drops records, STAMP also gives it a delete horizon. On top of that, MERGED
+puts it into one batch with those that follow it and have CONTINUES set, too."""
+
+ACTION = 3
+"""The bits that are one of the first four."""
 
 TOTAL_BATCHES = 0
 TOTAL_RECORDS = 1
@@ -51,8 +58,12 @@ TOTAL_HIGHEST = 3
 TOTALS = 4
 """Places in the array of totals."""
 
-MOST_GROWTH = 12
-"""By how much a new timestamp delta may lengthen a record: itself by 9 bytes, the record's length by less."""
+MOST_GROWTH = 14
+"""By how much new deltas may lengthen a record: the timestamp's by 9 bytes, the offset's by 4, and its own
+length's by one."""
+
+_AHEAD = 4
+"""How many records ahead memory is asked for."""
 
 
 @njit(nogil=True, cache=True)
@@ -107,18 +118,21 @@ def plan_rows(
 def rebase_record(
     data: ByteArray,
     body: Integer,
-    offset_at: Integer,
+    key_at: Integer,
     stop: Integer,
     delta: Integer,
+    offset_delta: Integer,
     out: ByteArray,
     at: Integer,
 ) -> Integer:
-    """Write a record with another timestamp delta, all else as it is; the position behind it."""
-    at = write_varlong(out, at, 1 + varlong_size(delta) + stop - offset_at)
-    out[at] = data[body]
+    """Write a record with other deltas, all else as it is; the position behind it."""
+    length = 1 + varlong_size(delta) + varlong_size(offset_delta) + stop - key_at
+    at = write_varlong(out, at, length)
+    out[np.uint64(at)] = data[np.uint64(body)]
     at = write_varlong(out, at + 1, delta)
-    copy_bytes(data, offset_at, out, at, stop - offset_at)
-    return at + stop - offset_at
+    at = write_varlong(out, at, offset_delta)
+    copy_bytes(data, key_at, out, at, stop - key_at)
+    return at + stop - key_at
 
 
 @njit(nogil=True, cache=True)
@@ -128,33 +142,42 @@ def thin_records(
     shift: Integer,
     kept: Numbers,
     moved: Integer,
+    offset_moved: Integer,
     out: ByteArray,
     at: Integer,
     span: Numbers,
 ) -> Integers:
     """Write the records of one batch whose offsets are `kept` to `out` from `at` on.
 
-    `moved` is added to timestamp deltas; where it is 0, records are copied in long stretches. `span` is
-    int64[2], which takes the lowest and highest timestamp. Returns a fault, its position, and the end of what
-    was written.
+    `moved` is added to timestamp deltas and `offset_moved` to offset deltas; where both are 0, records are
+    copied in long stretches. `span` is int64[2], which takes the lowest and highest timestamp. Returns a
+    fault, its position, and the end of what was written.
     """
     position = row.records_start
     pending = position
     k = 0
+    base = row.base_offset + shift
+    base_timestamp = row.base_timestamp
+    limit = row.records_end
+    lowest, highest = span[0], span[1]
     for _ in range(row.record_count):
         fault, stop, body, delta, offset_at, offset_delta, _key, _kl, _value, _vl, _headers = parse_record(
-            data, position, row.records_end
+            data, position, limit
         )
         if fault != _NONE:
             return fault, position, at
-        keep = k < kept.size and kept[k] == row.base_offset + shift + offset_delta
+        prefetch(data, position + _AHEAD * (stop - position))
+        keep = k < kept.size and kept[k] == base + offset_delta
         if keep:
             k += 1
-            span[0] = min(span[0], row.base_timestamp + delta)
-            span[1] = max(span[1], row.base_timestamp + delta)
-        if moved != 0:
+            lowest = min(lowest, base_timestamp + delta)
+            highest = max(highest, base_timestamp + delta)
+        if moved != 0 or offset_moved != 0:
             if keep:
-                at = rebase_record(data, body, offset_at, stop, delta + moved, out, at)
+                _offset, key_at = read_varint(data, offset_at, stop)
+                at = rebase_record(
+                    data, body, key_at, stop, delta + moved, offset_delta + offset_moved, out, at
+                )
             pending = stop
         elif not keep:
             copy_bytes(data, pending, out, at, position - pending)
@@ -163,7 +186,8 @@ def thin_records(
         position = stop
     copy_bytes(data, pending, out, at, position - pending)
     at += position - pending
-    if position != row.records_end:
+    span[0], span[1] = lowest, highest
+    if position != limit:
         return _TRAILING, position, at
     return _NONE if k == kept.size else _SURVIVORS, position, at
 
@@ -192,7 +216,9 @@ def thin_row(
     span = np.empty(2, np.int64)
     span[0], span[1] = _INT64_MAX, _INT64_MIN
     moved = row.base_timestamp - horizon if stamp else 0
-    fault, position, end = thin_records(records, row, shift, kept, moved, out, start + BATCH_OVERHEAD, span)
+    fault, position, end = thin_records(
+        records, row, shift, kept, moved, 0, out, start + BATCH_OVERHEAD, span
+    )
     copy_header(data, row, shift, leader_epoch, out, start)
     if row.attributes & LOG_APPEND_TIME != 0:
         span[0], span[1] = row.max_timestamp, row.max_timestamp
@@ -223,50 +249,3 @@ def add_totals(totals: Numbers, records: Integer, lowest: Integer, highest: Inte
     totals[TOTAL_RECORDS] += records
     totals[TOTAL_LOWEST] = min(totals[TOTAL_LOWEST], lowest)
     totals[TOTAL_HIGHEST] = max(totals[TOTAL_HIGHEST], highest)
-
-
-@njit(nogil=True, cache=True)
-def assemble(
-    data: ByteArray,
-    rows: Rows,
-    actions: Numbers,
-    starts: Numbers,
-    shift: Integer,
-    leader_epoch: Integer,
-    kept: Numbers,
-    horizon: Integer,
-    out: ByteArray,
-    thinned: Numbers,
-    totals: Numbers,
-) -> Integers:
-    """Write all that survives of `rows`, whose records are uncompressed wherever they are to be thinned.
-
-    `thinned` is int64[rows, 2] and takes position and end of each batch that still needs its CRC. Returns a
-    fault, its position, the end of what was written, and how many batches were thinned.
-    """
-    at = np.int64(0)
-    n = 0
-    for b in range(rows.size):
-        row = rows[b]
-        if actions[b] == COPY:
-            copy_header(data, row, shift, leader_epoch, out, at)
-            copy_bytes(
-                data, row.position + BATCH_OVERHEAD, out, at + BATCH_OVERHEAD, row.size - BATCH_OVERHEAD
-            )
-            unknown = row.attributes & (DELETE_HORIZON | LOG_APPEND_TIME) != 0
-            lowest = row.max_timestamp if unknown else min(row.base_timestamp, row.max_timestamp)
-            add_totals(totals, row.record_count, lowest, row.max_timestamp)
-            at += row.size
-        elif actions[b] != SKIP:
-            survivors = kept[starts[b] : starts[b + 1]]
-            stamp = actions[b] == STAMP
-            fault, position, end = thin_row(
-                data, data, rows, b, shift, leader_epoch, survivors, stamp, horizon, out, at, totals
-            )
-            if fault != _NONE:
-                return fault, position, at, n
-            thinned[n, 0] = at
-            thinned[n, 1] = end
-            n += 1
-            at = end
-    return _NONE, 0, at, n

@@ -14,11 +14,14 @@ import numpy as np
 from numba import njit
 
 from object_format.kernels.fingerprints import CONTROL_RECORD, HORIZON_PASSED, KEYLESS, TOMBSTONE, WORDS
+from object_format.kernels.machine import prefetch, shift_up
 
 if TYPE_CHECKING:
     from object_format.kernels.signatures import Integer, Numbers
 
 _SLOT = np.uint64(WORDS)
+_AHEAD = 12
+"""How many records ahead the table's memory is asked for: about as many cache misses as a core waits for."""
 
 FOUND = 0
 ADDED = 1
@@ -38,9 +41,15 @@ COUNTS = 4
 
 
 @njit(nogil=True, cache=True)
+def home_of(home_slots: Integer, w0: Integer) -> Integer:
+    """The index of the slot where the search for a fingerprint begins."""
+    return ((np.uint64(w0) * np.uint64(home_slots)) >> np.uint64(32)) * _SLOT
+
+
+@njit(nogil=True, cache=True)
 def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
     """The index of a fingerprint in `table`, or -1 minus the index where it belongs, which may be the end."""
-    i = ((np.uint64(w0) * np.uint64(home_slots)) >> np.uint64(32)) * _SLOT
+    i = home_of(home_slots, w0)
     end = np.uint64(table.size)
     while i < end and np.uint32(0) < table[i] < w0:
         i += _SLOT
@@ -61,11 +70,7 @@ def put(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> In
         free += _SLOT
     if free >= end:
         return False
-    while free > here:
-        table[free + np.uint64(2)] = table[free - np.uint64(1)]
-        table[free + np.uint64(1)] = table[free - np.uint64(2)]
-        table[free] = table[free - np.uint64(3)]
-        free -= _SLOT
+    shift_up(table, here, free - here, _SLOT)
     table[here] = w0
     table[here + np.uint64(1)] = w1
     table[here + np.uint64(2)] = w2
@@ -123,6 +128,9 @@ def find_survivors(
     """
     for n in range(count):
         i = count - 1 - n if newest_last else n
+        if n + _AHEAD < count:
+            ahead = i - _AHEAD if newest_last else i + _AHEAD
+            prefetch(table, np.int64(home_of(home_slots, words[WORDS * ahead])))
         flag = flags[i]
         if flag & CONTROL_RECORD != 0:
             verdicts[i] = KEEP

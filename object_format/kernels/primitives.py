@@ -126,12 +126,3 @@ def varlong_size(value: Integer) -> Integer:
         raw >>= np.uint64(7)
         size += 1
     return size
-
-
-@njit(nogil=True, cache=True)
-def copy_bytes(source: ByteArray, start: Integer, target: ByteArray, at: Integer, count: Integer) -> None:
-    """Copy `count` bytes between arrays that do not overlap; both ranges exist."""
-    i = np.uint64(start)
-    k = np.uint64(at)
-    for n in range(np.uint64(count)):
-        target[k + n] = source[i + n]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from object_format.codecs import Codec
 from tests.object_format import model
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     from object_format.records import Record
 
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
 CONTROL = 0x20
 HORIZON = 0x40
 
@@ -80,6 +83,42 @@ def filtered(
 
 
 def with_records(batch: model.Batch, records: tuple[Record, ...]) -> model.Batch:
-    if batch.attributes & 8:
+    if batch.attributes & LOG_APPEND_TIME:
         return replace(batch, records=records)
     return replace(batch, records=records, max_timestamp=max(record.timestamp for record in records))
+
+
+def merged(batches: Sequence[model.Batch], codec: Codec | None) -> list[model.Batch]:
+    """Small batches, as they are after filtering, each in one batch with those that it may share one with."""
+    runs: list[list[model.Batch]] = []
+    for batch in batches:
+        if runs and may_merge(runs[-1][0], batch):
+            runs[-1].append(batch)
+        else:
+            runs.append([batch])
+    return [run[0] if len(run) == 1 else merge(run, codec) for run in runs]
+
+
+def may_merge(first: model.Batch, second: model.Batch) -> bool:
+    if first.attributes != second.attributes or first.attributes & (CONTROL | TRANSACTIONAL):
+        return False
+    if first.attributes & HORIZON and first.base_timestamp != second.base_timestamp:
+        return False
+    if first.attributes & LOG_APPEND_TIME and first.max_timestamp != second.max_timestamp:
+        return False
+    return second.next_offset - 1 - first.base_offset < 2**31
+
+
+def merge(run: Sequence[model.Batch], codec: Codec | None) -> model.Batch:
+    first, last = run[0], run[-1]
+    own = Codec(first.attributes & 7)
+    return replace(
+        first,
+        records=tuple(record for batch in run for record in batch.records),
+        last_offset_delta=last.next_offset - 1 - first.base_offset,
+        attributes=first.attributes - own + (own if codec is None else codec),
+        max_timestamp=max(record.timestamp for batch in run for record in batch.records),
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+    )

@@ -38,9 +38,13 @@ def log_batches(draw: DrawFn, first_offset: int, *, keys: st.SearchStrategy[byte
         codec=draw(st.sampled_from(Codec)),
     )
     batch = replace(batch, last_offset_delta=batch.last_offset_delta + draw(st.integers(0, 3)))
-    kind = draw(st.sampled_from(["plain", "plain", "plain", "control", "horizon", "stamped"]))
+    kind = draw(
+        st.sampled_from(["plain", "plain", "plain", "control", "transactional", "horizon", "stamped"])
+    )
     if kind == "control":
         return replace(batch, attributes=batch.attributes | model_log.CONTROL)
+    if kind == "transactional":
+        return replace(batch, attributes=batch.attributes | model_log.TRANSACTIONAL)
     if kind == "horizon":
         horizon = draw(st.sampled_from([NOW - 1, NOW, NOW + 1]))
         return replace(batch, attributes=batch.attributes | model_log.HORIZON, base_timestamp=horizon)
@@ -138,6 +142,7 @@ def test_what_is_written_is_what_kafkas_filter_would_leave(
             offset_shift=section.shift,
             leader_epoch=epoch,
             delete_horizon_ms=horizon,
+            merge=False,
         )
         data = b"".join(written.buffers)
         expected = model_log.filtered(section.batches, kept, leader_epoch=epoch, horizon=horizon)
@@ -150,12 +155,19 @@ def test_what_is_written_is_what_kafkas_filter_would_leave(
         assert written.max_timestamp == max((batch.max_timestamp for batch in expected), default=None)
 
 
-@given(sections(keys=FEW_KEYS))
-def test_compacting_twice_changes_nothing(log: list[Section]) -> None:
+@given(sections(keys=FEW_KEYS), st.booleans())
+def test_compacting_twice_changes_nothing(log: list[Section], merge: bool) -> None:
+    """Not even a byte, once all the batches that may be merged were seen together."""
+
     def compact(data: bytes, survivors: Survivors, shift: int) -> bytes:
         return b"".join(
             filter_batches(
-                data, survivors, offset_shift=shift, leader_epoch=1, delete_horizon_ms=NOW + 9
+                data,
+                survivors,
+                offset_shift=shift,
+                leader_epoch=1,
+                delete_horizon_ms=NOW + 9,
+                merge=merge,
             ).buffers
         )
 
@@ -167,7 +179,10 @@ def test_compacting_twice_changes_nothing(log: list[Section]) -> None:
     finder.end_section()
     second = finder.finish()
     assert second.offsets == first.offsets
-    assert compact(once, second, 0) == once
+    twice = compact(once, second, 0)
+    assert model.records_of(model.decode_all(twice)) == model.records_of(model.decode_all(once))
+    assert merge or twice == once
+    assert compact(twice, second, 0) == twice
 
 
 @given(sections(keys=st.binary(min_size=1, max_size=2)), st.booleans(), st.integers(16, 40))
@@ -250,7 +265,9 @@ def test_whole_batches_are_copied_byte_for_byte() -> None:
     ]
     data = b"".join(batches)
     survivors = find([Section(batches=tuple(model.decode_all(data)))])
-    written = filter_batches(data, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=NOW)
+    written = filter_batches(
+        data, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=NOW, merge=False
+    )
     assert [bytes(buffer) for buffer in written.buffers] == [data]
 
 

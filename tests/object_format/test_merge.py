@@ -1,0 +1,132 @@
+"""Small batches become larger ones, and no consumer can tell but by the bytes that it fetches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from object_format.codecs import Codec
+from object_format.dedupe import filter_batches
+from object_format.kernels.merge import MOST_MERGED_BYTES
+from object_format.records import Record
+from tests.object_format import model, model_log
+from tests.object_format.model_log import Section
+from tests.object_format.test_dedupe import NOW, find, sections
+
+
+def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: int = 1) -> list[model.Batch]:
+    """Batches of one record each, all of which survive."""
+    return [
+        replace(
+            model.batch_of([Record(i * apart, NOW + i, b"%d" % i, value, (("h", b"x"),))], codec=codec),
+            producer_id=5,
+            producer_epoch=1,
+            base_sequence=i,
+        )
+        for i in range(count)
+    ]
+
+
+def merge(batches: list[model.Batch], codec: Codec | None = None) -> tuple[list[model.Batch], int]:
+    """What is written of batches of which all survives, and how many bytes that saved."""
+    section = Section(batches=tuple(batches))
+    written = filter_batches(
+        b"".join(section.stored()),
+        find([section]),
+        offset_shift=0,
+        leader_epoch=0,
+        delete_horizon_ms=None,
+        merged_codec=codec,
+    )
+    return model.decode_all(b"".join(written.buffers)), written.merged_bytes_saved
+
+
+@given(
+    sections(),
+    st.integers(0, 9),
+    st.sampled_from([None, NOW, NOW + 9]),
+    st.booleans(),
+    st.none() | st.sampled_from(Codec),
+)
+def test_batches_that_mean_the_same_become_one(
+    log: list[Section], epoch: int, horizon: int | None, whole: bool, codec: Codec | None
+) -> None:
+    survivors = find(log, reaches_log_start=whole)
+    kept = set(survivors.offsets)
+    for section in log:
+        written = filter_batches(
+            b"".join(section.stored()),
+            survivors,
+            offset_shift=section.shift,
+            leader_epoch=epoch,
+            delete_horizon_ms=horizon,
+            merged_codec=codec,
+        )
+        filtered = model_log.filtered(section.batches, kept, leader_epoch=epoch, horizon=horizon)
+        expected = model_log.merged(filtered, codec)
+        data = b"".join(written.buffers)
+        assert model.decode_all(data) == expected
+        assert written.size == len(data)
+        assert (written.batch_count, written.record_count) == (
+            len(expected),
+            len(model.records_of(expected)),
+        )
+        assert written.max_timestamp == max((batch.max_timestamp for batch in expected), default=None)
+        assert len(expected) < len(filtered) or not written.merged_bytes_saved
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_one_record_batches_become_few(codec: Codec) -> None:
+    made, saved = merge(plain(1000, codec=codec))
+    assert len(made) == 1
+    assert model.records_of(made) == model.records_of(plain(1000))
+    assert (made[0].producer_id, made[0].base_sequence) == (-1, -1)
+    assert saved > 1000 * 55
+
+
+def test_it_is_told_how_many_bytes_that_saved() -> None:
+    batches = plain(300)
+    made, saved = merge(batches)
+    before = sum(len(model.encode(batch)) for batch in batches)
+    assert saved == before - sum(len(model.encode(batch)) for batch in made)
+
+
+def test_merged_batches_take_the_codec_of_the_topic() -> None:
+    made, _saved = merge(plain(50, value=bytes(100)), Codec.ZSTD)
+    assert [batch.attributes for batch in made] == [int(Codec.ZSTD)]
+    made, _saved = merge(plain(50, value=bytes(100), codec=Codec.LZ4), Codec.NONE)
+    assert [batch.attributes for batch in made] == [0]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_merged_batches_stay_below_their_bound(codec: Codec) -> None:
+    """Uncompressed, even where the stored bytes are few."""
+    value = bytes(3000)
+    made, _saved = merge(plain(100, value=value, codec=codec))
+    assert 5 <= len(made) <= 6
+    for batch in made:
+        assert sum(len(model.encode_record(record, batch)) for record in batch.records) <= MOST_MERGED_BYTES
+    assert model.records_of(made) == model.records_of(plain(100, value=value))
+
+
+def test_offsets_too_far_apart_for_one_batch_stay_apart() -> None:
+    batches = plain(4, apart=2**30)
+    made, _saved = merge(batches)
+    assert [len(batch.records) for batch in made] == [2, 2]
+    assert model.records_of(made) == model.records_of(batches)
+
+
+def test_large_batches_are_left_alone() -> None:
+    large = model.batch_of([Record(5 + i, NOW, b"large %d" % i, bytes(100)) for i in range(50)])
+    around = plain(4)
+    behind = [model_log.moved(batch, 100) for batch in around]
+    behind = [
+        replace(batch, records=tuple(replace(each, key=b"behind %d" % i) for each in batch.records))
+        for i, batch in enumerate(behind)
+    ]
+    made, _saved = merge([*around, large, *behind])
+    assert [len(batch.records) for batch in made] == [4, 50, 4]
+    assert made[1] == large
