@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
 from object_format.kernels.roaring import serialise, serialised_size
+
+_WINDOW: Final = 1 << 18
+"""How many numbers wide a window is: 2 MiB as an array, at the most."""
 
 
 def bitmap_of(values: npt.NDArray[np.int64]) -> BitMap64:
@@ -29,3 +34,28 @@ def values_between(bitmap: BitMap64, first: int, last: int) -> npt.NDArray[np.in
     if not count:
         return np.empty(0, np.int64)
     return np.frombuffer(bitmap[before : before + count].to_array(), np.int64)
+
+
+class BitmapWindow:
+    """The numbers of a bitmap, which does not change any more, for ranges that mostly rise.
+
+    A stretch of it lies there as an array, so that a range costs a search and not a walk through containers.
+    """
+
+    def __init__(self, bitmap: BitMap64) -> None:
+        self._bitmap = bitmap
+        self._values = np.empty(0, np.int64)
+        self._first = self._behind = 0
+        self.empty = not bitmap
+
+    def between(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """The numbers in [first, last], rising."""
+        if self.empty:
+            return self._values
+        if last - first >= _WINDOW:
+            return values_between(self._bitmap, first, last)
+        if first < self._first or last >= self._behind:
+            self._first, self._behind = first, first + _WINDOW
+            self._values = values_between(self._bitmap, first, first + _WINDOW - 1)
+        start, end = np.searchsorted(self._values, (first, last + 1)).tolist()
+        return self._values[start:end]

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from object_format.bitmaps import values_between
 from object_format.buffers import Bytes, readable, writable
 from object_format.codecs import Codec, compress
 from object_format.errors import Fault, MalformedBatchError
@@ -112,9 +111,9 @@ def filter_batches(
     if not rows.size:
         return _result((), totals, 0)
     first = int(rows["base_offset"][0]) + offset_shift
-    kept = values_between(survivors.offsets, first, behind - 1)
-    stamp = delete_horizon_ms is not None and bool(survivors.tombstones)
-    tombstones = values_between(survivors.tombstones, first, behind - 1) if stamp else kept[:0]
+    kept = survivors.offset_window.between(first, behind - 1)
+    stamp = delete_horizon_ms is not None and not survivors.tombstone_window.empty
+    tombstones = survivors.tombstone_window.between(first, behind - 1) if stamp else kept[:0]
     plan = _Plan(
         data=array,
         rows=rows,

@@ -8,7 +8,7 @@ they are held back until its end and then judged from the last to the first.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pyroaring import BitMap64
 
 from bedrock.errors import FatalError, InvalidInputError
-from object_format.bitmaps import bitmap_of
+from object_format.bitmaps import BitmapWindow, bitmap_of
 from object_format.buffers import Bytes, readable
 from object_format.errors import MalformedBatchError
 from object_format.kernels.fingerprints import WORDS, fingerprint_rows
@@ -56,7 +56,7 @@ class Survivors:
     `tombstones` is the part of `offsets` whose records have no value. `keys` are those in the table;
     `keys_outside_table` counts records that were kept because their keys were not. When it is 0, the answer
     is `exact`: no key survives twice. `records_invalid` had no key. `max_buffer_bytes` is the most that was
-    held back.
+    held back. The windows are pass 2's view of both bitmaps, which must not change any more.
     """
 
     offsets: BitMap64
@@ -67,6 +67,12 @@ class Survivors:
     tombstones_dropped: int
     records_invalid: int
     max_buffer_bytes: int
+    offset_window: BitmapWindow = field(init=False, repr=False, compare=False)
+    tombstone_window: BitmapWindow = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.offset_window = BitmapWindow(self.offsets)
+        self.tombstone_window = BitmapWindow(self.tombstones)
 
     @property
     def exact(self) -> bool:

@@ -62,7 +62,8 @@ MOST_GROWTH = 14
 """By how much new deltas may lengthen a record: the timestamp's by 9 bytes, the offset's by 4, and its own
 length's by one."""
 
-_AHEAD = 4
+_LINE = 64
+_AHEAD = 8
 """How many records ahead memory is asked for."""
 
 
@@ -166,7 +167,9 @@ def thin_records(
         )
         if fault != _NONE:
             return fault, position, at
-        prefetch(data, position + _AHEAD * (stop - position))
+        ahead = position + _AHEAD * (stop - position)
+        prefetch(data, ahead)
+        prefetch(data, ahead + _LINE)
         keep = k < kept.size and kept[k] == base + offset_delta
         if keep:
             k += 1

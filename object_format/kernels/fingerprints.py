@@ -24,7 +24,8 @@ _TRAILING = int(Fault.TRAILING_BYTES)
 _STEP = 1024
 """How many keys are found before they are hashed: few enough for the first cache."""
 
-_AHEAD = 4
+_LINE = 64
+_AHEAD = 12
 """How many records ahead memory is asked for."""
 
 TOMBSTONE = 1
@@ -151,7 +152,9 @@ def find_keys(
                 cursor[0] = b
                 return fault, at, n
             # Records are often alike in size: the one some places on lies about here.
-            prefetch(data, at + _AHEAD * (end - at))
+            ahead = at + _AHEAD * (end - at)
+            prefetch(data, ahead)
+            prefetch(data, ahead + _LINE)
             starts[n] = key
             lengths[n] = key_length
             offsets[filled + n] = base + offset_delta

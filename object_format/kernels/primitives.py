@@ -67,11 +67,8 @@ def store(data: ByteArray, at: Integer, value: Integer, width: Integer) -> None:
 
 
 @njit(nogil=True, cache=True)
-def read_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
-    """A 32-bit varint and the position behind it; the position is -1 when it does not end in time."""
-    if at < end and data[np.uint64(at)] < 0x80:
-        short = np.int64(data[np.uint64(at)])
-        return (short >> 1) ^ -(short & 1), at + 1
+def read_long_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
+    """What `read_varint` does, for any length."""
     raw = np.int64(0)
     stop = min(end, at + VARINT_BYTES)
     shift = 0
@@ -87,11 +84,23 @@ def read_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def read_varlong(data: ByteArray, at: Integer, end: Integer) -> Integers:
-    """A 64-bit varint and the position behind it; the position is -1 when it does not end in time."""
-    if at < end and data[np.uint64(at)] < 0x80:
-        short = np.int64(data[np.uint64(at)])
-        return (short >> 1) ^ -(short & 1), at + 1
+def read_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
+    """A 32-bit varint and the position behind it; the position is -1 when it does not end in time."""
+    i = np.uint64(at)
+    if at + 1 < end:  # nearly all there are take one byte or two
+        raw = np.int64(data[i])
+        if raw < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at + 1
+        second = np.int64(data[i + _1])
+        if second < 0x80:
+            raw = raw & 0x7F | second << 7
+            return (raw >> 1) ^ -(raw & 1), at + 2
+    return read_long_varint(data, at, end)
+
+
+@njit(nogil=True, cache=True)
+def read_long_varlong(data: ByteArray, at: Integer, end: Integer) -> Integers:
+    """What `read_varlong` does, for any length."""
     raw = np.uint64(0)
     stop = min(end, at + VARLONG_BYTES)
     shift = np.uint64(0)
@@ -103,6 +112,21 @@ def read_varlong(data: ByteArray, at: Integer, end: Integer) -> Integers:
             return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at
         shift += np.uint64(7)
     return np.int64(0), -1
+
+
+@njit(nogil=True, cache=True)
+def read_varlong(data: ByteArray, at: Integer, end: Integer) -> Integers:
+    """A 64-bit varint and the position behind it; the position is -1 when it does not end in time."""
+    i = np.uint64(at)
+    if at + 1 < end:
+        raw = np.int64(data[i])
+        if raw < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at + 1
+        second = np.int64(data[i + _1])
+        if second < 0x80:
+            raw = raw & 0x7F | second << 7
+            return (raw >> 1) ^ -(raw & 1), at + 2
+    return read_long_varlong(data, at, end)
 
 
 @njit(nogil=True, cache=True)

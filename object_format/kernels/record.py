@@ -43,7 +43,7 @@ def skip_headers(data: ByteArray, at: Integer, end: Integer) -> Integer:
     return np.int64(at)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
 def parse_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
     """The parts of the record at `at`, which must end at or before `limit`.
 
