@@ -19,38 +19,26 @@ the catalog takes the result.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
-from bedrock.errors import CorruptDataError
 from catalog.model import JobResult
-from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, filter_batches
-from object_format.holes import holes_between
-from object_format.record_batch import patch_offsets
-from object_format.records import decode_batch
-from object_store.accounting import RequestKind
-from object_store.interface import Purpose
+from object_format.dedupe import KeyTable, SurvivorFinder, Survivors
 from spark_jobs.arrangement import arrange, last_uses
-from spark_jobs.extent_cut import spans_of
 from spark_jobs.input_pass import InputPass
-from spark_jobs.output_files import OutputFiles, OutputPolicy
-from spark_jobs.peak_memory import peak_rss_bytes, reset_peak
+from spark_jobs.output_files import OutputFiles
+from spark_jobs.partition_writer import PartitionWriter
+from spark_jobs.task_counts import TaskCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from uuid import UUID
 
     from bedrock.clock import Clock
     from bedrock.ids import Ids
-    from catalog.model import Extent, JobSpec
-    from object_format.segment_file import SegmentFileWriter
+    from catalog.model import JobSpec
     from object_store.interface import ObjectStore
     from spark_jobs.arrangement import PartitionWork
-    from spark_jobs.extent_cut import Piece
 
 _STREAM_BUFFERS = 64 << 20  # bytes that all open streams share
 _LARGEST_STREAM_BUFFER = 1 << 20
@@ -94,7 +82,6 @@ def run_compaction(
     not fit together, CorruptDataError when an input is not what the catalog says, and the store's errors;
     after any of them, and after whatever `hooks.check` raises, the uploads are aborted.
     """
-    reset_peak()
     task = _Task(spec, store, attempt_id, clock, ids, hooks or TaskHooks())
     try:
         return task.run()
@@ -107,45 +94,42 @@ class _Task:
         self, spec: JobSpec, store: ObjectStore, attempt_id: UUID, clock: Clock, ids: Ids, hooks: TaskHooks
     ) -> None:
         self._spec = spec
-        self._store = store
         self._attempt_id = attempt_id
-        self._clock = clock
         self._hooks = hooks
         self._work = arrange(spec)
         self._outputs = OutputFiles(store, spec, attempt_id, ids)
-        self._before = store.counts.snapshot()
-        self._counts: defaultdict[str, int] = defaultdict(int)
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._counts = TaskCounts(store, clock)
         self._table = self._make_table()
         surveyed = last_uses(self._work, deduplicated_only=True)
         copied = last_uses(self._work, deduplicated_only=False)
-        self._counts["input_files"] = len(copied)
-        self._counts["input_files_read_once"] = len(copied.keys() - surveyed.keys())
-        read_size = _stream_buffer(len(surveyed) + len(copied))
+        self._counts.add("input_files", len(copied))
+        self._counts.add("input_files_read_once", len(copied.keys() - surveyed.keys()))
+        read_size = stream_buffer(len(surveyed) + len(copied))
         check = self._hooks.check
         self._survey = InputPass(spec, store, surveyed, read_size=read_size, check=check)
         self._copy = InputPass(spec, store, copied, read_size=read_size, check=check)
+        self._writer = PartitionWriter(spec, self._copy, self._outputs, self._counts)
 
     def run(self) -> JobResult:
+        counts = self._counts
         for place, work in enumerate(self._work):
             self._hooks.check()
-            self._run_partition(work)
-            self._note_buffers()
+            survivors = None
+            if work.partition.deduplicate and self._table is not None:
+                with counts.timed("find_survivors_ms"):
+                    survivors = self._find_survivors(work, self._table)
+            with counts.timed("write_ms"):
+                self._writer.write(work, survivors)
+            counts.add("partitions", 1)
             self._survey.close_after(place)
             self._copy.close_after(place)
             self._hooks.progress(place + 1, len(self._work))
-        with self._timed("complete_ms"):
+        with counts.timed("complete_ms"):
             files = self._outputs.complete()
-        self._count_requests()
-        self._counts.update({name: round(1000 * each) for name, each in self._seconds.items()})
-        self._counts["compacted_files"] = len(files)
-        self._counts["compacted_bytes"] = sum(file.size for file in files)
-        self._counts["peak_rss_bytes"] = peak_rss_bytes()
+        counts.add("compacted_files", len(files))
+        counts.add("compacted_bytes", sum(file.size for file in files))
         return JobResult(
-            job_id=self._spec.job_id,
-            attempt_id=self._attempt_id,
-            files=files,
-            counts=dict(self._counts),
+            job_id=self._spec.job_id, attempt_id=self._attempt_id, files=files, counts=counts.finish()
         )
 
     def close(self) -> None:
@@ -161,23 +145,9 @@ class _Task:
         records = [work.records_in for work in self._work if work.partition.deduplicate]
         if not records:
             return None
-        wanted = max(_SMALLEST_TABLE, _TABLE_BYTES_PER_RECORD * max(records))
-        table_bytes = min(self._spec.table_bytes, wanted)
-        self._counts["table_bytes"] = table_bytes
+        table_bytes = table_bytes_for(max(records), self._spec.table_bytes)
+        self._counts.at_least("table_bytes", table_bytes)
         return KeyTable(table_bytes)
-
-    def _run_partition(self, work: PartitionWork) -> None:
-        survivors = None
-        if work.partition.deduplicate and self._table is not None:
-            with self._timed("find_survivors_ms"):
-                survivors = self._find_survivors(work, self._table)
-        writer = self._outputs.writer(OutputPolicy.of(work.partition.cleanup_policy))
-        with self._timed("write_ms"):
-            if survivors is None:
-                self._copy_partition(work, writer)
-            else:
-                self._filter_partition(work, survivors, writer)
-        self._counts["partitions"] += 1
 
     def _find_survivors(self, work: PartitionWork, table: KeyTable) -> Survivors:
         finder = SurvivorFinder(
@@ -197,136 +167,18 @@ class _Task:
             finder.end_section()
         survivors = finder.finish()
         for name in ("keys", "keys_outside_table", "tombstones_dropped", "records_invalid"):
-            self._counts[name] += getattr(survivors, name)
-        self._note_buffer(survivors.max_buffer_bytes)
+            self._counts.add(name, getattr(survivors, name))
+        self._counts.at_least("largest_buffer_bytes", survivors.max_buffer_bytes)
+        self._counts.at_least("largest_buffer_bytes", self._survey.largest_buffer)
         return survivors
 
-    def _filter_partition(self, work: PartitionWork, survivors: Survivors, writer: SegmentFileWriter) -> None:
-        section = _Section()
-        delete_horizon_ms = self._spec.now_ms + work.partition.delete_retention_ms
 
-        def take(piece: Piece, extent: Extent) -> None:
-            filtered = filter_batches(
-                piece.batches,
-                survivors,
-                offset_shift=extent.offset_shift,
-                leader_epoch=extent.leader_epoch,
-                delete_horizon_ms=delete_horizon_ms,
-            )
-            for batches in filtered.buffers:
-                writer.append(batches)
-            section.add(filtered.record_count, filtered.min_timestamp, filtered.max_timestamp)
-
-        self._write_section(work, writer, take)
-        if section.record_count != len(survivors.offsets):
-            raise CorruptDataError(
-                f"partition {work.name}: pass 1 found {len(survivors.offsets)} survivors,"
-                f" pass 2 {section.record_count}",
-                remedy="an input changed between the passes, which no object of ours does: check the store",
-            )
-        self._end_section(work, writer, section, survivors.offsets, unique_keys=survivors.exact)
-
-    def _copy_partition(self, work: PartitionWork, writer: SegmentFileWriter) -> None:
-        section = _Section()
-        offsets = BitMap64()
-
-        def take(piece: Piece, extent: Extent) -> None:
-            _add_offsets(offsets, piece, extent)
-            patch_offsets(piece.batches, extent.offset_shift, extent.leader_epoch)
-            writer.append(piece.batches)
-            section.add(piece.record_count, extent.min_timestamp, extent.max_timestamp)
-
-        self._write_section(work, writer, take)
-        if section.record_count != len(offsets):
-            raise CorruptDataError(
-                f"partition {work.name}: {section.record_count} records at {len(offsets)} offsets"
-            )
-        self._end_section(work, writer, section, offsets, unique_keys=work.unique_keys)
-
-    def _write_section(
-        self, work: PartitionWork, writer: SegmentFileWriter, take: Callable[[Piece, Extent], None]
-    ) -> None:
-        writer.begin_section(work.partition.topic_id, work.partition.partition)
-        for part in work.parts:
-            self._copy.read(work, part, take)
-
-    def _end_section(
-        self,
-        work: PartitionWork,
-        writer: SegmentFileWriter,
-        section: _Section,
-        offsets: BitMap64,
-        *,
-        unique_keys: bool,
-    ) -> None:
-        base, last = work.partition.base_offset, work.partition.upper_offset - 1
-        writer.end_section(
-            base_offset=base,
-            last_offset=last,
-            record_count=section.record_count,
-            min_timestamp=section.min_timestamp,
-            max_timestamp=section.max_timestamp,
-            unique_keys=unique_keys,
-            holes=holes_between(offsets, base, last),
-        )
-        self._counts["records_in"] += work.records_in
-        self._counts["records_out"] += section.record_count
-        self._counts["records_dropped"] += work.records_in - section.record_count
-
-    def _count_requests(self) -> None:
-        did = self._store.counts.snapshot() - self._before
-        gets = did.of(RequestKind.GET, Purpose.COMPACTION)
-        everything = did.of(purpose=Purpose.COMPACTION)
-        self._counts["get_requests"] = gets.requests - gets.resumes
-        self._counts["resumes"] = gets.resumes
-        self._counts["retries"] = everything.retries
-        self._counts["bytes_in"] = everything.bytes_in
-        self._counts["bytes_out"] = everything.bytes_out
-
-    def _note_buffers(self) -> None:
-        self._note_buffer(self._survey.largest_buffer)
-        self._note_buffer(self._copy.largest_buffer)
-
-    def _note_buffer(self, size: int) -> None:
-        self._counts["largest_buffer_bytes"] = max(self._counts["largest_buffer_bytes"], size)
-
-    @contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        begin = self._clock.monotonic()
-        yield
-        self._seconds[name] += self._clock.monotonic() - begin
+def table_bytes_for(records: int, most: int) -> int:
+    """The size of a key table for so many records of one partition, within the job's bound."""
+    return min(most, max(_SMALLEST_TABLE, _TABLE_BYTES_PER_RECORD * records))
 
 
-class _Section:
-    """The numbers of an output section while it is written."""
-
-    def __init__(self) -> None:
-        self.record_count = 0
-        self.min_timestamp = -1
-        self.max_timestamp = -1
-
-    def add(self, record_count: int, min_timestamp: int | None, max_timestamp: int | None) -> None:
-        """Take in records, if there are any."""
-        if record_count == 0 or min_timestamp is None or max_timestamp is None:
-            return
-        if self.record_count == 0:
-            self.min_timestamp, self.max_timestamp = min_timestamp, max_timestamp
-        else:
-            self.min_timestamp = min(self.min_timestamp, min_timestamp)
-            self.max_timestamp = max(self.max_timestamp, max_timestamp)
-        self.record_count += record_count
-
-
-def _add_offsets(offsets: BitMap64, piece: Piece, extent: Extent) -> None:
-    """Add those of the piece's records; batches with gaps, left by an earlier filter, are opened."""
-    spans = spans_of(piece, extent.offset_shift)
-    for first, last in spans.full.tolist():
-        offsets.add_range(first, last + 1)
-    for position in spans.gapped_positions.tolist():
-        columns = decode_batch(piece.batches, position, offset_shift=extent.offset_shift)
-        offsets |= BitMap64(columns.offsets.tolist())
-
-
-def _stream_buffer(streams: int) -> int:
+def stream_buffer(streams: int) -> int:
+    """The buffer of each of so many streams, in bytes."""
     share = _STREAM_BUFFERS // max(streams, 1)
     return max(_SMALLEST_STREAM_BUFFER, min(_LARGEST_STREAM_BUFFER, share))

@@ -1,4 +1,4 @@
-"""The files that one attempt writes: one for each cleanup policy, begun when the first section needs it."""
+"""The files that one task writes: one or more for each cleanup policy, begun by the first section of each."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class OutputFiles:
         self._spec = spec
         self._attempt_id = attempt_id
         self._ids = ids
-        self._open: dict[OutputPolicy, tuple[UUID, str, Upload, SegmentFileWriter]] = {}
+        self._open: dict[tuple[OutputPolicy, int], tuple[UUID, str, Upload, SegmentFileWriter]] = {}
 
-    def writer(self, policy: OutputPolicy) -> SegmentFileWriter:
-        """The writer of the file for `policy`."""
-        if policy not in self._open:
+    def writer(self, policy: OutputPolicy, number: int = 0) -> SegmentFileWriter:
+        """The writer of a file for `policy`; one file has at most one section of each partition."""
+        if (policy, number) not in self._open:
             # The name is new at every execution of the task: Spark may run two of one attempt at a time.
             file_id = self._ids.new_uuid()
             name = compacted_name(self._spec.job_id, self._attempt_id, file_id)
@@ -56,8 +56,8 @@ class OutputFiles:
                 created_ms=self._spec.now_ms,
                 sink=upload.write,
             )
-            self._open[policy] = (file_id, name, upload, writer)
-        return self._open[policy][3]
+            self._open[policy, number] = (file_id, name, upload, writer)
+        return self._open[policy, number][3]
 
     def complete(self) -> tuple[OutputFile, ...]:
         """End every file, make it visible and durable, and say what it holds."""

@@ -36,6 +36,7 @@ _SUMS = (
     "keys_outside_table",
     "bytes_in",
     "bytes_out",
+    "merged_bytes_saved",
     "compacted_files",
     "compacted_bytes",
 )
@@ -106,6 +107,7 @@ class CompactionReport:
     keys_outside_table: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    merged_bytes_saved: int = 0
     compacted_files: int = 0
     compacted_bytes: int = 0
     table_bytes: int = 0
