@@ -13,6 +13,9 @@ from object_format.kernels.roaring import serialise, serialised_size
 _WINDOW: Final = 1 << 18
 """How many numbers wide a window is: 2 MiB as an array, at the most."""
 
+_WIDE: Final = 1 << 22
+"""From this width on, a bitmap of the range itself would cost more than it spares."""
+
 
 def bitmap_of(values: npt.NDArray[np.int64]) -> BitMap64:
     """The bitmap of `values`, which must rise and not be negative.
@@ -29,11 +32,17 @@ def bitmap_of(values: npt.NDArray[np.int64]) -> BitMap64:
 
 def values_between(bitmap: BitMap64, first: int, last: int) -> npt.NDArray[np.int64]:
     """The numbers of `bitmap` in [first, last], rising; the cost goes with how many they are."""
-    before = bitmap.rank(first - 1) if first > 0 else 0
-    count = bitmap.range_cardinality(max(first, 0), last + 1) if last >= first else 0
-    if not count:
+    first = max(first, 0)
+    if last < first:
         return np.empty(0, np.int64)
-    return np.frombuffer(bitmap[before : before + count].to_array(), np.int64)
+    if last - first < _WIDE:
+        span = BitMap64()
+        span.add_range(first, last + 1)
+        part = bitmap & span  # by whole containers, where a slice goes from number to number
+    else:
+        before = bitmap.rank(first - 1) if first else 0
+        part = bitmap[before : before + bitmap.range_cardinality(first, last + 1)]
+    return np.frombuffer(part.to_array(), np.int64) if part else np.empty(0, np.int64)
 
 
 class BitmapWindow:
