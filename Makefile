@@ -23,7 +23,7 @@ check: .venv/.installed-dev
 	$(BIN)/lint-imports
 
 bench: .venv/.installed-dev
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
 
 format: .venv/.installed-dev
 	$(BIN)/ruff format .

@@ -1,0 +1,35 @@
+"""Every benchmark, one after the other, each in a process of its own.
+
+    python -m benchmarks [--quick] [--json]
+
+Options go to each of them; `python -m benchmarks.NAME --help` tells what one measures.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+_PARTS = {"__main__", "measuring", "dedupe_data"}
+"""Modules of this package that measure nothing by themselves."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run them; the exit code is 1 when one of them failed."""
+    failed = []
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        if module.name in _PARTS:
+            continue
+        print(f"== {module.name}", flush=True)
+        done = subprocess.run([sys.executable, "-m", f"benchmarks.{module.name}", *arguments], check=False)
+        if done.returncode:
+            failed.append(module.name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
