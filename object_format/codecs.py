@@ -38,6 +38,9 @@ _XERIAL_BLOCK: Final = 64 * 1024
 _LZ4_MOST_RATIO: Final = 255
 """One more byte of a match length adds 255 bytes at the most."""
 
+_LZ4_USUAL: Final = 1 << 20
+"""For an output bound up to this, memory is had again and again without asking the system for new pages."""
+
 _ZSTD_BLOCK: Final = 128 * 1024
 """The most that one zstd block holds (RFC 8878 §3.1.1.2.4)."""
 
@@ -186,6 +189,18 @@ def _compress_xerial(data: memoryview) -> bytes:
 
 
 def _decompress_lz4(data: memoryview, limit: int) -> Buffer:
+    """One sound frame of a usual size by the faster library; all else by the one that takes any bound."""
+    frame = lz4.frame.LZ4FrameDecompressor()
+    try:
+        records: bytes = frame.decompress(data, max_length=min(limit, _LZ4_USUAL) + 1)
+    except RuntimeError:  # the other library says what is wrong
+        return _decompress_any_lz4(data, limit)
+    if frame.eof and not frame.unused_data and len(records) <= limit:
+        return records
+    return _decompress_any_lz4(data, limit)
+
+
+def _decompress_any_lz4(data: memoryview, limit: int) -> Buffer:
     most = len(data) * _LZ4_MOST_RATIO
     out = np.empty(min(most, limit), np.uint8)  # what is never written to takes no memory
     try:
