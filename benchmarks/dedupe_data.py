@@ -97,12 +97,12 @@ def write_key(out: ByteArray, at: Integer, number: Integer) -> None:
     bits = mix(number)
     digits = 0
     for i in range(KEY_BYTES):
-        if i in {8, 13, 18, 23}:
+        if i == 8 or i == 13 or i == 18 or i == 23:  # noqa: PLR1714 -- numba would build a set each time
             out[at + i] = 45
             continue
         if digits == 16:
             bits = mix(bits)
-        digit = np.uint8(bits >> np.uint64(4 * (digits % 16)) & np.uint64(15))
+        digit = np.uint8(bits >> np.uint64(4 * (digits & 15)) & np.uint64(15))
         out[at + i] = digit + (np.uint8(48) if digit < 10 else np.uint8(87))
         digits += 1
 

@@ -190,13 +190,15 @@ def _compress_xerial(data: memoryview) -> bytes:
 
 def _decompress_lz4(data: memoryview, limit: int) -> Buffer:
     """One sound frame of a usual size by the faster library; all else by the one that takes any bound."""
-    frame = lz4.frame.LZ4FrameDecompressor()
+    context = lz4.frame.create_decompression_context()
     try:
-        records: bytes = frame.decompress(data, max_length=min(limit, _LZ4_USUAL) + 1)
+        records, read, ended = lz4.frame.decompress_chunk(
+            context, data, max_length=min(limit, _LZ4_USUAL) + 1
+        )
     except RuntimeError:  # the other library says what is wrong
         return _decompress_any_lz4(data, limit)
-    if frame.eof and not frame.unused_data and len(records) <= limit:
-        return records
+    if ended and read == len(data) and len(records) <= limit:
+        return bytes(records)
     return _decompress_any_lz4(data, limit)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from object_format.kernels.signatures import Integer, Numbers
 
 _SLOT = np.uint64(WORDS)
-_AHEAD = 12
+_AHEAD = 24
 """How many records ahead the table's memory is asked for: about as many cache misses as a core waits for."""
 
 FOUND = 0
@@ -40,13 +40,13 @@ COUNTS = 4
 """Places in the array of counts."""
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
 def home_of(home_slots: Integer, w0: Integer) -> Integer:
     """The index of the slot where the search for a fingerprint begins."""
     return ((np.uint64(w0) * np.uint64(home_slots)) >> np.uint64(32)) * _SLOT
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
 def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
     """The index of a fingerprint in `table`, or -1 minus the index where it belongs, which may be the end."""
     i = home_of(home_slots, w0)
@@ -77,7 +77,7 @@ def put(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> In
     return True
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
 def insert(
     table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer, may_add: Integer
 ) -> Integer:
@@ -90,7 +90,7 @@ def insert(
     return NO_ROOM
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, forceinline=True)
 def judge(flag: Integer, status: Integer, drop_tombstones: Integer, counts: Numbers) -> Integer:
     """What becomes of a record with a key, given whether its key is in the table."""
     if status == FOUND:
