@@ -33,6 +33,7 @@ from spark_jobs.job_kernel import PackedJob
 from spark_jobs.queries import JobQueries
 from spark_jobs.report import CompactionReport, JobFailure
 from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.shuffle_plan import PlanChoice, choose_plan
 from spark_jobs.transport import pack_spec
 
 if TYPE_CHECKING:
@@ -89,14 +90,18 @@ def run_jobs(
     ids: Ids,
     progress: Callable[[JobOutcome], None] = _say_nothing,
     cancelled: threading.Event | None = None,
+    plan: PlanChoice = PlanChoice.AUTO,
 ) -> CompactionReport:
     """Runs claimed jobs to their end and says what they did; one that fails does not harm the others.
 
+    Jobs whose keys will probably not fit one key table go through Spark's shuffle, unless `plan` says which
+    way all go.
     `store` must mean the same to the executors. When `cancelled` is set, or the call is interrupted, Spark's
     tasks are stopped, jobs that are not over go back to the catalog's queue, and JobCancelledError (or the
     interrupt) is raised.
     """
-    return _Run(jobs, book, clock, progress, cancelled or threading.Event()).run(spark, store, ids)
+    run = _Run(jobs, book, clock, progress, cancelled or threading.Event())
+    return run.run(spark, store, ids, plan)
 
 
 class _Run:
@@ -116,12 +121,9 @@ class _Run:
         self._report = CompactionReport(jobs=len(jobs))
         self._next_heartbeat = clock.monotonic() + _HEARTBEAT_SECONDS
 
-    def run(self, spark: SparkSession, store: StoreConfig, ids: Ids) -> CompactionReport:
+    def run(self, spark: SparkSession, store: StoreConfig, ids: Ids, plan: PlanChoice) -> CompactionReport:
         begin = self._clock.monotonic()
-        packed = [
-            PackedJob(job.spec.job_id, _attempt_of(job), pack_spec(job.spec))
-            for job in self._running.values()
-        ]
+        packed = [_pack(job, plan) for job in self._running.values()]
         try:
             with JobQueries(spark, store, packed, tag=f"siltstone-{ids.new_uuid()}") as queries:
                 while self._running:
@@ -189,6 +191,14 @@ def release_jobs(book: JobBook, jobs: Iterable[Job]) -> None:
             book.release(job.spec.job_id, _attempt_of(job))
 
 
+def _pack(job: Job, choice: PlanChoice) -> PackedJob:
+    try:
+        shuffle = choose_plan(job.spec, choice)
+    except SiltstoneError:  # a task will find the same, and answer with it
+        shuffle = None
+    return PackedJob(job.spec.job_id, _attempt_of(job), pack_spec(job.spec), shuffle)
+
+
 def _attempt_of(job: Job) -> UUID:
     if job.attempt_id is None:
         raise InvalidInputError(f"job {job.spec.job_id} is {job.state}", remedy="claim it before running it")
@@ -210,6 +220,12 @@ def _attempt_of(job: Job) -> UUID:
     envvar="SILTSTONE_SPARK_MASTER",
     help="A Spark master, or sc://host:port of a Spark Connect server. Under spark-submit: its own.",
 )
+@click.option(
+    "--plan",
+    type=click.Choice(PlanChoice, case_sensitive=False),
+    default=PlanChoice.AUTO,
+    help="One task per job, or Spark's shuffle for exact results at any size; auto goes by an estimate.",
+)
 @click.option("--limit", type=click.IntRange(min=1), default=1000, help="How many jobs to run at the most.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def main(
@@ -218,6 +234,7 @@ def main(
     s3_endpoint: str | None,
     s3_region: str | None,
     master: str | None,
+    plan: PlanChoice,
     limit: int,
     as_json: bool,
 ) -> None:
@@ -229,7 +246,7 @@ def main(
     if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         master = SparkSettings().master
     try:
-        report = _run_queue(catalog, store, SparkSettings(master=master), limit)
+        report = _run_queue(catalog, store, SparkSettings(master=master), limit, plan)
     except SiltstoneError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
@@ -237,7 +254,9 @@ def main(
     sys.exit(1 if report.failures else 0)
 
 
-def _run_queue(catalog_url: str, store: StoreConfig, settings: SparkSettings, limit: int) -> CompactionReport:
+def _run_queue(
+    catalog_url: str, store: StoreConfig, settings: SparkSettings, limit: int, plan: PlanChoice
+) -> CompactionReport:
     clock = SystemClock()
     ids = SystemIds(clock)
     with closing(open_catalog(catalog_url, clock, ids)) as catalog, stop_on_signals() as stopped:
@@ -256,6 +275,7 @@ def _run_queue(catalog_url: str, store: StoreConfig, settings: SparkSettings, li
                     ids=ids,
                     progress=_narrate,
                     cancelled=stopped,
+                    plan=plan,
                 )
         finally:
             release_jobs(catalog.jobs, jobs)

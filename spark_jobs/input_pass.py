@@ -51,6 +51,12 @@ class InputPass:
         Raises CorruptDataError, naming file and place, also for malformed batches that `take` finds, and when
         an extent does not have as many records as the catalog counts.
         """
+        for piece, extent, place in self.pieces(work, part):
+            with placed(place):
+                take(piece, extent)
+
+    def pieces(self, work: PartitionWork, part: InputPart) -> Iterator[tuple[Piece, Extent, str]]:
+        """As `read`, each valid until the next; what is done with them is `placed` by the text with them."""
         extents = [extent for extent in part.extents if extent.length]
         if not extents:
             return
@@ -60,10 +66,12 @@ class InputPass:
         found = [0] * len(extents)
         for block in stream.blocks(work.partition_id):
             self._check()
-            with _placed(f"{name}: partition {work.name}, block at byte {block.position}"):
-                for piece in cutter.pieces(block.payload):
-                    found[piece.extent_index] += piece.record_count
-                    take(piece, extents[piece.extent_index])
+            place = f"{name}: partition {work.name}, block at byte {block.position}"
+            with placed(place):
+                pieces = cutter.pieces(block.payload)
+            for piece in pieces:
+                found[piece.extent_index] += piece.record_count
+                yield piece, extents[piece.extent_index], place
         self.largest_buffer = max(self.largest_buffer, stream.buffer_size)
         for extent, count in zip(extents, found, strict=True):
             if count != extent.record_count:
@@ -84,7 +92,7 @@ class InputPass:
 
 
 @contextmanager
-def _placed(where: str) -> Iterator[None]:
+def placed(where: str) -> Iterator[None]:
     """Adds file and place to an error about batches."""
     try:
         yield

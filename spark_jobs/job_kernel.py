@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from catalog.model import JobResult
     from object_store.open import StoreConfig
+    from spark_jobs.shuffle_plan import ShufflePlan
 
 ANSWER_SCHEMA = "job int, done boolean, answer binary"
 _ARROW_SCHEMA = pa.schema([("job", pa.int32()), ("done", pa.bool_()), ("answer", pa.binary())])
@@ -34,11 +35,15 @@ _ARROW_SCHEMA = pa.schema([("job", pa.int32()), ("done", pa.bool_()), ("answer",
 
 @dataclass(frozen=True, slots=True)
 class PackedJob:
-    """A job and the attempt that runs it, as they travel in the closure of a query."""
+    """A job and the attempt that runs it, as they travel in the closure of a query.
+
+    With `shuffle` it is spread over tasks (`spark_jobs.shuffle_plan`); else it is one task.
+    """
 
     job_id: UUID
     attempt_id: UUID
     spec: bytes
+    shuffle: ShufflePlan | None = None
 
 
 class JobKernel:
@@ -56,9 +61,7 @@ class JobKernel:
         for batch in batches:
             for place in batch.column(0).to_pylist():
                 done, answer = self._run(self._jobs[place])
-                yield pa.RecordBatch.from_pylist(
-                    [{"job": place, "done": done, "answer": answer}], schema=_ARROW_SCHEMA
-                )
+                yield answer_rows(place, done=done, answer=answer)
 
     def _run(self, job: PackedJob) -> tuple[bool, bytes]:
         clock = SystemClock()
@@ -72,13 +75,18 @@ class JobKernel:
                     attempt_id=job.attempt_id,
                     clock=clock,
                     ids=ids,
-                    hooks=TaskHooks(check=_parent_watch()),
+                    hooks=TaskHooks(check=parent_watch()),
                 )
             finally:
                 store.close()
         except Exception as error:  # noqa: BLE001 -- an error of one job is its answer, see above
             return False, orjson.dumps(JobFailure.of(job.job_id, error))
         return True, pack_result(result)
+
+
+def answer_rows(number: int, *, done: bool, answer: bytes) -> pa.RecordBatch:
+    """The row of `ANSWER_SCHEMA` of one task; `number` is that of the job in its query, or of the share."""
+    return pa.RecordBatch.from_pylist([{"job": number, "done": done, "answer": answer}], schema=_ARROW_SCHEMA)
 
 
 def read_answer(row: dict[str, object]) -> JobResult | JobFailure:
@@ -88,7 +96,7 @@ def read_answer(row: dict[str, object]) -> JobResult | JobFailure:
     return unpack_result(answer) if row["done"] else JobFailure(**orjson.loads(answer))
 
 
-def _parent_watch() -> Callable[[], None]:
+def parent_watch() -> Callable[[], None]:
     """A check that stops the work of a worker whose Spark is gone: nobody would take its answer."""
     parent = os.getppid()
 

@@ -1,9 +1,10 @@
-"""Runs packed jobs as Spark queries: one task per job, on classic Spark and on Spark Connect alike.
+"""Runs packed jobs as Spark queries, on classic Spark and on Spark Connect alike.
 
-Jobs are spread over a bounded number of queries that run at the same time, so that results come in as they
-are ready, while Spark alone decides which task runs where and when. A query dies as a whole when one of its
-tasks does not answer in any of Spark's attempts (its worker was killed, its executor lost): each of its jobs
-is then tried alone, so that only the one that cannot be done fails.
+A job is one task, or a query of its own where the shuffle plan spreads it. The former share a bounded number
+of queries that run at the same time, so that results come in as they are ready, while Spark alone decides
+which task runs where and when. A query dies as a whole when one of its tasks does not answer in any of
+Spark's attempts (its worker was killed, its executor lost): each of its jobs is then tried alone, so that
+only the one that cannot be done fails.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.job_kernel import ANSWER_SCHEMA, JobKernel, PackedJob, read_answer
 from spark_jobs.report import JobFailure
 from spark_jobs.session import is_classic
+from spark_jobs.shuffle_query import run_shuffled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,11 +50,16 @@ class JobQueries:
         self._spark = spark
         self._store = store
         self._tag = tag
-        self._groups = [tuple(jobs[start::MAX_QUERIES]) for start in range(min(MAX_QUERIES, len(jobs)))]
+        whole = [job for job in jobs if job.shuffle is None]
+        spread = [job for job in jobs if job.shuffle is not None]
+        self._groups = [tuple(spread[start : start + 1]) for start in range(len(spread))]  # they take longest
+        self._groups += [tuple(whole[start::MAX_QUERIES]) for start in range(min(MAX_QUERIES, len(whole)))]
         self._answers: queue.SimpleQueue[tuple[UUID, JobResult | JobFailure]] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._running: set[Future[None]] = set()
-        self._threads = ThreadPoolExecutor(max(len(self._groups), 1), thread_name_prefix="spark-query")
+        self._threads = ThreadPoolExecutor(
+            min(max(len(self._groups), 1), MAX_QUERIES), thread_name_prefix="spark-query"
+        )
 
     def __enter__(self) -> Self:
         self._running = {self._threads.submit(self._run_group, group) for group in self._groups}
@@ -97,6 +104,10 @@ class JobQueries:
     def _answers_of(self, jobs: tuple[PackedJob, ...]) -> Iterator[tuple[PackedJob, JobResult | JobFailure]]:
         self._mark_thread()
         count = len(jobs)
+        plan = jobs[0].shuffle
+        if plan is not None:
+            yield jobs[0], run_shuffled(self._spark, self._store, jobs[0], plan)
+            return
         kernel = JobKernel(self._store, jobs)
         rows = self._spark.range(0, count, 1, count).mapInArrow(kernel.answers, ANSWER_SCHEMA).collect()
         for row in rows:

@@ -15,6 +15,7 @@ from bedrock.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from uuid import UUID
 
     from catalog.model import JobResult
@@ -39,6 +40,10 @@ _SUMS = (
     "merged_bytes_saved",
     "compacted_files",
     "compacted_bytes",
+    "shuffled_jobs",
+    "shares",
+    "buckets",
+    "shuffle_bytes",
 )
 _PEAKS = ("table_bytes", "largest_buffer_bytes", "peak_rss_bytes")
 _PHASES = ("find_survivors_ms", "write_ms", "complete_ms")
@@ -79,6 +84,16 @@ class JobFailure:
         return self.kind == "retryable"
 
 
+def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The counts of several tasks as one: sums, and the largest of what is a peak."""
+    merged: dict[str, int] = {}
+    for each in counts:
+        for name, count in each.items():
+            before = merged.get(name, 0)
+            merged[name] = max(before, count) if name in _PEAKS else before + count
+    return merged
+
+
 @dataclass(slots=True, kw_only=True)
 class CompactionReport:
     """The sum over the jobs of a run; counts are of jobs whose results were published.
@@ -86,8 +101,9 @@ class CompactionReport:
     `get_requests` is what the tasks' object stores counted for reading inputs, without the `resumes` of
     broken streams. `input_files_read_once` are those of the input files that had nothing to deduplicate, and
     so needed no first pass. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes`
-    and `peak_rss_bytes` are the largest of any task. `seconds` says how long the run took (`total`) and how
-    long its tasks spent in each phase, all tasks together.
+    and `peak_rss_bytes` are the largest of any task. `shuffled_jobs` were spread over `shares` of their input
+    files, and their keys over `buckets`, by `shuffle_bytes` of fingerprints. `seconds` says how long the run
+    took (`total`) and how long its tasks spent in each phase, all tasks together.
     """
 
     jobs: int = 0
@@ -110,6 +126,10 @@ class CompactionReport:
     merged_bytes_saved: int = 0
     compacted_files: int = 0
     compacted_bytes: int = 0
+    shuffled_jobs: int = 0
+    shares: int = 0
+    buckets: int = 0
+    shuffle_bytes: int = 0
     table_bytes: int = 0
     largest_buffer_bytes: int = 0
     peak_rss_bytes: int = 0

@@ -210,19 +210,19 @@ class ModelLog:
 
     def publish(self, spec: JobSpec, result: JobResult) -> None:
         """Swap extents as the catalog would, and compact the model with dictionaries."""
-        fresh: dict[PartitionId, Extent] = {}
+        fresh: defaultdict[PartitionId, list[Extent]] = defaultdict(list)
         for file in result.files:
             self.sizes[file.file_id] = file.size
             for output in file.extents:
-                fresh[PartitionId(output.topic_id, output.partition)] = self._extent(
-                    output, file.file_id, file.object_name
-                )
+                extent = self._extent(output, file.file_id, file.object_name)
+                fresh[PartitionId(output.topic_id, output.partition)].append(extent)
         for partition in spec.partitions:
             partition_id = PartitionId(partition.topic_id, partition.partition)
             before = self.extents[partition_id]
             older = [extent for extent in before if extent.last_offset < partition.base_offset]
             newer = [extent for extent in before if extent.base_offset >= partition.upper_offset]
-            self.extents[partition_id] = [*older, fresh[partition_id], *newer]
+            inside = sorted(fresh[partition_id], key=lambda extent: extent.base_offset)
+            self.extents[partition_id] = [*older, *inside, *newer]
             self._compact(partition_id, partition, spec.now_ms)
 
     def _extent(self, output: OutputExtent, file_id: UUID, object_name: str) -> Extent:

@@ -110,7 +110,9 @@ class PublishedLog:
         found = self.catalog.log.extents(partition_id.topic_id, partition_id.partition, 0, max_extents=1000)
         return [extent for extent in found if kind in (None, extent.file_kind)]
 
-    def submit(self, topic: Topic, partitions: Sequence[int] = (0,)) -> JobSpec:
+    def submit(
+        self, topic: Topic, partitions: Sequence[int] = (0,), *, table_bytes: int = 1 << 20
+    ) -> JobSpec:
         """A job over everything in these partitions, in the catalog's queue."""
         extents = [
             extent for number in partitions for extent in self.extents(PartitionId(topic.topic_id, number))
@@ -121,7 +123,7 @@ class PublishedLog:
             created_ms=NOW_MS,
             now_ms=NOW_MS,
             hash_seed=self.ids.random_bytes(16),
-            table_bytes=1 << 20,
+            table_bytes=table_bytes,
             reason="a test",
             inputs=tuple(
                 JobInput(

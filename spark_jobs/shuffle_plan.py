@@ -1,0 +1,231 @@
+"""The exact plan for jobs whose keys fit no one key table: one partition of any size, spread over a cluster.
+
+Concerns: what one task holds is bounded by the key table's budget and not by the job; the result is exact, no
+key occurs twice in a partition's range; what is read and written is read and written once, by two GETs per
+input file; Spark moves bytes, not records.
+
+Words. A *share* is a set of the job's input files that one task reads in pass 1, and one task in pass 2.
+A *run* is a stretch of one partition whose parts lie side by side in one share: a section of an output file.
+A *bucket* holds the keys of one partition whose fingerprints have the same leading bits; buckets are numbered
+through the job. A *blob* is what one chunk of a run has in one bucket (`object_format.dedupe.buckets`).
+
+Flow, one Spark query of three stages:
+
+1. *Cut.* A task for each share reads its files once, partition by partition, run by run, fingerprints
+   the keys, and cuts them into blobs.
+2. The shuffle brings the blobs of a bucket together, newest first. *Judge.* A task goes through its buckets,
+   one after the other, with one key table: a record survives when its key is not in the table yet. The
+   bucket's survivors become Roaring bitmaps, one for each run.
+3. A second shuffle brings the bitmaps of a share together. *Write.* A task for each share unites them,
+   reads its files once more and writes what survives, as the one-task path does. Its answer is a
+   row with the files that it wrote.
+
+The driver unites the answers into one result, and sees neither blobs nor bitmaps. Beside blobs and bitmaps,
+each stage passes on reports: counts, and failures. A share whose pass 1 fails tells all shares, so that none
+writes; the job's failure is then an answer, as everywhere.
+
+Order. Newest-first judging needs no more than that blobs of a bucket do not overlap by offset, and come
+sorted. A run's offsets are its own and a cutter cuts them in order, so they do not.
+
+Size. Every bucket is expected to hold so few records that its keys fit the table with eight standard
+deviations to spare, even if no key occurred twice: fingerprints are random to whoever does not know the
+job's seed. More buckets than that are made where smaller tables are quicker. Should one not fit all the same,
+it keeps what it cannot judge and says so, as in the one-task path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Final
+
+from object_format.dedupe import KeyTable
+from object_format.dedupe.buckets import MOST_BITS, RECORD_BYTES
+from spark_jobs.arrangement import PartitionWork, arrange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from catalog.model import JobSpec
+    from spark_jobs.arrangement import InputPart
+
+SHARE_BYTES: Final = 256 << 20
+"""Bytes of input that make a share; its compacted files are of that order."""
+
+LEAST_SHARES: Final = 8
+"""What a job is cut into at least, where it has so many files: it is there to be spread."""
+
+MOST_SHARES: Final = 1024
+BUCKET_RECORDS: Final = 1 << 18
+"""Records of a bucket where the table does not ask for fewer: their table fits a processor's caches."""
+
+_DEVIATIONS: Final = 8
+_BITS_FOR_SPEED: Final = 10
+_JUDGE_BYTES: Final = 64 << 20
+"""Bytes of blobs that make a task of the second stage."""
+
+_LEAST_JUDGES: Final = 8
+_MOST_JUDGES: Final = 2000
+
+
+class PlanChoice(StrEnum):
+    """Which way a job goes: `auto` decides by estimate."""
+
+    AUTO = "auto"
+    TASK = "task"
+    SHUFFLE = "shuffle"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stretch of the partition at `place` in the job; `number` counts its runs in the share.
+
+    `work` is narrowed to it.
+    """
+
+    place: int
+    number: int
+    work: PartitionWork
+
+
+@dataclass(frozen=True, slots=True)
+class ShufflePlan:
+    """How a job is spread; plain numbers that travel with it.
+
+    `shares` are the input indexes of each share. `bits` says for each partition, by its place in the
+    job's arrangement, how many leading bits make its buckets; None where nothing is deduplicated. `judges`
+    is how many tasks the second stage has.
+    """
+
+    shares: tuple[tuple[int, ...], ...]
+    bits: tuple[int | None, ...]
+    judges: int
+
+    @property
+    def buckets(self) -> int:
+        """How many there are."""
+        return sum(1 << bits for bits in self.bits if bits is not None)
+
+    @property
+    def bucket_ends(self) -> list[int]:
+        """For each partition, by place, the number behind its last bucket."""
+        return list(accumulate(0 if bits is None else 1 << bits for bits in self.bits))
+
+
+def choose_plan(spec: JobSpec, choice: PlanChoice) -> ShufflePlan | None:
+    """The plan for a job that goes through the shuffle; None for one that is one task."""
+    if choice is PlanChoice.TASK or (choice is PlanChoice.AUTO and not _outgrows_table(spec)):
+        return None
+    plan = plan_shuffle(spec)
+    return plan if plan.shares else None
+
+
+def _outgrows_table(spec: JobSpec) -> bool:
+    """Whether the keys of any partition will probably not fit one table of the job's size."""
+    expected = max((_expected_keys(work) for work in arrange(spec) if work.partition.deduplicate), default=0)
+    return expected > 0 and expected > KeyTable(spec.table_bytes).capacity
+
+
+def plan_shuffle(spec: JobSpec) -> ShufflePlan:
+    """The plan for a job; the same whenever and wherever it is made."""
+    works = arrange(spec)
+    deduplicated = [work.records_in for work in works if work.partition.deduplicate]
+    fitting = _records_that_fit(spec.table_bytes) if deduplicated else 1
+    return ShufflePlan(
+        shares=_shares(works),
+        bits=tuple(_bits(work.records_in, fitting) if work.partition.deduplicate else None for work in works),
+        judges=_judges(sum(deduplicated)),
+    )
+
+
+def runs_by_share(works: Sequence[PartitionWork], shares: Sequence[Sequence[int]]) -> list[list[Run]]:
+    """The runs of each share, in the order of sections in files."""
+    share_of = {index: number for number, share in enumerate(shares) for index in share}
+    runs: list[list[Run]] = [[] for _ in shares]
+    for place, work in enumerate(works):
+        counts: defaultdict[int, int] = defaultdict(int)
+        for share, parts in groupby(work.parts, key=lambda part: share_of[part.input_index]):
+            runs[share].append(Run(place, counts[share], _narrowed(work, list(parts))))
+            counts[share] += 1
+    return runs
+
+
+def _narrowed(work: PartitionWork, parts: Sequence[InputPart]) -> PartitionWork:
+    partition = replace(
+        work.partition,
+        base_offset=parts[0].extents[0].base_offset,
+        upper_offset=parts[-1].extents[-1].last_offset + 1,
+    )
+    return PartitionWork(partition, tuple(parts))
+
+
+def _expected_keys(work: PartitionWork) -> float:
+    """An estimate from record counts.
+
+    Extents without a key twice are what the last jobs left, so that the part of their offsets that still has
+    a record tells what part of the newer records will stay. Where there are none, every key may be new.
+    """
+    clean = [extent for part in work.parts for extent in part.extents if extent.unique_keys]
+    kept = sum(extent.record_count for extent in clean)
+    span = sum(extent.last_offset - extent.base_offset + 1 for extent in clean)
+    ratio = kept / span if kept else 1.0
+    return kept + ratio * (work.records_in - kept)
+
+
+def keys_expected(records: int, bits: int) -> int:
+    """How many keys a bucket has at most, but for eight standard deviations."""
+    mean = records / (1 << bits)
+    return min(records, math.ceil(mean + _DEVIATIONS * math.sqrt(mean)))
+
+
+def _records_that_fit(table_bytes: int) -> int:
+    """The largest n for which n + 8 √n keys fit: so many records a bucket may be expected to hold."""
+    capacity = KeyTable(table_bytes).capacity
+    half = _DEVIATIONS / 2
+    return max(1, int((math.sqrt(half**2 + capacity) - half) ** 2))
+
+
+def _bits(records: int, fitting: int) -> int:
+    needed = _doublings(records / fitting)
+    quick = min(_doublings(records / BUCKET_RECORDS), _BITS_FOR_SPEED)
+    return min(max(needed, quick), MOST_BITS)
+
+
+def _doublings(parts: float) -> int:
+    return max(0, math.ceil(math.log2(parts))) if parts > 0 else 0
+
+
+def _judges(records: int) -> int:
+    wanted = -(-records * RECORD_BYTES // _JUDGE_BYTES)
+    return min(max(wanted, _LEAST_JUDGES), _MOST_JUDGES)
+
+
+def _shares(works: Sequence[PartitionWork]) -> tuple[tuple[int, ...], ...]:
+    """The inputs that hold anything, in the order of the log, cut where about equal bytes are together.
+
+    Files were committed one after the other, so their parts lie in the same order in every partition, and
+    neighbours in this order are neighbours there: runs are few. Where they are not, there are more.
+    """
+    bytes_of: defaultdict[int, int] = defaultdict(int)
+    committed: dict[int, int] = {}
+    order: defaultdict[int, float] = defaultdict(float)
+    for work in works:
+        for number, part in enumerate(work.parts):
+            index = part.input_index
+            first = min(extent.committed_ms for extent in part.extents)
+            bytes_of[index] += sum(extent.length for extent in part.extents)
+            committed[index] = min(committed.get(index, first), first)
+            order[index] = max(order[index], (number + 1) / len(work.parts))
+    files = sorted(bytes_of, key=lambda index: (committed[index], order[index], index))
+    total = sum(bytes_of.values())
+    count = min(max(-(-total // SHARE_BYTES), LEAST_SHARES), MOST_SHARES, len(files))
+    shares: list[list[int]] = [[] for _ in range(max(count, 1))]
+    before = 0
+    for index in files:
+        middle = before + bytes_of[index] / 2
+        shares[min(int(middle * count / total), count - 1) if total else 0].append(index)
+        before += bytes_of[index]
+    return tuple(tuple(share) for share in shares if share)

@@ -1,0 +1,167 @@
+"""The shuffle plan as one Spark query, on classic Spark and on Spark Connect alike."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import orjson
+from pyspark.sql import functions as sql
+
+from bedrock.clock import SystemClock
+from bedrock.errors import FatalError
+from bedrock.ids import SystemIds
+from catalog.model import JobResult
+from object_store.open import open_store
+from spark_jobs.job_kernel import ANSWER_SCHEMA, PackedJob, answer_rows, parent_watch, read_answer
+from spark_jobs.report import JobFailure, merge_counts
+from spark_jobs.shuffle_rows import (
+    BLOB_SCHEMA,
+    SURVIVOR_SCHEMA,
+    BlobRow,
+    Report,
+    SurvivorRow,
+    read_blob_rows,
+    read_survivor_rows,
+    write_blob_rows,
+    write_survivor_rows,
+)
+from spark_jobs.shuffle_rows import REPORT as REPORT_ROW
+from spark_jobs.shuffle_stages import (
+    KnownShare,
+    StageContext,
+    cut_share,
+    judge_buckets,
+    report_row,
+    write_share,
+)
+from spark_jobs.transport import pack_result, unpack_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from object_store.interface import ObjectStore
+    from object_store.open import StoreConfig
+    from spark_jobs.shuffle_plan import ShufflePlan
+
+
+class ShuffleKernel:
+    """`cut`, `judge` and `write` are the functions that `mapInArrow` calls, one per stage.
+
+    Errors of a job are an answer, not a failure of the task: they travel on as reports, to every share, until
+    the last stage answers with them. It is pickled by reference to this module, as `JobKernel`.
+    """
+
+    def __init__(self, store: StoreConfig, job: PackedJob, plan: ShufflePlan) -> None:
+        self._store = store
+        self._job = job
+        self._plan = plan
+
+    def cut(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage 1: from ids of shares to rows of `BLOB_SCHEMA`."""
+        for batch in batches:
+            for share in batch.column(0).to_pylist():
+                yield from write_blob_rows(self._cut(share))
+
+    def judge(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage 2: from sorted rows of `BLOB_SCHEMA` to rows of `SURVIVOR_SCHEMA`."""
+        return write_survivor_rows(self._judge(read_blob_rows(batches)))
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage 3: from rows of `SURVIVOR_SCHEMA` to one row of `ANSWER_SCHEMA` for each share."""
+        shares: defaultdict[int, KnownShare] = defaultdict(KnownShare)
+        for row in read_survivor_rows(batches):
+            shares[row.share].add(row)
+        for share in sorted(shares):
+            done, answer = self._write(share, shares.pop(share))
+            yield answer_rows(share, done=done, answer=answer)
+
+    def _cut(self, share: int) -> Iterator[BlobRow]:
+        try:
+            with self._opened_store() as store:
+                yield from cut_share(self._context(), share, store)
+        except Exception as error:  # noqa: BLE001 -- an error of the job is its answer, see above
+            report = Report({}, JobFailure.of(self._job.job_id, error))
+            for each in range(len(self._plan.shares)):
+                yield report_row(self._plan, each, report)
+
+    def _judge(self, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
+        try:
+            yield from judge_buckets(self._context(), rows)
+        except Exception as error:  # noqa: BLE001 -- an error of the job is its answer, see above
+            report = Report({}, JobFailure.of(self._job.job_id, error)).pack()
+            for share in range(len(self._plan.shares)):
+                yield SurvivorRow(share, REPORT_ROW, data=report)
+
+    def _write(self, share: int, known: KnownShare) -> tuple[bool, bytes]:
+        failure = next((report.failure for report in known.reports if report.failure is not None), None)
+        if failure is not None:
+            return False, orjson.dumps(failure)
+        ids = SystemIds(SystemClock())
+        try:
+            with self._opened_store() as store:
+                return True, pack_result(
+                    write_share(self._context(), share, known, store, self._job.attempt_id, ids)
+                )
+        except Exception as error:  # noqa: BLE001 -- an error of the job is its answer, see above
+            return False, orjson.dumps(JobFailure.of(self._job.job_id, error))
+
+    def _context(self) -> StageContext:
+        return StageContext(
+            spec=unpack_spec(self._job.spec), plan=self._plan, clock=SystemClock(), check=parent_watch()
+        )
+
+    @contextmanager
+    def _opened_store(self) -> Iterator[ObjectStore]:
+        clock = SystemClock()
+        store = open_store(self._store, clock, SystemIds(clock))
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def run_shuffled(
+    spark: SparkSession, store: StoreConfig, job: PackedJob, plan: ShufflePlan
+) -> JobResult | JobFailure:
+    """Runs one job and returns its result, or its first share's failure. Raises what Spark raises."""
+    kernel = ShuffleKernel(store, job, plan)
+    count = len(plan.shares)
+    cut = spark.range(0, count, 1, count).mapInArrow(kernel.cut, BLOB_SCHEMA)
+    judged = (
+        cut.repartitionById(plan.judges, sql.col("judge"))
+        .sortWithinPartitions(sql.col("kind"), sql.col("number"), sql.col("first_offset").desc())
+        .mapInArrow(kernel.judge, SURVIVOR_SCHEMA)
+    )
+    written = judged.repartitionById(count, sql.col("share")).mapInArrow(kernel.write, ANSWER_SCHEMA)
+    return unite_answers(job, plan, [read_answer(row.asDict()) for row in written.collect()])
+
+
+def unite_answers(
+    job: PackedJob, plan: ShufflePlan, answers: list[JobResult | JobFailure]
+) -> JobResult | JobFailure:
+    """One answer of those of all shares."""
+    results = []
+    for answer in answers:
+        if isinstance(answer, JobFailure):
+            return answer
+        results.append(answer)
+    if len(results) != len(plan.shares):
+        raise FatalError(f"job {job.job_id}: {len(results)} of its {len(plan.shares)} shares answered")
+    counts = merge_counts(result.counts for result in results)
+    counts |= {
+        "partitions": len(plan.bits),
+        "shuffled_jobs": 1,
+        "shares": len(plan.shares),
+        "buckets": plan.buckets,
+    }
+    return JobResult(
+        job_id=job.job_id,
+        attempt_id=job.attempt_id,
+        files=tuple(file for result in results for file in result.files),
+        counts=counts,
+    )

@@ -1,0 +1,248 @@
+"""What the tasks of the shuffle plan do, one function per stage; `spark_jobs.shuffle_plan` says why.
+
+Nothing here knows Spark: rows come in and go out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from pyroaring import BitMap64
+
+from bedrock.errors import FatalError
+from catalog.model import JobResult
+from object_format.dedupe import KeyTable, Survivors
+from object_format.dedupe.buckets import CHUNK_RECORDS, BucketCutter, BucketJudge
+from spark_jobs.arrangement import arrange, last_uses
+from spark_jobs.compaction_task import stream_buffer, table_bytes_for
+from spark_jobs.input_pass import InputPass, placed
+from spark_jobs.output_files import OutputFiles
+from spark_jobs.partition_writer import PartitionWriter
+from spark_jobs.shuffle_plan import keys_expected, runs_by_share
+from spark_jobs.shuffle_rows import PAYLOAD, REPORT, BlobRow, Report, SurvivorRow, united_counts
+from spark_jobs.task_counts import TaskCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from uuid import UUID
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.model import JobSpec
+    from object_format.dedupe.buckets import Blob
+    from object_store.interface import ObjectStore
+    from spark_jobs.arrangement import PartitionWork
+    from spark_jobs.shuffle_plan import Run, ShufflePlan
+
+_VERDICT_COUNTS: Final = ("keys", "keys_outside_table", "tombstones_dropped", "records_invalid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageContext:
+    """What every task of a job knows; `check` raises to stop it."""
+
+    spec: JobSpec
+    plan: ShufflePlan
+    clock: Clock
+    check: Callable[[], None]
+
+
+def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator[BlobRow]:
+    """Stage 1: the blobs of a share, and a report for its writer. `store` is the task's own."""
+    spec, plan = context.spec, context.plan
+    counts = TaskCounts(store, context.clock)
+    runs = runs_by_share(arrange(spec), plan.shares)[share]
+    uses = last_uses([run.work for run in runs], deduplicated_only=True)
+    survey = InputPass(spec, store, uses, read_size=stream_buffer(len(uses)), check=context.check)
+    ends = plan.bucket_ends
+    try:
+        for position, run in enumerate(runs):
+            bits = plan.bits[run.place]
+            if bits is None:
+                continue
+            for blob in _blobs(spec, run.work, bits, survey, counts):
+                bucket = ends[run.place] - (1 << bits) + blob.bucket
+                counts.add("shuffle_bytes", len(blob.data))
+                yield BlobRow(bucket % plan.judges, PAYLOAD, bucket, blob.first_offset, blob.data)
+            survey.close_after(position)
+    finally:
+        survey.close()
+    counts.at_least("largest_buffer_bytes", survey.largest_buffer)
+    yield report_row(plan, share, Report(counts.finish()))
+
+
+def report_row(plan: ShufflePlan, share: int, report: Report) -> BlobRow:
+    """A report of stage 1 on its way to the writer of `share`."""
+    return BlobRow(share % plan.judges, REPORT, share, 0, report.pack())
+
+
+def _blobs(
+    spec: JobSpec, work: PartitionWork, bits: int, survey: InputPass, counts: TaskCounts
+) -> Iterator[Blob]:
+    """Pass 1 of a run, oldest first."""
+    chunk = min(max(work.records_in, 1), CHUNK_RECORDS)
+    cutter = BucketCutter(spec.hash_seed, bits=bits, now_ms=spec.now_ms, chunk_records=chunk)
+    counts.at_least("largest_buffer_bytes", cutter.nbytes)
+    for part in work.parts:
+        for piece, extent, place in survey.pieces(work, part):
+            with counts.timed("find_survivors_ms"), placed(place):
+                blobs = list(cutter.feed(piece.batches, offset_shift=extent.offset_shift))
+            yield from blobs
+    yield from cutter.flush()
+
+
+def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
+    """Stage 2: the survivors of each bucket by run, and the reports.
+
+    Rows come by kind, bucket by bucket, newest first.
+    """
+    spec, plan = context.spec, context.plan
+    counts = TaskCounts(None, context.clock)
+    works = arrange(spec)
+    runs = _runs_by_place(works, plan)
+    expected = [
+        0 if bits is None else keys_expected(work.records_in, bits)
+        for work, bits in zip(works, plan.bits, strict=True)
+    ]
+    table = KeyTable(table_bytes_for(max(expected, default=0), spec.table_bytes))
+    counts.at_least("table_bytes", table.table_bytes)
+    place_of = _place_finder(plan)
+    for (kind, number), group in groupby(rows, key=lambda row: (row.kind, row.number)):
+        if kind == REPORT:
+            yield from (SurvivorRow(number, REPORT, data=bytes(row.data)) for row in group)
+            continue
+        place = place_of(number)
+        judge = BucketJudge(
+            table,
+            reaches_log_start=works[place].partition.reaches_log_start,
+            expected_keys=expected[place],
+        )
+        for row in group:
+            context.check()
+            with counts.timed("find_survivors_ms"):
+                judge.feed(row.data)
+        survivors = judge.finish()
+        for name in _VERDICT_COUNTS:
+            counts.add(name, getattr(survivors, name))
+        yield from _survivor_rows(survivors, runs[place])
+    yield SurvivorRow(0, REPORT, data=Report(counts.finish()).pack())
+
+
+def _runs_by_place(works: list[PartitionWork], plan: ShufflePlan) -> dict[int, list[tuple[int, Run]]]:
+    """The runs of each partition, each with its share."""
+    runs: defaultdict[int, list[tuple[int, Run]]] = defaultdict(list)
+    for share, each in enumerate(runs_by_share(works, plan.shares)):
+        for run in each:
+            runs[run.place].append((share, run))
+    return runs
+
+
+def _place_finder(plan: ShufflePlan) -> Callable[[int], int]:
+    """The partition of a bucket, for buckets that come in ascending order."""
+    ends = plan.bucket_ends
+    place = 0
+
+    def find(bucket: int) -> int:
+        nonlocal place
+        while ends[place] <= bucket:
+            place += 1
+        return place
+
+    return find
+
+
+def _survivor_rows(survivors: Survivors, runs: Iterable[tuple[int, Run]]) -> Iterator[SurvivorRow]:
+    """The bitmaps cut by run; a run without survivors of the bucket gets none."""
+    for share, run in runs:
+        first, end = run.work.partition.base_offset, run.work.partition.upper_offset
+        if not survivors.offsets.range_cardinality(first, end):
+            continue
+        window = BitMap64()
+        window.add_range(first, end)
+        yield SurvivorRow(
+            share,
+            PAYLOAD,
+            run.place,
+            run.number,
+            survivors.keys_outside_table,
+            (survivors.offsets & window).serialize(),
+            (survivors.tombstones & window).serialize(),
+        )
+
+
+@dataclass(slots=True)
+class KnownShare:
+    """What the last stage knows of one share before it writes: reports, and united survivors by run."""
+
+    reports: list[Report] = field(default_factory=list)
+    offsets: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
+    tombstones: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
+    outside: defaultdict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, row: SurvivorRow) -> None:
+        """Take in a row."""
+        if row.kind == REPORT:
+            self.reports.append(Report.unpack(row.data))
+            return
+        key = row.place, row.run
+        self.offsets[key] |= BitMap64.deserialize(bytes(row.data))
+        self.tombstones[key] |= BitMap64.deserialize(bytes(row.tombstones))
+        self.outside[key] += row.outside
+
+    def survivors(self, run: Run) -> Survivors | None:
+        """Those of a run, which are then let go; None for a partition that is not deduplicated."""
+        if not run.work.partition.deduplicate:
+            return None
+        key = run.place, run.number
+        return Survivors(
+            offsets=self.offsets.pop(key, BitMap64()),
+            tombstones=self.tombstones.pop(key, BitMap64()),
+            records_in=run.work.records_in,
+            keys=0,
+            keys_outside_table=self.outside[key],
+            tombstones_dropped=0,
+            records_invalid=0,
+            max_buffer_bytes=0,
+        )
+
+
+def write_share(
+    context: StageContext, share: int, known: KnownShare, store: ObjectStore, attempt_id: UUID, ids: Ids
+) -> JobResult:
+    """Stage 3: pass 2 of a share; its files, and the counts of all tasks that reported to it."""
+    if not known.reports:
+        raise FatalError(f"job {context.spec.job_id}: share {share} lost the report of its first pass")
+    spec, plan = context.spec, context.plan
+    counts = TaskCounts(store, context.clock)
+    runs = runs_by_share(arrange(spec), plan.shares)[share]
+    works = [run.work for run in runs]
+    copied = last_uses(works, deduplicated_only=False)
+    surveyed = last_uses(works, deduplicated_only=True)
+    counts.add("input_files", len(copied))
+    counts.add("input_files_read_once", len(copied.keys() - surveyed.keys()))
+    outputs = OutputFiles(store, spec, attempt_id, ids)
+    inputs = InputPass(spec, store, copied, read_size=stream_buffer(len(copied)), check=context.check)
+    writer = PartitionWriter(spec, inputs, outputs, counts)
+    try:
+        for position, run in enumerate(runs):
+            with counts.timed("write_ms"):
+                writer.write(run.work, known.survivors(run), file_number=run.number)
+            inputs.close_after(position)
+        with counts.timed("complete_ms"):
+            files = outputs.complete()
+    finally:
+        try:
+            outputs.abort()
+        finally:
+            inputs.close()
+    counts.add("compacted_files", len(files))
+    counts.add("compacted_bytes", sum(file.size for file in files))
+    return JobResult(
+        job_id=spec.job_id,
+        attempt_id=attempt_id,
+        files=files,
+        counts=united_counts(counts.finish(), known.reports),
+    )

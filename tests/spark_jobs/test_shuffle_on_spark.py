@@ -1,0 +1,145 @@
+"""The exact plan through a real Spark, a real catalog and a real store, on classic Spark and on Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.model import FileKind, JobState, PartitionId
+from spark_jobs.compact import run_jobs
+from spark_jobs.shuffle_plan import PlanChoice
+from tests.spark_jobs.model_log import batch
+
+if TYPE_CHECKING:
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+    from object_store.open import StoreConfig
+    from tests.spark_jobs.conftest import SparkForTests
+    from tests.spark_jobs.published_log import PublishedLog
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+SCRIPT = str(Path(__file__).parents[2] / "spark_jobs" / "compact.py")
+FILES = 10
+KEYS = 300
+
+
+def fill(published: PublishedLog, name: str, *, table_bytes: int) -> PartitionId:
+    """A topic of one partition with a job whose keys are more than its table takes."""
+    topic = published.create_topic(name, "compact")
+    here = PartitionId(topic.topic_id, 0)
+    for index in range(FILES):
+        pairs = [(b"key-%d" % ((60 * index + each) % KEYS), b"%d" % index) for each in range(120)]
+        published.ingest({here: [batch(*pairs)]})
+    published.submit(topic, table_bytes=table_bytes)
+    return here
+
+
+def newest() -> dict[bytes, bytes]:
+    return {
+        b"key-%d" % ((60 * index + each) % KEYS): b"%d" % index
+        for index in range(FILES)
+        for each in range(120)
+    }
+
+
+def test_a_job_whose_keys_do_not_fit_ends_exact(
+    spark: SparkForTests,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog: Catalog,
+    clock: Clock,
+    ids: Ids,
+) -> None:
+    """Beside one whose keys fit, which is one task."""
+    large = fill(published, "large", table_bytes=1024)
+    small = fill(published, "small", table_bytes=1 << 20)
+
+    report = run_jobs(
+        spark.session,
+        catalog.jobs.claim("a test", 10),
+        store=store_config,
+        book=catalog.jobs,
+        clock=clock,
+        ids=ids,
+    )
+
+    assert report.failures == []
+    assert (report.jobs_completed, report.shuffled_jobs) == (2, 1)
+    assert (report.keys, report.keys_outside_table) == (2 * KEYS, 0)
+    assert (report.input_files, report.get_requests_per_input_file) == (2 * FILES, 2.0)
+    assert report.partitions == 2
+    for here in (large, small):
+        found = published.read(here)
+        assert {each.key: each.value for each in found} == newest()
+        assert len(found) == KEYS
+    extents = published.extents(large, FileKind.COMPACTED)
+    assert len(extents) == report.shares == 8
+    assert all(extent.unique_keys for extent in extents)
+    assert len(published.extents(small, FileKind.COMPACTED)) == 1
+
+
+def test_a_share_that_fails_is_the_answer_of_its_job(
+    spark: SparkForTests,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog: Catalog,
+    clock: Clock,
+    ids: Ids,
+) -> None:
+    """It is no failure of a task, which Spark would try again, and nothing is written."""
+    here = fill(published, "damaged", table_bytes=1024)
+    directory = Path(store_config.url.removeprefix("file://"))
+    path = directory / published.extents(here)[4].object_name
+    path.write_bytes(path.read_bytes()[:200])
+    before = sorted(directory.rglob("*.seg"))
+
+    report = run_jobs(
+        spark.session,
+        catalog.jobs.claim("a test", 10),
+        store=store_config,
+        book=catalog.jobs,
+        clock=clock,
+        ids=ids,
+        plan=PlanChoice.SHUFFLE,
+    )
+
+    (failure,) = report.failures
+    assert failure.kind == "corrupt"
+    assert path.name in failure.message
+    assert catalog.jobs.counts()[JobState.FAILED] == 1
+    assert sorted(directory.rglob("*.seg")) == before
+
+
+def test_the_shuffle_works_on_connect(
+    spark: SparkForTests,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog_url: str,
+    tmp_path: Path,
+) -> None:
+    """And can be asked for."""
+    here = fill(published, "flights", table_bytes=1 << 20)
+    command = [sys.executable, SCRIPT, "--object-store", store_config.url, "--json", "--plan", "shuffle"]
+
+    ran = subprocess.run(
+        [*command, "--master", spark.connect_url],
+        env={**os.environ, "SILTSTONE_CATALOG": catalog_url},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout.splitlines()[-1])
+    assert (report["shuffled_jobs"], report["keys"]) == (1, KEYS)
+    assert {each.key: each.value for each in published.read(here)} == newest()

@@ -1,0 +1,260 @@
+"""The exact plan against dictionaries, without Spark, and how a job's way is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bedrock.errors import CorruptDataError
+from catalog.model import PartitionId
+from object_format.dedupe import KeyTable
+from object_store.local import LocalStore
+from spark_jobs.arrangement import arrange
+from spark_jobs.shuffle_plan import PlanChoice, choose_plan, keys_expected, plan_shuffle, runs_by_share
+from tests.spark_jobs.model_log import DELETE_RETENTION_MS, BatchToWrite, batch
+from tests.spark_jobs.shuffle_in_memory import run_in_memory
+from tests.spark_jobs.test_compaction_task import Bench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from catalog.model import Extent, JobResult, JobSpec
+    from spark_jobs.shuffle_plan import ShufflePlan
+
+TINY_TABLE = 384
+"""Bytes: 28 slots, so that a few keys make many buckets."""
+
+
+def run(bench: Bench, spec: JobSpec, plan: ShufflePlan | None = None) -> JobResult:
+    return run_in_memory(
+        spec, plan or plan_shuffle(spec), lambda: LocalStore(bench.directory, bench.ids), bench.ids
+    )
+
+
+def compact(
+    bench: Bench,
+    extents: Mapping[PartitionId, Sequence[Extent]] | None = None,
+    *,
+    table_bytes: int = TINY_TABLE,
+) -> JobResult:
+    """Run a job through the stages, publish it, and hold the log against the dictionaries."""
+    spec = bench.log.job(extents, table_bytes=table_bytes)
+    result = run(bench, spec)
+    bench.log.publish(spec, result)
+    bench.log.check()
+    return result
+
+
+def numbered(count: int, *, modulo: int, value: bytes | None = b"v", first: int = 0) -> BatchToWrite:
+    return batch(*((b"key-%d" % ((first + index) % modulo), value) for index in range(count)))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Bench]:
+    """Makes benches for examples of one property test."""
+    return lambda: Bench(tmp_path_factory.mktemp("bench"))
+
+
+def test_one_partition_is_spread_over_tasks_and_buckets(bench: Bench) -> None:
+    """Each task writes a stretch of it, no key is there twice, and each file is read twice."""
+    here = PartitionId(bench.topic(), 0)
+    for index in range(20):
+        bench.log.ingest({here: [numbered(100, modulo=300, first=70 * index)]})
+    plan = plan_shuffle(bench.log.job(table_bytes=TINY_TABLE))
+
+    result = compact(bench)
+
+    assert len(plan.shares) == 8
+    assert result.counts["records_in"] == 2000
+    assert result.counts["records_out"] == result.counts["keys"] == 300
+    assert result.counts["keys_outside_table"] == 0
+    assert result.counts["input_files"] == 20
+    assert result.counts["get_requests"] == 40
+    assert len(result.files) == 8
+    assert all(extent.unique_keys for file in result.files for extent in file.extents)
+
+
+def test_the_buckets_of_a_tiny_table_are_many(bench: Bench) -> None:
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: [numbered(1000, modulo=1000)]})
+
+    plan = plan_shuffle(bench.log.job(table_bytes=TINY_TABLE))
+
+    (bits,) = plan.bits
+    assert bits is not None
+    assert keys_expected(1000, bits) <= KeyTable(TINY_TABLE).capacity
+    assert plan.buckets == 1 << bits == plan.bucket_ends[-1]
+
+
+def test_files_in_another_order_in_each_partition_make_more_files(bench: Bench) -> None:
+    """A share whose parts of a partition are no neighbours writes one section for each stretch."""
+    topic = bench.topic()
+    first, second = PartitionId(topic, 0), PartitionId(topic, 1)
+    for value in (b"1", b"2", b"3"):
+        bench.log.ingest({first: [batch((b"a", value), (value, value))]})
+        bench.log.ingest({second: [batch((b"b", value), (value, value))]})
+    spec = bench.log.job(table_bytes=TINY_TABLE)
+    plan = replace(plan_shuffle(spec), shares=((0, 2, 3), (1, 4, 5)))
+
+    result = run(bench, spec, plan)
+
+    bench.log.publish(spec, result)
+    bench.log.check()
+    runs = runs_by_share(arrange(spec), plan.shares)
+    assert max(each.number for share in runs for each in share) == 1
+    assert len(result.files) == sum(1 + max(each.number for each in share) for share in runs)
+
+
+def test_what_is_not_deduplicated_goes_along(bench: Bench) -> None:
+    compacted, deleted = PartitionId(bench.topic(), 0), PartitionId(bench.topic("delete"), 3)
+    for index in range(4):
+        bench.log.ingest({compacted: [numbered(9, modulo=5)], deleted: [numbered(3, modulo=1, first=index)]})
+    bench.log.ingest({deleted: [numbered(3, modulo=1)]})
+
+    result = compact(bench)
+
+    assert len(bench.log.read(compacted)) == 5
+    assert len(bench.log.read(deleted)) == 15
+    assert result.counts["input_files_read_once"] == 1
+    assert result.counts["get_requests"] == 2 * 4 + 1
+
+
+def test_tombstones_go_when_their_time_has_come(bench: Bench) -> None:
+    here = PartitionId(bench.topic(), 0)
+    for index in range(3):
+        bench.log.ingest({here: [numbered(40, modulo=40, value=None if index == 1 else b"%d" % index)]})
+        bench.log.ingest({here: [numbered(20, modulo=60, value=None, first=40)]})
+    compact(bench)
+    bench.clock.advance(DELETE_RETENTION_MS / 1000 + 1)
+
+    result = compact(bench)
+
+    assert result.counts["tombstones_dropped"] == 20
+    assert len(bench.log.read(here)) == 40
+
+
+def test_compacting_twice_changes_nothing(bench: Bench) -> None:
+    here = PartitionId(bench.topic(), 0)
+    for index in range(9):
+        bench.log.ingest({here: [numbered(30, modulo=100, first=13 * index)]})
+    compact(bench)
+    before = bench.log.read(here)
+
+    result = compact(bench)
+
+    assert bench.log.read(here) == before
+    assert result.counts["records_dropped"] == 0
+
+
+def test_a_corrupt_input_is_an_error_of_its_share(bench: Bench) -> None:
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: [numbered(5, modulo=5)]})
+    extent = bench.log.extents[here][0]
+    path = bench.directory / extent.object_name
+    path.write_bytes(path.read_bytes()[:200])
+    spec = bench.log.job()
+
+    with pytest.raises(CorruptDataError, match=extent.object_name):
+        run(bench, spec)
+
+
+KEYS = st.sampled_from([b"%d" % index for index in range(40)])
+VALUES = st.one_of(st.none(), st.binary(max_size=6))
+BATCHES = st.builds(
+    lambda pairs, kind: batch(*pairs, refused=kind == "refused", control=kind == "control"),
+    st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=30),
+    st.sampled_from(["plain", "plain", "plain", "refused", "control"]),
+)
+FILES = st.lists(
+    st.dictionaries(st.integers(0, 3), st.lists(BATCHES, min_size=1, max_size=2), min_size=1),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(rounds=st.lists(st.tuples(FILES, st.booleans(), st.integers(0, 20_000)), min_size=1, max_size=2))
+def test_the_log_is_what_dictionaries_say(
+    new_bench: Callable[[], Bench],
+    rounds: list[tuple[list[dict[int, list[BatchToWrite]]], bool, int]],
+) -> None:
+    """Rounds of ingestion and of compaction, by this plan or by one task, over mixed policies."""
+    bench = new_bench()
+    topics = [bench.topic("compact"), bench.topic("delete"), bench.topic("compact,delete")]
+    partitions = [*(PartitionId(topic, 0) for topic in topics), PartitionId(topics[0], 1)]
+    for files, shuffled, later_ms in rounds:
+        for file in files:
+            bench.log.ingest({partitions[number]: batches for number, batches in file.items()})
+        extents = {here: each for here, each in bench.log.extents.items() if each}
+        if not extents:
+            continue
+        if shuffled:
+            result = compact(bench, extents)
+            assert result.counts.get("keys_outside_table", 0) == 0
+        else:
+            bench.compact(extents)
+        bench.clock.advance(later_ms / 1000)
+
+
+def job_of(bench: Bench, records: int, *, modulo: int, clean: bool) -> JobSpec:
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: [numbered(records, modulo=modulo)]})
+    if clean:
+        bench.compact()
+        bench.log.ingest({here: [numbered(records, modulo=modulo)]})
+    return bench.log.job(table_bytes=1024)
+
+
+@pytest.mark.parametrize(
+    ("records", "modulo", "clean", "spread"),
+    [
+        (60, 60, False, False),  # 71 keys fit
+        (200, 10, False, True),  # nobody knows that keys repeat
+        (200, 10, True, False),  # the last job has found it out
+        (200, 150, True, True),
+    ],
+)
+def test_the_way_goes_by_an_estimate(
+    bench: Bench, records: int, modulo: int, *, clean: bool, spread: bool
+) -> None:
+    spec = job_of(bench, records, modulo=modulo, clean=clean)
+
+    assert (choose_plan(spec, PlanChoice.AUTO) is not None) is spread
+    assert choose_plan(spec, PlanChoice.TASK) is None
+    assert choose_plan(spec, PlanChoice.SHUFFLE) is not None
+
+
+def test_a_table_that_is_too_small_keeps_what_it_cannot_judge(bench: Bench) -> None:
+    """One task, told to go on: every newest record is there, the report tells, and the next job is spread."""
+    here = PartitionId(bench.topic(), 0)
+    for index in range(4):
+        bench.log.ingest({here: [numbered(300, modulo=300, value=b"%d" % index)]})
+    spec = bench.log.job(table_bytes=1024)
+
+    result = bench.run(spec)
+
+    assert result.counts["keys_outside_table"] > 0
+    (output,) = result.files[0].extents
+    assert not output.unique_keys
+    kept = output.record_count
+    assert 300 < kept < 1200
+    expected = {record.key: record for record in bench.log.read(here)}
+    bench.log.extents[here] = [
+        bench.log._extent(output, result.files[0].file_id, result.files[0].object_name)
+    ]
+    bench.log.sizes[result.files[0].file_id] = result.files[0].size
+    found = bench.log.read(here)
+    assert {record.key: record for record in found} == expected
+    following = bench.log.job(table_bytes=1024)
+    plan = choose_plan(following, PlanChoice.AUTO)
+    assert plan is not None
+    assert run(bench, following, plan).counts["records_out"] == 300
