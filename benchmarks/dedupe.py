@@ -47,9 +47,9 @@ QUICK = (
     _PLAIN,
     _MANY_KEYS,
     _LARGE_VALUES,
-    _LZ4,
-    _ZSTD,
-    _SINGLE,
+    replace(_LZ4, keys=250_000, records=1_000_000),
+    replace(_ZSTD, keys=250_000, records=1_000_000),
+    replace(_SINGLE, records=2_000_000),
 )
 FULL = (
     _PLAIN,
