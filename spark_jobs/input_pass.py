@@ -66,13 +66,13 @@ class InputPass:
         found = [0] * len(extents)
         for block in stream.blocks(work.partition_id):
             self._check()
+            self.largest_buffer = max(self.largest_buffer, stream.buffer_size)
             place = f"{name}: partition {work.name}, block at byte {block.position}"
             with placed(place):
                 pieces = cutter.pieces(block.payload)
             for piece in pieces:
                 found[piece.extent_index] += piece.record_count
                 yield piece, extents[piece.extent_index], place
-        self.largest_buffer = max(self.largest_buffer, stream.buffer_size)
         for extent, count in zip(extents, found, strict=True):
             if count != extent.record_count:
                 raise CorruptDataError(
