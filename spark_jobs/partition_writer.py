@@ -52,7 +52,7 @@ class PartitionWriter:
 
     def _filter(self, work: PartitionWork, survivors: Survivors, writer: SegmentFileWriter) -> None:
         section = _Section()
-        delete_horizon_ms = self._spec.now_ms + work.partition.delete_retention_ms
+        delete_horizon_ms = self._delete_horizon_ms(work, survivors)
         codec = _codec_of(work.partition.compression_type)
 
         def take(piece: Piece, extent: Extent) -> None:
@@ -77,6 +77,17 @@ class PartitionWriter:
                 remedy="an input changed between the passes, which no object of ours does: check the store",
             )
         self._end_section(work, writer, section, survivors.offsets, unique_keys=survivors.exact)
+
+    def _delete_horizon_ms(self, work: PartitionWork, survivors: Survivors) -> int | None:
+        """From when on tombstones that become clean by this job may go; None when none does.
+
+        A tombstone is clean once no older record of its key is left. While one may be, outside the job's
+        range or because the key table was full, a reader may still meet it, and must have
+        delete.retention.ms from the moment it goes to learn of the delete.
+        """
+        if work.partition.reaches_log_start and survivors.exact:
+            return self._spec.now_ms + work.partition.delete_retention_ms
+        return None
 
     def _copy(self, work: PartitionWork, writer: SegmentFileWriter) -> None:
         section = _Section()

@@ -265,9 +265,11 @@ class ModelLog:
             elif record.key is not None and newest[record.key] == record.offset:
                 if record.value is not None:
                     kept.append(each)
+                elif not partition.reaches_log_start:
+                    kept.append(each)
                 elif each.horizon_ms is None:
                     kept.append(replace(each, horizon_ms=now_ms + partition.delete_retention_ms))
-                elif not (partition.reaches_log_start and each.horizon_ms <= now_ms):
+                elif each.horizon_ms > now_ms:
                     kept.append(each)
         self.records[partition_id] = kept
 

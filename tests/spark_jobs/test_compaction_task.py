@@ -230,6 +230,40 @@ def test_a_tombstone_goes_once_its_horizon_has_passed(bench: Bench) -> None:
     assert result.counts["tombstones_dropped"] == 1
 
 
+def test_a_tombstone_is_not_clean_while_an_older_record_of_its_key_may_be_left(bench: Bench) -> None:
+    """A job over the tail alone starts no clock: a reader who meets the old value must learn better."""
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: [batch((b"a", b"1"))]})
+    bench.log.ingest({here: [batch((b"a", None))]})
+    bench.compact({here: bench.log.extents[here][1:]})
+    bench.clock.advance(DELETE_RETENTION_MS / 1000 + 1)
+
+    bench.compact()
+
+    assert [each.value for each in bench.log.read(here)] == [None]
+    bench.clock.advance(DELETE_RETENTION_MS / 1000)
+    bench.compact()
+    assert bench.log.read(here) == []
+
+
+def test_a_full_table_starts_no_delete_horizon(bench: Bench) -> None:
+    """What the table could not hold may be an older record of the tombstone's key."""
+    here = PartitionId(bench.topic(), 0)
+    many = [(b"%d" % i, b"1") for i in range(3000)]
+    bench.log.ingest({here: [batch(*many)]})
+    bench.log.ingest({here: [batch(*((key, None) for key, _ in many))]})
+    spec = bench.log.job(table_bytes=1 << 12)
+    result = bench.run(spec)
+    assert result.counts["keys_outside_table"] > 0
+    bench.log.publish(spec, result)
+    bench.clock.advance(DELETE_RETENTION_MS / 1000 + 1)
+
+    spec = bench.log.job(table_bytes=1 << 20)
+    bench.log.publish(spec, bench.run(spec))
+
+    assert [each.value for each in bench.log.read(here)] == [None] * 3000
+
+
 def test_a_stretch_without_records_is_written_and_read_again(bench: Bench) -> None:
     here = PartitionId(bench.topic(), 0)
     bench.log.ingest({here: [batch((b"a", None))]})
