@@ -9,6 +9,7 @@ compares it with this model.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ _AGENT = AgentSettings()
 _PLANNER = PlannerSettings()
 ENVIRONMENT_PREFIX = "SILTSTONE_"
 FILE_NAME = "siltstone.toml"
+# RFC 3986, section 3.1. A path that has a colon further on, such as ./a:b, is not one.
+_URL_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/|$)|(s3|file):", re.IGNORECASE)
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -55,6 +58,12 @@ def split_address(address: str) -> tuple[str, int]:
     if ":" in host:
         raise ValueError(f"the IPv6 host in {address!r} needs brackets, such as [::1]:8080")
     return host, int(port)
+
+
+def _scheme(value: str) -> str:
+    """What stands before the first colon of a URL, also of one that lacks slashes; empty for a path."""
+    found = _URL_SCHEME.match(value)
+    return "" if found is None else (found[1] or found[2]).lower()
 
 
 class Settings(BaseSettings):
@@ -165,9 +174,14 @@ class Settings(BaseSettings):
             return value
         if not value.strip():
             raise ValueError("it is empty; give s3://bucket/prefix or a directory")
-        scheme = urlsplit(value).scheme if "://" in value else ""
+        scheme = _scheme(value)
         if scheme not in {"", "file", "s3"}:
             raise ValueError(f"{scheme}:// is not supported; give s3://bucket/prefix or a directory")
+        if scheme and not value.lower().startswith(f"{scheme}://"):
+            raise ValueError(
+                f"after {scheme}: come two slashes; give s3://bucket/prefix or a directory "
+                f"(./{scheme}:… for one of that name)"
+            )
         if scheme == "s3" and not urlsplit(value).netloc:
             raise ValueError("it names no bucket; give s3://bucket/prefix")
         return value

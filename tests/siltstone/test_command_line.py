@@ -93,6 +93,7 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
     [
         (["agent", "--http", "127.0.0.1:99999"], 2, "setting http (from the command line, --http)"),
         (["agent", "--object-store", "gs://x"], 2, "gs:// is not supported"),
+        (["agent", "--object-store", "s3:/x"], 2, "two slashes"),
         (["topics", "list", "--config", "absent.toml"], 1, "absent.toml does not exist"),
         (["topics", "list", "--catalog", "postgresql://nobody@127.0.0.1:9/x"], 75, "127.0.0.1"),
         (["produce", "t"], 75, "no agent serves from data directory"),

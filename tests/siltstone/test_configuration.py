@@ -66,6 +66,10 @@ def test_sizes_are_given_in_units_that_people_use(monkeypatch: pytest.MonkeyPatc
         ({"http": "::1:80"}, ["brackets"]),
         ({"object_store": "gs://bucket"}, ["object_store", "--object-store", "gs://", "s3://bucket/prefix"]),
         ({"object_store": "s3:///prefix"}, ["names no bucket"]),
+        ({"object_store": "s3:/bucket"}, ["object_store", "two slashes", "s3://bucket/prefix"]),
+        ({"object_store": "s3:bucket"}, ["two slashes"]),
+        ({"object_store": "gs:/bucket"}, ["gs:// is not supported"]),
+        ({"object_store": "file:/tmp/x"}, ["two slashes"]),
         ({"object_store": ""}, ["it is empty"]),
         ({"s3_endpoint": "localhost:9000"}, ["s3_endpoint", "not a URL"]),
         ({"flush_interval_ms": "soon"}, ["flush_interval_ms", "integer"]),
@@ -79,6 +83,11 @@ def test_a_wrong_setting_is_named_with_its_source_and_rule(
         load_settings(options)
     for part in parts:
         assert part in str(caught.value)
+
+
+def test_a_directory_whose_name_has_a_colon_is_no_url() -> None:
+    for path in ("./s3:/bucket", "/tmp/a:b", "10:30"):
+        assert load_settings({"object_store": path}).object_store_url == path
 
 
 def test_every_wrong_setting_is_in_the_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
