@@ -42,7 +42,7 @@ def draft_cleaning_jobs(
     drafts: list[JobDraft] = []
     for candidate in _neighbours_together(candidates):
         if not drafts or not drafts[-1].fits(candidate.view, candidate.extents):
-            drafts.append(JobDraft(JobKind.CLEANING, snapshot.files, settings))
+            drafts.append(JobDraft(JobKind.CLEANING, snapshot.files, settings, snapshot.now_ms))
         drafts[-1].take(candidate.view, candidate.extents)
     return drafts
 

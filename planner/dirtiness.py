@@ -47,20 +47,36 @@ def first_dirty_offset(view: PartitionView) -> int:
     return state.log_start_offset
 
 
-def takeable_extents(view: PartitionView, now_ms: int) -> tuple[Extent, ...]:
-    """The extents that a job may take at `now_ms`, claimed or not: a prefix of the partition's.
-
-    Nothing at or past the last stable offset; for a compacted topic nothing inside min.compaction.lag.ms
-    either, nor anything after it.
-    """
-    lag = view.rules.min_compaction_lag_ms if view.rules.compacted else 0
-    dirty_from = first_dirty_offset(view)
+def stable_extents(view: PartitionView) -> tuple[Extent, ...]:
+    """The extents that a job may rewrite as they stand, claimed or not: below the last stable offset."""
     for index, extent in enumerate(view.extents):
-        unstable = extent.last_offset >= view.state.last_stable_offset
-        young = lag > 0 and extent.last_offset >= dirty_from and extent.max_timestamp > now_ms - lag
-        if unstable or young:
+        if extent.last_offset >= view.state.last_stable_offset:
             return view.extents[:index]
     return view.extents
+
+
+def takeable_extents(view: PartitionView, now_ms: int) -> tuple[Extent, ...]:
+    """The extents of which a job may drop records at `now_ms`, claimed or not: a prefix of the stable ones.
+
+    For a compacted topic nothing inside min.compaction.lag.ms, nor anything after it.
+    """
+    extents = stable_extents(view)
+    lag = view.rules.min_compaction_lag_ms if view.rules.compacted else 0
+    if lag <= 0:
+        return extents
+    dirty_from = first_dirty_offset(view)
+    for index, extent in enumerate(extents):
+        if extent.last_offset >= dirty_from and extent.max_timestamp > now_ms - lag:
+            return extents[:index]
+    return extents
+
+
+def may_deduplicate(view: PartitionView, extents: Sequence[Extent], now_ms: int) -> bool:
+    """Whether a job over `extents` may drop superseded records: the topic is compacted, and none is young."""
+    if not view.rules.compacted:
+        return False
+    old = takeable_extents(view, now_ms)
+    return bool(old) and extents[-1].last_offset <= old[-1].last_offset
 
 
 def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, force: bool = False) -> Dirtiness:

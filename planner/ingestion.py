@@ -1,8 +1,11 @@
 """Ingestion jobs: files in which all partitions are mixed become compacted files, one cleanup policy each.
 
-Files are taken in commit order, as many as the bounds allow, and of each file every extent that may be
-taken. Offsets of a partition rise with the commit order, so its extents in a job are one range, unless
+Files are taken in commit order, as many as the bounds allow, and of each file every extent that is stable
+and free. Offsets of a partition rise with the commit order, so its extents in a job are one range, unless
 something between them belongs to another job; then the job takes the range before the gap.
+
+What is younger than min.compaction.lag.ms moves too, but as it stands: files that had to wait for it would
+pile up in front of everything else. It is deduplicated by a cleaning job once it is old enough.
 
 A compacted partition that is due, and whose whole cleanable part is in the job or compacted already, is
 cleaned at once: its compacted extents join from the log start on, as long as their files fit.
@@ -13,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.model import FileKind, PartitionId
-from planner.dirtiness import contiguous_run, measure, takeable_extents
+from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
 from planner.plan import JobKind
 from planner.selection import JobDraft
 
@@ -32,7 +35,7 @@ def draft_ingestion_jobs(snapshot: Snapshot, settings: PlannerSettings) -> list[
     candidates = _candidates(snapshot)
     drafts: list[JobDraft] = []
     for group in _groups(snapshot, settings, candidates):
-        draft = JobDraft(JobKind.INGESTION, snapshot.files, settings)
+        draft = JobDraft(JobKind.INGESTION, snapshot.files, settings, snapshot.now_ms)
         by_partition: dict[PartitionId, list[Extent]] = {}
         for file in group:
             for extent in candidates[file.file_id]:
@@ -50,7 +53,7 @@ def _candidates(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
     """By ingestion file, the extents that are free to be taken."""
     found: dict[UUID, list[Extent]] = {}
     for view in snapshot.partitions:
-        for extent in takeable_extents(view, snapshot.now_ms):
+        for extent in stable_extents(view):
             if extent.file_kind is FileKind.INGESTION and extent.claimed_by is None:
                 found.setdefault(extent.file_id, []).append(extent)
     return found
@@ -104,6 +107,8 @@ def _join_older_extents(draft: JobDraft, now_ms: int, settings: PlannerSettings)
 def _may_be_cleaned_at_once(view: PartitionView, whole: tuple[Extent, ...], run: tuple[Extent, ...]) -> bool:
     """Whether everything from the log start on is either in the job already, or compacted and free."""
     if whole == run or len(contiguous_run(whole)) != len(whole):
+        return False
+    if run[-1].last_offset > whole[-1].last_offset:  # some of it is young, and moves as it stands
         return False
     if whole[0].base_offset > view.state.log_start_offset:
         return False

@@ -7,8 +7,8 @@ What holds for every plan, and is tested on random logs:
 
 - an extent is in at most one job, and in none when an open job has claimed it;
 - a job's extents of a partition are one range of offsets without a gap;
-- nothing at or past the last stable offset is taken, nothing of a compacted topic inside its
-  min.compaction.lag.ms;
+- nothing at or past the last stable offset is taken, and nothing inside its min.compaction.lag.ms is
+  deduplicated;
 - a job keeps to the bounds on bytes and files, unless a single partition is larger than they allow;
 - planning and compacting in turn comes to an end: each round empties ingestion files or makes a partition
   clean, and neither is undone by compaction.

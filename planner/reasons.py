@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.model import FileKind
-from planner.dirtiness import first_dirty_offset, measure, takeable_extents
+from planner.dirtiness import first_dirty_offset, may_deduplicate, measure, stable_extents, takeable_extents
 from planner.plan import JobKind, PartitionDecision, Verdict
 from planner.selection import reaches_log_start
 from planner.settings import MIB
@@ -28,7 +28,7 @@ def job_reason(draft: JobDraft, now_ms: int) -> str:
             f"{_count(len(members), 'compacted partition')} in {_count(draft.file_count, 'file')} ({size}) "
             f"became dirty again; dirtiest is {label} at {ratio:.2f}"
         )
-    compacted = [(view, extents) for view, extents in members if view.rules.compacted]
+    compacted = [(view, extents) for view, extents in members if may_deduplicate(view, extents, now_ms)]
     cleaned = sum(1 for view, extents in compacted if reaches_log_start(view, extents))
     joined = {
         extent.file_id
@@ -59,6 +59,10 @@ def decision_in_job(
     if not view.rules.compacted:
         reason = f"{span} move into a compacted file; cleanup.policy={view.rules.cleanup_policy}"
         return _decision(view, Verdict.SPLIT, reason, job, judged)
+    if not may_deduplicate(view, extents, now_ms):
+        why = _why_held_back(view, view.extents[len(whole)])
+        reason = f"{span} move into a compacted file as they stand; {why}"
+        return _decision(view, Verdict.SPLIT, reason, job, judged)
     if reaches_log_start(view, extents):
         why = _why_due(view, judged, settings) if judged.due else "the job reaches back to the log start"
         return _decision(view, Verdict.CLEAN, f"{why}: {span} are cleaned together", job, judged)
@@ -88,7 +92,7 @@ def _why_nothing(
             Verdict.WAIT,
             f"{_count(view.claimed_count, 'extent')} in a job that is open; the rest can wait",
         )
-    if any(extent.file_kind is FileKind.INGESTION for extent in whole):
+    if any(extent.file_kind is FileKind.INGESTION for extent in stable_extents(view)):
         few = f"fewer than {settings.min_ingestion_files}"
         return (
             Verdict.WAIT,

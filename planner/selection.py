@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.model import JobInput, JobPartition
+from planner.dirtiness import may_deduplicate
 from planner.plan import JobKind, PlannedJob
 
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ class JobDraft:
     A draft that is empty takes any partition, however large: a job must be able to make progress.
     """
 
-    def __init__(self, kind: JobKind, files: Mapping[UUID, FileView], settings: PlannerSettings) -> None:
+    def __init__(
+        self, kind: JobKind, files: Mapping[UUID, FileView], settings: PlannerSettings, now_ms: int
+    ) -> None:
         self.kind = kind
+        self._now_ms = now_ms
         self._files = files
         self._settings = settings
         self._taken: dict[PartitionId, tuple[PartitionView, tuple[Extent, ...]]] = {}
@@ -90,7 +94,10 @@ class JobDraft:
             kind=self.kind,
             reason=reason,
             inputs=tuple(inputs),
-            partitions=tuple(_job_partition(view, extents) for view, extents in self.partitions()),
+            partitions=tuple(
+                _job_partition(view, extents, deduplicate=may_deduplicate(view, extents, self._now_ms))
+                for view, extents in self.partitions()
+            ),
         )
 
 
@@ -99,14 +106,14 @@ def reaches_log_start(view: PartitionView, extents: Sequence[Extent]) -> bool:
     return extents[0].base_offset <= view.state.log_start_offset
 
 
-def _job_partition(view: PartitionView, extents: tuple[Extent, ...]) -> JobPartition:
+def _job_partition(view: PartitionView, extents: tuple[Extent, ...], *, deduplicate: bool) -> JobPartition:
     return JobPartition(
         topic_id=view.state.topic_id,
         partition=view.state.partition,
         topic_name=view.rules.name,
         cleanup_policy=view.rules.cleanup_policy,
         compression_type=view.rules.compression_type,
-        deduplicate=view.rules.compacted,
+        deduplicate=deduplicate,
         reaches_log_start=reaches_log_start(view, extents),
         base_offset=extents[0].base_offset,
         upper_offset=extents[-1].last_offset + 1,

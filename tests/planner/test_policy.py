@@ -182,12 +182,33 @@ def test_why_nothing_is_planned_is_said_for_each_cause() -> None:
     log.claim(make_plan(log.snapshot(), DEFAULTS).jobs[0])
     log.append({young: Chunk(records=1, length=10), unstable: Chunk(records=1, length=10)})
     log.unstable[unstable] = 1
+    (moving,) = make_plan(log.snapshot(), DEFAULTS).jobs
+    log.apply(moving)
     plan = make_plan(log.snapshot(), DEFAULTS)
     assert plan.jobs == ()
     assert "min.compaction.lag.ms=1000" in plan.explain("young")[0].reason
     assert "last stable offset 0" in plan.explain("unstable")[0].reason
     assert "1 extent in a job that is open" in plan.explain("claimed")[0].reason
     assert plan.explain("empty")[0].reason == "the partition is empty"
+
+
+def test_what_is_young_moves_as_it_stands_and_is_cleaned_when_it_is_old_enough() -> None:
+    """Files that waited for min.compaction.lag.ms would pile up in front of every other topic's."""
+    log = ModelLog(rules=[topic_rules(0, name="young", min_compaction_lag_ms=1_000)])
+    (young,) = log.extents
+    log.append({young: Chunk(records=1, length=10)})
+
+    (moving,) = make_plan(log.snapshot(), DEFAULTS).jobs
+    plan = make_plan(log.snapshot(), DEFAULTS)
+    log.apply(moving)
+
+    assert [each.deduplicate for each in moving.partitions] == [False]
+    assert plan.explain("young")[0].verdict is Verdict.SPLIT
+    assert "as they stand" in plan.explain("young")[0].reason
+    assert make_plan(log.snapshot(), DEFAULTS).jobs == ()
+    log.now_ms += 1_000
+    (cleaning,) = make_plan(log.snapshot(), DEFAULTS).jobs
+    assert (cleaning.kind, [each.deduplicate for each in cleaning.partitions]) == (JobKind.CLEANING, [True])
 
 
 @pytest.mark.parametrize(

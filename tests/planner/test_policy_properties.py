@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 
 from catalog.model import FileKind, PartitionId
-from planner.dirtiness import first_dirty_offset, measure, takeable_extents
+from planner.dirtiness import first_dirty_offset, measure, stable_extents, takeable_extents
 from planner.plan import JobKind, Verdict
 from planner.policy import make_plan
 from tests.planner.strategies import SETTINGS, logs
@@ -60,7 +60,9 @@ def test_a_job_holds_one_range_of_each_partition(log: ModelLog, settings: Planne
             )
             assert all(right.base_offset == left.last_offset + 1 for left, right in pairwise(extents))
             assert part.reaches_log_start == (part.base_offset <= log.view(key).state.log_start_offset)
-            assert part.deduplicate == log.view(key).rules.compacted
+            old = {extent.base_offset for extent in takeable_extents(log.view(key), log.now_ms)}
+            all_old = all(extent.base_offset in old for extent in extents)
+            assert part.deduplicate == (log.view(key).rules.compacted and all_old)
 
 
 @given(logs(), SETTINGS)
@@ -81,15 +83,21 @@ def test_bounds_are_kept_unless_one_file_or_partition_is_larger(
 
 
 @given(logs(), SETTINGS)
-def test_nothing_unstable_or_young_is_taken(log: ModelLog, settings: PlannerSettings) -> None:
+def test_nothing_unstable_is_taken_and_nothing_young_is_deduplicated(
+    log: ModelLog, settings: PlannerSettings
+) -> None:
     for job in make_plan(log.snapshot(), settings).jobs:
+        deduplicated = {
+            PartitionId(each.topic_id, each.partition) for each in job.partitions if each.deduplicate
+        }
         for key, extents in extents_of(job).items():
             view = log.view(key)
             lag = view.rules.min_compaction_lag_ms if view.rules.compacted else 0
             for extent in extents:
                 assert extent.last_offset < view.state.last_stable_offset
                 dirty = extent.last_offset >= first_dirty_offset(view)
-                assert not (lag and dirty and extent.max_timestamp > log.now_ms - lag)
+                young = lag and dirty and extent.max_timestamp > log.now_ms - lag
+                assert not (young and key in deduplicated)
 
 
 @given(logs(), SETTINGS)
@@ -134,7 +142,7 @@ def test_planning_and_compacting_in_turn_comes_to_an_end(log: ModelLog, settings
     for key in log.extents:
         view = log.view(key)
         takeable = takeable_extents(view, log.now_ms)
-        assert all(extent.file_kind is FileKind.COMPACTED for extent in takeable)
+        assert all(extent.file_kind is FileKind.COMPACTED for extent in stable_extents(view))
         assert not measure(view, takeable, log.now_ms, force=settings.force).due
 
 
