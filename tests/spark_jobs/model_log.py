@@ -263,9 +263,7 @@ class ModelLog:
             if record.offset not in inside or each.control:
                 kept.append(each)
             elif record.key is not None and newest[record.key] == record.offset:
-                if record.value is not None:
-                    kept.append(each)
-                elif not partition.reaches_log_start:
+                if record.value is not None or not partition.reaches_log_start:
                     kept.append(each)
                 elif each.horizon_ms is None:
                     kept.append(replace(each, horizon_ms=now_ms + partition.delete_retention_ms))
