@@ -21,7 +21,7 @@ from object_store.errors import (
 from object_store.interface import ObjectInfo, Purpose
 from object_store.local_files import changing, prune_empty, reading, write_durably
 from object_store.local_streams import LocalStream, LocalUpload, read_fully
-from object_store.names import RESERVED_COMPONENT, check_name, is_name
+from object_store.names import RESERVED_COMPONENT, check_name, is_name, is_unfinished_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -181,12 +181,14 @@ class LocalStore:
         return None
 
     def sweep_unfinished(self, before_ms: int, *, purpose: Purpose) -> int:
-        """Drop files that a writer left before it could name them."""
+        """Drop files that a writer of ours left before it could name them."""
         self._require_open()
         self._counts.record(RequestKind.LIST, purpose, requests=1)
         swept = 0
         with changing("sweeping unfinished files", self._root), suppress(FileNotFoundError):
             for path in (self._root / RESERVED_COMPONENT).iterdir():
+                if not is_unfinished_name(path.name):
+                    continue
                 with suppress(FileNotFoundError):
                     if path.stat().st_mtime_ns // 1_000_000 < before_ms:
                         path.unlink()

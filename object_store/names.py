@@ -97,6 +97,11 @@ def parse(name: str) -> IngestionName | CompactedName | None:
     return None
 
 
+def is_unfinished_name(name: str) -> bool:
+    """Whether a file below `RESERVED_COMPONENT` is called as the local store calls what it writes."""
+    return re.fullmatch(_UUID, name) is not None
+
+
 def check_name(name: str) -> None:
     """Refuse what is no object name in every store: the rules that S3 keys and file paths share.
 

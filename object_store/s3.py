@@ -9,7 +9,7 @@ from object_store import s3_upload
 from object_store.accounting import RequestCounts
 from object_store.errors import ObjectsNotDeletedError
 from object_store.interface import ObjectInfo, Purpose
-from object_store.names import check_name
+from object_store.names import ROOT_PREFIX, check_name, parse
 from object_store.s3_client import S3Calls, S3Limits
 from object_store.s3_errors import error_code
 from object_store.s3_stream import S3Stream, Wanted
@@ -163,9 +163,15 @@ class S3Store:
         }
 
     def sweep_unfinished(self, before_ms: int, *, purpose: Purpose) -> int:
-        """Abort multipart uploads below the prefix that were begun before `before_ms`."""
+        """Abort multipart uploads of our objects that were begun before `before_ms`.
+
+        Others may keep uploads of theirs in the same bucket, and below the same prefix.
+        """
         swept = 0
-        request: ListMultipartUploadsRequestTypeDef = {"Bucket": self._bucket, "Prefix": self._prefix}
+        request: ListMultipartUploadsRequestTypeDef = {
+            "Bucket": self._bucket,
+            "Prefix": f"{self._prefix}{ROOT_PREFIX}",
+        }
         while True:
             page = self._calls.send(
                 "listing unfinished uploads",
@@ -173,7 +179,8 @@ class S3Store:
                 lambda client: client.list_multipart_uploads(**request),
             )
             for upload in page.get("Uploads", []):
-                if _milliseconds(upload["Initiated"]) < before_ms:
+                is_ours = parse(upload["Key"].removeprefix(self._prefix)) is not None
+                if is_ours and _milliseconds(upload["Initiated"]) < before_ms:
                     self._abort(upload["Key"], upload["UploadId"], purpose)
                     swept += 1
             if not page.get("IsTruncated"):

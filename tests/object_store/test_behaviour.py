@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from object_store.errors import (
     UploadLostError,
 )
 from object_store.interface import Buffer, ObjectStore, Purpose
+from object_store.names import compacted_name
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:
@@ -270,7 +272,7 @@ class TestUpload:
 
     def test_what_a_crashed_writer_left_is_swept(self, store: ObjectStore) -> None:
         store.put("v1/kept", [b"1"], purpose=Purpose.INGEST)
-        lost = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
+        lost = store.start_upload(compacted_name(*[UUID(int=1)] * 3), purpose=Purpose.COMPACTION)
         lost.write(pattern(17 << 20))
         now_ms = SystemClock().now_ms()
         # moto says of every upload that it was begun in 2010.

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -219,6 +220,14 @@ def test_only_what_is_old_is_swept(store: LocalStore, root: Path) -> None:
     young.complete()
     old.abort()
     assert files_below(root) == ["v1/young"]
+
+
+def test_a_file_that_the_store_did_not_make_is_not_swept(store: LocalStore, root: Path) -> None:
+    (root / ".unfinished").mkdir(parents=True)
+    (root / ".unfinished" / "notes.txt").touch()
+    (root / ".unfinished" / str(UUID(int=1))).touch()
+    assert store.sweep_unfinished(1 << 50, purpose=GC) == 1
+    assert [path.name for path in (root / ".unfinished").iterdir()] == ["notes.txt"]
 
 
 def test_sweeping_where_nothing_was_written(store: LocalStore) -> None:

@@ -6,6 +6,7 @@ import socket
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -14,8 +15,9 @@ from bedrock.ids import SystemIds
 from object_store.accounting import Tally
 from object_store.errors import StoreAccessError, StoreUnavailableError
 from object_store.interface import ObjectStore, Purpose
+from object_store.names import compacted_name
 from object_store.open import StoreConfig, open_store
-from tests.fixtures.s3 import FAKE_ENVIRONMENT
+from tests.fixtures.s3 import FAKE_ENVIRONMENT, bucket_of
 from tests.object_store.fault_proxy import Fault, running_proxy
 
 if TYPE_CHECKING:
@@ -108,3 +110,21 @@ def test_a_broken_tls_greeting_may_pass(s3_server: S3Server) -> None:
     config = StoreConfig("s3://bucket", s3_server.endpoint.replace("http:", "https:"), "us-east-1")
     with closing(opened(config)) as store, pytest.raises(StoreUnavailableError, match="SSL"):
         store.check()
+
+
+@pytest.mark.parametrize("prefix", ["", "/shared"])
+def test_a_sweep_leaves_uploads_of_others_alone(
+    s3_server: S3Server, s3_config: StoreConfig, prefix: str
+) -> None:
+    """A bucket, and a prefix of it, may be shared."""
+    client = s3_server.client()
+    bucket = bucket_of(s3_config)
+    below = prefix.removeprefix("/") + "/" * bool(prefix)
+    foreign = [f"{below}backup.tar", f"{below}v1/backup.tar", "elsewhere/backup.tar"]
+    ours = below + compacted_name(*[UUID(int=1)] * 3)
+    for key in [*foreign, ours]:
+        client.create_multipart_upload(Bucket=bucket, Key=key)
+    with closing(opened(replace(s3_config, url=f"s3://{bucket}{prefix}"))) as store:
+        assert store.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 1
+    left = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    assert sorted(upload["Key"] for upload in left) == sorted(foreign)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -13,6 +14,7 @@ from object_store.errors import (
     UploadLostError,
 )
 from object_store.interface import Purpose
+from object_store.names import compacted_name
 from tests.object_store.fault_proxy import Fault
 from tests.object_store.s3_faults.scenes import DATA, read_all, slow_down
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from tests.object_store.fault_proxy import FaultProxy
 
 POST = RequestKind.POST
+OURS = compacted_name(*[UUID(int=1)] * 3)  # a sweep passes by what is not called so
 
 
 class TestCreateInDoubt:
@@ -126,7 +129,7 @@ class TestMultipart:
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         proxy.plan(slow_down("PUT", 100, "partNumber=1"))
-        upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
+        upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
         upload.write(DATA * 3)
         with pytest.raises(StoreUnavailableError, match="part 1"):
             upload.complete()
@@ -138,7 +141,7 @@ class TestMultipart:
         self, store: S3Store, direct: S3Store, proxy: FaultProxy
     ) -> None:
         proxy.plan(slow_down("DELETE", 100))
-        upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
+        upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
         upload.write(DATA * 3)
         upload.abort()
         assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 1
@@ -146,7 +149,7 @@ class TestMultipart:
     def test_an_upload_that_ended_meanwhile_is_no_trouble_for_the_sweep(
         self, store: S3Store, proxy: FaultProxy
     ) -> None:
-        upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
+        upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
         upload.write(DATA * 3)
         proxy.plan(Fault(method="DELETE", status=404, code="NoSuchUpload"))
         store.sweep_unfinished(1 << 50, purpose=Purpose.GC)
