@@ -26,7 +26,8 @@ from bedrock.clock import SystemClock
 from bedrock.errors import InvalidInputError, SiltstoneError, StaleStateError
 from bedrock.ids import SystemIds
 from catalog.open import open_catalog
-from object_store.open import StoreConfig
+from object_store.identity import tie
+from object_store.open import StoreConfig, open_store
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.interrupts import stop_on_signals
 from spark_jobs.job_kernel import PackedJob
@@ -260,6 +261,8 @@ def _run_queue(
     clock = SystemClock()
     ids = SystemIds(clock)
     with closing(open_catalog(catalog_url, clock, ids)) as catalog, stop_on_signals() as stopped:
+        with closing(open_store(store, clock, ids)) as opened_store:
+            tie(opened_store, catalog.home, ids)
         application_id = f"{settings.app_name}-{ids.new_uuid()}"
         jobs = catalog.jobs.claim(application_id, limit)
         if not jobs:

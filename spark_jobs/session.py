@@ -8,16 +8,16 @@ directory that goes away with it.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.java import find_java, write_java_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]  # py4j carries no types
 
@@ -43,6 +43,8 @@ _LOOPBACK = "127.0.0.1"
 _CONNECT_PORT = 15002
 _CONNECT_SECONDS = 10
 _STOP_SECONDS = 30
+_ABANDON_SECONDS = 0.1
+_LOGGERS = ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
 # A Unix socket's path has at most 107 characters, of which Spark's own name for it takes 43.
 _LONGEST_SOCKET_DIRECTORY = 60
 
@@ -102,6 +104,8 @@ def start_session(settings: SparkSettings) -> SparkSession:
 
     Raises `JavaNotFoundError` or `SparkUnavailableError`. Pass it to `stop_session` at the end.
     """
+    if settings.is_quiet:
+        _silence_python()
     if settings.is_connect:
         return _connect(settings)
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, which has started Java
@@ -181,18 +185,50 @@ def _build(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder
     for key, value in {**conf, **settings.conf}.items():
         builder = builder.config(key, value)
-    interrupt = signal.getsignal(signal.SIGINT)
     try:
-        return builder.getOrCreate()
+        session = _in_a_thread(builder.getOrCreate)
     except (PySparkException, Py4JError, OSError) as error:
         raise SparkUnavailableError(
             f"Spark did not start with master {settings.master or 'of spark-submit'}: {_first_line(error)}",
             remedy="set log_level to info to see what it says",
         ) from error
-    finally:
-        # Spark takes SIGINT for itself; whoever runs jobs here cancels its own, and only its own.
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, interrupt)
+    return session.__enter__()  # makes it the active one of this thread, and no more
+
+
+def _in_a_thread(build: Callable[[], SparkSession]) -> SparkSession:
+    """Build a session away from the main thread, and leave nothing of it when this one is interrupted.
+
+    In the main thread PySpark would take SIGINT for itself, and an interrupt would find a session half built.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as thread:
+        building = thread.submit(build)
+        try:
+            return building.result()
+        except BaseException:
+            if not building.done():
+                _abandon(building)
+            raise
+
+
+def _abandon(building: Future[SparkSession]) -> None:
+    """Ends a Java process that still starts, at once: a cluster that does not answer may take minutes."""
+    ours = "PYSPARK_GATEWAY_PORT" not in os.environ
+    while not wait([building], timeout=_ABANDON_SECONDS).done:
+        gateway = SparkContext._gateway if ours else None  # noqa: SLF001 -- there is no public way
+        if gateway is not None and hasattr(gateway, "proc"):
+            gateway.proc.kill()
+    with suppress(PySparkException, Py4JError, OSError, RuntimeError):
+        if building.exception() is None:
+            building.result().stop()
+    with suppress(Py4JError, OSError):
+        if ours and SparkContext._gateway is not None:  # noqa: SLF001
+            _end_java(SparkContext._gateway)  # noqa: SLF001
+
+
+def _silence_python() -> None:
+    """Errors of Spark and its gateway reach the caller as exceptions; their loggers tell them once more."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:

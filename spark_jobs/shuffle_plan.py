@@ -6,8 +6,9 @@ input file; Spark moves bytes, not records.
 
 Words. A *share* is a set of the job's input files that one task reads in pass 1, and one task in pass 2.
 A *run* is a stretch of one partition whose parts lie side by side in one share: a section of an output file.
-A *bucket* holds the keys of one partition whose fingerprints have the same leading bits; buckets are numbered
-through the job. A *blob* is what one chunk of a run has in one bucket (`object_format.dedupe.buckets`).
+A *bucket* holds the keys of one partition whose fingerprints agree in their leading bits (of the second word:
+the table goes by the first); buckets are numbered through the job. A *blob* is what one chunk of a run has in
+one bucket (`object_format.dedupe.buckets`).
 
 Flow, one Spark query of three stages:
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from object_store.interface import ObjectStore
     from object_store.open import StoreConfig
@@ -130,15 +130,24 @@ def run_shuffled(
 ) -> JobResult | JobFailure:
     """Runs one job and returns its result, or its first share's failure. Raises what Spark raises."""
     kernel = ShuffleKernel(store, job, plan)
+    written = (
+        survivors_of(spark, kernel, plan)
+        .repartitionById(len(plan.shares), sql.col("share"))
+        .mapInArrow(kernel.write, ANSWER_SCHEMA)
+    )
+    return unite_answers(job, plan, [read_answer(row.asDict()) for row in written.collect()])
+
+
+def survivors_of(spark: SparkSession, kernel: ShuffleKernel, plan: ShufflePlan) -> DataFrame:
+    """The first two stages: rows of `SURVIVOR_SCHEMA`."""
     count = len(plan.shares)
-    cut = spark.range(0, count, 1, count).mapInArrow(kernel.cut, BLOB_SCHEMA)
-    judged = (
-        cut.repartitionById(plan.judges, sql.col("judge"))
+    return (
+        spark.range(0, count, 1, count)
+        .mapInArrow(kernel.cut, BLOB_SCHEMA)
+        .repartitionById(plan.judges, sql.col("judge"))
         .sortWithinPartitions(sql.col("kind"), sql.col("number"), sql.col("first_offset").desc())
         .mapInArrow(kernel.judge, SURVIVOR_SCHEMA)
     )
-    written = judged.repartitionById(count, sql.col("share")).mapInArrow(kernel.write, ANSWER_SCHEMA)
-    return unite_answers(job, plan, [read_answer(row.asDict()) for row in written.collect()])
 
 
 def unite_answers(

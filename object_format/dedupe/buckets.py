@@ -1,4 +1,4 @@
-"""Pass 1 in pieces: fingerprints cut into buckets by their leading bits, and the survivors of each bucket.
+"""Pass 1 in pieces: fingerprints cut into buckets by some of their bits, and the survivors of each bucket.
 
 All records of a key fall into the same bucket, so buckets are judged apart from each other, anywhere, each
 with a key table of its own. A bucket travels as *blobs*: the records that one chunk of a partition has in it,

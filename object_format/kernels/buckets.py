@@ -1,4 +1,4 @@
-"""Sorting fingerprints by their leading bits: one counting sort per chunk of records."""
+"""Sorting fingerprints by some of their bits: one counting sort per chunk of records."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ MOST_SPAN = 1 << (32 - FLAG_BITS)
 
 
 @njit(nogil=True, cache=True)
-def bucket_of(first_word: Integer, flag: Integer, bits: Integer) -> Integer:
-    """The leading `bits` of a fingerprint; 0 for records that are not judged by their key."""
+def bucket_of(second_word: Integer, flag: Integer, bits: Integer) -> Integer:
+    """The leading `bits` of a fingerprint's second word; 0 for records that are not judged by their key.
+
+    The key table goes by the first word: keys that agreed in that would crowd into one corner of it.
+    """
     if bits == 0 or flag & (CONTROL_RECORD | KEYLESS) != 0:
         return 0
-    return np.int64(first_word) >> (32 - bits)
+    return np.int64(second_word) >> (32 - bits)
 
 
 @njit(nogil=True, cache=True)
@@ -46,7 +49,7 @@ def cut_into_buckets(
     """
     ends[:] = 0
     for i in range(count):
-        ends[bucket_of(words[WORDS * i], flags[i], bits)] += 1
+        ends[bucket_of(words[WORDS * i + 1], flags[i], bits)] += 1
     total = 0
     for b in range(ends.size):
         total += ends[b]
@@ -54,7 +57,7 @@ def cut_into_buckets(
     base = offsets[0] if count else 0
     for i in range(count):
         flag = flags[i]
-        bucket = bucket_of(words[WORDS * i], flag, bits)
+        bucket = bucket_of(words[WORDS * i + 1], flag, bits)
         to = ends[bucket]
         ends[bucket] = to + 1
         keyless = flag & KEYLESS != 0

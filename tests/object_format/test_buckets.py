@@ -105,6 +105,16 @@ def test_keys_spread_over_all_buckets() -> None:
     assert min(sizes) > 60
 
 
+def test_the_keys_of_a_bucket_spread_over_the_table() -> None:
+    """It goes by their first words."""
+    cutter = BucketCutter(SEED, bits=4, now_ms=NOW)
+    blobs = [*cutter.feed(plain_batch(2000), offset_shift=0), *cutter.flush()]
+
+    for blob in blobs:
+        first_words = read_blob(blob.data)[0][::3]
+        assert {int(word) >> 29 for word in first_words} == set(range(8))
+
+
 def test_long_buckets_are_cut_into_bounded_blobs() -> None:
     count = BLOB_RECORDS + 10
     cutter = BucketCutter(SEED, bits=0, now_ms=NOW)

@@ -1,0 +1,345 @@
+"""How fast whole compaction jobs are through Spark: `local[2]`, with a driver of 1 GiB.
+
+    python -m benchmarks.spark_compact [--quick] [--json]
+
+`jobs` are as many one-task jobs as there are cores, each over a partition in ingestion files of 8 MiB, from a
+local directory and from an S3 server on loopback (moto's, which is slow itself: its figures say how jobs
+behave, not how fast they could be). Bytes are those of the input as it is stored. `shuffle` is one job whose
+keys are spread over buckets, with a table of 16 MiB: `survivors` runs its first two stages alone, from
+reading to bitmaps, `whole` the job. Seconds are of wall-clock time in a session that is
+warm. Phases are seconds that all tasks together spent; what is left of the run is Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
+
+from bedrock.clock import SystemClock
+from bedrock.ids import SystemIds
+from benchmarks.dedupe_data import Case, Section, make_sections
+from benchmarks.measuring import machine
+from catalog.model import Extent, FileKind, Job, JobInput, JobPartition, JobSpec, JobState
+from object_format.segment_file import SegmentFileWriter, SegmentKind
+from object_store.interface import Purpose
+from object_store.names import ingestion_name
+from object_store.open import StoreConfig, open_store
+from spark_jobs.compact import run_jobs
+from spark_jobs.job_kernel import PackedJob
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.shuffle_plan import PlanChoice, plan_shuffle
+from spark_jobs.shuffle_query import ShuffleKernel, survivors_of
+from spark_jobs.transport import pack_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from pyspark.sql import SparkSession
+
+    from catalog.model import JobResult
+    from object_store.interface import ObjectStore
+    from spark_jobs.report import CompactionReport
+
+CORES = 2
+TABLE_BYTES = 128 << 20
+SHUFFLE_TABLE_BYTES = 16 << 20
+_NOW = 1_700_000_100_000
+_JOB = Case(keys=500_000, records=2_000_000)
+_QUICK_JOB = Case(keys=100_000, records=400_000)
+_S3_JOB = Case(keys=100_000, records=400_000)
+_SHUFFLE = Case(keys=5_000_000, records=20_000_000, value_bytes=16)
+_QUICK_SHUFFLE = Case(keys=250_000, records=1_000_000, value_bytes=16)
+_WARM = Case(keys=1000, records=4000)
+_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "benchmark"}
+
+
+@dataclass
+class Results:
+    """A catalog that takes everything."""
+
+    results: list[JobResult] = field(default_factory=list)
+
+    def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
+        """Nobody waits for it."""
+
+    def complete(self, result: JobResult) -> None:
+        """Keep it, so that its files can be deleted."""
+        self.results.append(result)
+
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str) -> None:
+        """End the benchmark."""
+        raise AssertionError(f"attempt {attempt_id} at job {job_id}: {reason}")
+
+    def release(self, job_id: UUID, attempt_id: UUID) -> None:
+        """End the benchmark."""
+        raise AssertionError(f"attempt {attempt_id} at job {job_id} was given back")
+
+
+class Bench:
+    """A session and a store."""
+
+    def __init__(self, spark: SparkSession, config: StoreConfig) -> None:
+        self.spark = spark
+        self.config = config
+        self.clock = SystemClock()
+        self.ids = SystemIds(self.clock)
+        self.store = open_store(config, self.clock, self.ids)
+
+    def job(self, case: Case, table_bytes: int = TABLE_BYTES) -> Job:
+        """A claimed job over a new partition, whose files are written."""
+        topic_id = self.ids.new_uuid()
+        session_id = self.ids.new_uuid()
+        sections = make_sections(case)
+        ends = [*(section.shift for section in sections[1:]), case.records]
+        inputs = [
+            write_file(self.store, section, end - section.shift, topic_id, session_id, self.ids.new_uuid())
+            for section, end in zip(sections, ends, strict=True)
+        ]
+        partition = JobPartition(
+            topic_id=topic_id,
+            partition=0,
+            topic_name="benchmark",
+            cleanup_policy="compact",
+            compression_type="producer",
+            deduplicate=True,
+            reaches_log_start=True,
+            base_offset=0,
+            upper_offset=case.records,
+            delete_retention_ms=1000,
+        )
+        spec = JobSpec(
+            job_id=self.ids.new_uuid(),
+            created_ms=_NOW,
+            now_ms=_NOW,
+            hash_seed=bytes(range(16)),
+            table_bytes=table_bytes,
+            reason="a benchmark",
+            inputs=tuple(inputs),
+            partitions=(partition,),
+        )
+        return Job(
+            spec=spec,
+            state=JobState.RUNNING,
+            attempt_id=self.ids.new_uuid(),
+            application_id="benchmark",
+            heartbeat_ms=None,
+            attempts=1,
+            failure=None,
+            counts={},
+        )
+
+    def run(self, jobs: list[Job], plan: PlanChoice) -> tuple[CompactionReport, float]:
+        """Run them; their outputs are deleted."""
+        book = Results()
+        begin = time.perf_counter()
+        report = run_jobs(
+            self.spark,
+            jobs,
+            store=self.config,
+            book=book,
+            clock=self.clock,
+            ids=self.ids,
+            plan=plan,
+        )
+        seconds = time.perf_counter() - begin
+        names = [file.object_name for result in book.results for file in result.files]
+        self.store.delete(names, purpose=Purpose.GC)
+        return report, seconds
+
+    def survivors(self, job: Job) -> float:
+        """Seconds of the first two stages of the shuffle plan."""
+        plan = plan_shuffle(job.spec)
+        packed = PackedJob(job.spec.job_id, self.ids.new_uuid(), pack_spec(job.spec), plan)
+        found = survivors_of(self.spark, ShuffleKernel(self.config, packed, plan), plan)
+        begin = time.perf_counter()
+        found.selectExpr("sum(length(data))").collect()
+        return time.perf_counter() - begin
+
+
+def write_file(
+    store: ObjectStore, section: Section, records: int, topic_id: UUID, session_id: UUID, file_id: UUID
+) -> JobInput:
+    """An ingestion file of one section."""
+    pieces: list[bytes | memoryview] = []
+    writer = SegmentFileWriter(
+        kind=SegmentKind.INGESTION, file_id=file_id, writer_id=session_id, created_ms=_NOW, sink=pieces.append
+    )
+    writer.begin_section(topic_id, 0)
+    for block in section.blocks:
+        writer.append(block, stable=True)
+    entry = writer.end_section(
+        base_offset=0, last_offset=records - 1, record_count=records, min_timestamp=_NOW, max_timestamp=_NOW
+    )
+    summary = writer.finish()
+    name = ingestion_name(session_id, file_id)
+    store.put(name, pieces, purpose=Purpose.INGEST)
+    extent = Extent(
+        topic_id=topic_id,
+        partition=0,
+        base_offset=section.shift,
+        last_offset=section.shift + records - 1,
+        record_count=records,
+        min_timestamp=_NOW,
+        max_timestamp=_NOW,
+        file_id=file_id,
+        object_name=name,
+        file_kind=FileKind.INGESTION,
+        position=entry.data_position,
+        length=entry.data_length,
+        index_position=0,
+        index_length=0,
+        offset_shift=section.shift,
+        leader_epoch=0,
+        unique_keys=False,
+        committed_ms=_NOW,
+    )
+    return JobInput(file_id=file_id, object_name=name, size=summary.size, extents=(extent,))
+
+
+def figures(report: CompactionReport, input_bytes: int, seconds: float) -> dict[str, Any]:
+    """What is told of a run."""
+    assert not report.failures, report.failures
+    return {
+        "seconds": seconds,
+        "mb_per_s": input_bytes / seconds / 1e6,
+        "records_per_s": report.records_in / seconds,
+        "input_files": report.input_files,
+        "get_requests": report.get_requests,
+        "get_requests_per_input_file": report.get_requests_per_input_file,
+        "peak_rss_bytes": report.peak_rss_bytes,
+        "keys": report.keys,
+        "keys_outside_table": report.keys_outside_table,
+        "phases": {name: each for name, each in report.seconds.items() if name != "total"},
+    }
+
+
+def measure_jobs(bench: Bench, case: Case) -> dict[str, Any]:
+    """As many jobs as there are cores."""
+    bench.run([bench.job(_WARM) for _ in range(CORES)], PlanChoice.TASK)
+    jobs = [bench.job(case) for _ in range(CORES)]
+    report, seconds = bench.run(jobs, PlanChoice.TASK)
+    return {"jobs": CORES, "records": CORES * case.records, **figures(report, _size(jobs), seconds)}
+
+
+def measure_shuffle(bench: Bench, case: Case) -> dict[str, Any]:
+    """One job, spread."""
+    bench.run([bench.job(_WARM)], PlanChoice.SHUFFLE)
+    job = bench.job(case, SHUFFLE_TABLE_BYTES)
+    survivors = bench.survivors(job)
+    report, seconds = bench.run([job], PlanChoice.SHUFFLE)
+    assert report.keys == case.keys
+    return {
+        "records": case.records,
+        "table_bytes": SHUFFLE_TABLE_BYTES,
+        "shares": report.shares,
+        "buckets": report.buckets,
+        "shuffle_bytes": report.shuffle_bytes,
+        "survivors_seconds": survivors,
+        "survivors_records_per_s": case.records / survivors,
+        "whole": figures(report, _size([job]), seconds),
+    }
+
+
+def _size(jobs: list[Job]) -> int:
+    return sum(job_input.size for job in jobs for job_input in job.spec.inputs)
+
+
+@contextmanager
+def s3_on_loopback() -> Iterator[str]:
+    """The address of a server that ends with the block."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def make_bucket(endpoint: str) -> None:
+    """The bucket `benchmark`: a PUT, that moto takes from anybody."""
+    urlopen(Request(f"{endpoint}/benchmark", method="PUT"), timeout=10).close()
+
+
+def measure(*, quick: bool) -> dict[str, Any]:
+    """All figures."""
+    os.environ.update(_CREDENTIALS)
+    result: dict[str, Any] = {"machine": machine(), "master": f"local[{CORES}]", "driver_memory": "1g"}
+    settings = SparkSettings(master=f"local[{CORES}]")
+    with (
+        tempfile.TemporaryDirectory(prefix="siltstone-benchmark-") as directory,
+        s3_on_loopback() as endpoint,
+        spark_session(settings) as spark,
+    ):
+        local = Bench(spark, StoreConfig(str(Path(directory) / "objects")))
+        result["jobs_local"] = measure_jobs(local, _QUICK_JOB if quick else _JOB)
+        result["shuffle"] = measure_shuffle(local, _QUICK_SHUFFLE if quick else _SHUFFLE)
+        make_bucket(endpoint)
+        s3 = Bench(spark, StoreConfig("s3://benchmark/bench", endpoint=endpoint, region="us-east-1"))
+        result["jobs_s3"] = measure_jobs(s3, replace(_S3_JOB, records=200_000) if quick else _S3_JOB)
+    return result
+
+
+def tell(result: dict[str, Any]) -> None:
+    """For people."""
+    for name in ("jobs_local", "jobs_s3"):
+        _tell_run(name, result[name], result[name]["records"])
+    shuffle = result["shuffle"]
+    print(
+        f"shuffle: {shuffle['records']:,} records in {shuffle['shares']} shares,"
+        f" {shuffle['buckets']} buckets: pass 1 to survivors"
+        f" {shuffle['survivors_records_per_s'] / 1e6:.2f} M records/s"
+    )
+    _tell_run("shuffle, whole job", shuffle["whole"], shuffle["records"])
+
+
+def _tell_run(name: str, run: dict[str, Any], records: int) -> None:
+    phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in run["phases"].items())
+    print(
+        f"{name}: {records:,} records in {run['seconds']:.1f} s: {run['mb_per_s']:.0f} MB/s,"
+        f" {run['records_per_s'] / 1e6:.2f} M records/s,"
+        f" {run['get_requests_per_input_file']:.1f} GETs per file,"
+        f" peak RSS {run['peak_rss_bytes'] >> 20} MiB; {phases}"
+    )
+
+
+def main() -> None:
+    """Runs it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="less data")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    arguments = parser.parse_args()
+    result = measure(quick=arguments.quick)
+    if arguments.json:
+        print(json.dumps(result, indent=2))
+    else:
+        tell(result)
+
+
+if __name__ == "__main__":
+    main()
