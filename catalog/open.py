@@ -9,6 +9,7 @@ from typing_extensions import override
 from catalog.database import Database, DatabaseLimits
 from catalog.embedded import EmbeddedPostgres
 from catalog.garbage import Garbage
+from catalog.home import ObjectHome
 from catalog.jobs import Jobs
 from catalog.log import Log
 from catalog.migrations import check_schema, migrate
@@ -38,6 +39,7 @@ class Catalog:
 
     def __init__(self, database: Database, clock: Clock, ids: Ids) -> None:
         self._database = database
+        self.home = ObjectHome(database)
         self.garbage = Garbage(database, clock)
         self.topics = Topics(database, clock, ids, self.garbage)
         self.sessions = Sessions(database, clock)

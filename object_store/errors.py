@@ -11,6 +11,8 @@
     └── UploadLostError          an upload was swept away while it was written: begin anew
     InvalidInputError
     ├── StoreAccessError         wrong credentials, bucket, endpoint or file permissions
+    ├── ForeignStoreError        the catalog's objects are in another store
+    ├── LostIdentityError        the store does not say any more which it is
     └── StoreClosedError         the store, stream or upload was closed before
     NotFoundError
     └── ObjectNotFoundError      no object of that name
@@ -64,6 +66,14 @@ class UploadLostError(StaleStateError):
 
 class StoreAccessError(InvalidInputError):
     """The store cannot be used as it is configured: credentials, bucket, endpoint or permissions."""
+
+
+class ForeignStoreError(InvalidInputError):
+    """The catalog's objects are in another store than the one that was given."""
+
+
+class LostIdentityError(InvalidInputError):
+    """There is no marker where the catalog's store was: it was emptied, or restored without it."""
 
 
 class StoreClosedError(InvalidInputError):

@@ -5,8 +5,12 @@
     v1/ingest/<session>/<file>.seg             what an agent writes, below its session's prefix
     v1/compact/<job>/<attempt>/<file>.seg      what one attempt at a compaction job writes
 
-Every `<…>` is a UUID in its canonical text (lower case, with dashes). A name says who may still commit the
-object: garbage collection asks for the session or the attempt, never for the object's content.
+    siltstone-store.json                       which store this is: see `object_store.identity`
+
+The last lies beside `v1/`, so that nothing that walks over segment files meets it.
+
+Every `<…>` is a UUID in its canonical text (lower case, with dashes). A segment file's name says who may
+still commit it: garbage collection asks for the session or the attempt, never for the object's content.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 ROOT_PREFIX: Final = "v1/"
 INGESTION_PREFIX: Final = "v1/ingest/"
 COMPACTION_PREFIX: Final = "v1/compact/"
+#: Says which store this is; outside of ROOT_PREFIX, where fsck and garbage collection never look.
+IDENTITY_NAME: Final = "siltstone-store.json"
 
 #: The local store keeps what is not finished below this name; no object may be called so.
 RESERVED_COMPONENT: Final = ".unfinished"

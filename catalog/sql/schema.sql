@@ -7,6 +7,14 @@ CREATE TABLE schema_version (
     version integer NOT NULL
 );
 
+-- The store that holds the objects of all files, by the id that its own marker object has. Without a row, no
+-- process has used a store with this catalog yet. The url has no secrets.
+CREATE TABLE object_store (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    store_id uuid NOT NULL,
+    url text NOT NULL
+);
+
 -- A deleted topic keeps its row until its extents are gone; its name is free at once.
 CREATE TABLE topics (
     topic_id uuid PRIMARY KEY,
