@@ -16,13 +16,15 @@ class Pools:
     """One pool for each kind of work.
 
     Uploads and commits have threads of their own, as many as there can be of either: they never wait behind
-    reads. Hot and cold reads are apart, so that those who catch up cannot delay those at the tail.
+    reads. Hot and cold reads are apart, so that those who catch up cannot delay those at the tail. What is
+    read is cut out and rendered apart from the kernels that producers wait for.
     """
 
     uploads: WorkPool
     commits: WorkPool
     catalog: WorkPool
     kernels: WorkPool
+    rendering: WorkPool
     hot_reads: WorkPool
     cold_reads: WorkPool
 
@@ -36,6 +38,7 @@ class Pools:
             commits=WorkPool("commits", threads=1, max_waiting=1),
             catalog=WorkPool("catalog", threads=settings.catalog_threads, max_waiting=waiting),
             kernels=WorkPool("kernels", threads=settings.kernel_threads, max_waiting=waiting),
+            rendering=WorkPool("rendering", threads=settings.rendering_threads, max_waiting=waiting),
             hot_reads=WorkPool("hot reads", threads=settings.hot_read_threads, max_waiting=waiting),
             cold_reads=WorkPool("cold reads", threads=settings.cold_read_threads, max_waiting=waiting),
         )

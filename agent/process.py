@@ -38,6 +38,7 @@ from agent.write_path import WritePath
 from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
 from catalog.open import open_catalog
+from object_store.identity import tie
 from object_store.open import StoreConfig, open_store
 
 try:
@@ -161,6 +162,7 @@ class Agent:
                 create_app(self._services),
                 listener,
                 stop_timeout_seconds=self.settings.stop_timeout_ms / 1000,
+                write_timeout_seconds=self.settings.write_timeout_ms / 1000,
                 max_connections=self.settings.max_connections,
             )
             await self._http.start()
@@ -264,6 +266,7 @@ def run(
         asyncio.Runner(loop_factory=_new_loop) as runner,
     ):
         store.check()
+        tie(store, catalog.home, ids)
         runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
 
 

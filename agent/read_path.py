@@ -229,7 +229,7 @@ class ReadPath:
         wanted = [WantedRange(part.range, self._is_hot(part.extent)) for part in parts]
         with self.budget.holding(sum(part.range.length for part in parts)):
             data = await self._reader.read(wanted)
-            await self._pools.kernels.run(partial(_serve, plans, data))
+            await self._pools.rendering.run(partial(_serve, plans, data))
 
     async def _read_indexes(self, extents: Sequence[Extent]) -> dict[ByteRange, SectionIndex]:
         large = [
@@ -280,7 +280,7 @@ def _fault(cursor: Cursor) -> SiltstoneError | None:
 
 
 def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:
-    """Cut out what the cursors asked for; `data` holds their parts' bytes, in order. For the kernel pool."""
+    """Cut out what the cursors asked for; `data` is their parts', in order. For the rendering pool."""
     blocks = iter(data)
     for plan in plans:
         cursor = plan.cursor

@@ -34,7 +34,9 @@ class AgentSettings:
     max_retry_pause_ms: int = 2_000
 
     # Thread pools; calls beyond the threads and `max_waiting_calls` are refused, not queued.
+    # Kernels serve producers; rendering serves readers, in Python for the most part, hence few threads.
     kernel_threads: int = 2
+    rendering_threads: int = 1
     catalog_threads: int = 8
     hot_read_threads: int = 8
     cold_read_threads: int = 4
@@ -62,8 +64,10 @@ class AgentSettings:
     # HTTP.
     max_request_bytes: int = 32 * MIB
     max_requests_bytes: int = 128 * MIB
-    # How long a client may take to send a body, and how many connections there may be.
+    # How long a client may take to send a body, or to take the next piece of an answer, and how many
+    # connections there may be.
     body_timeout_ms: int = 60_000
+    write_timeout_ms: int = 30_000
     max_connections: int = 4_000
     default_max_records: int = 1_000
     max_max_records: int = 100_000

@@ -111,7 +111,7 @@ class TimestampLookup:
                 return None
             wanted = ByteRange(extent.object_name, extent.position + place[0], place[1])
         (data,) = await self._reader.read([WantedRange(wanted, is_hot=False)])
-        return await self._pools.kernels.run(partial(_first_record, extent, wanted, data, timestamp))
+        return await self._pools.rendering.run(partial(_first_record, extent, wanted, data, timestamp))
 
 
 def _first_record(extent: Extent, part: ByteRange, data: memoryview, timestamp: int) -> TimedOffset | None:

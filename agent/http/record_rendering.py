@@ -11,29 +11,37 @@ from agent.http.text_or_base64 import put_bytes
 from object_format.records import decode_batches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from agent.read_path import FetchResult
     from object_format.records import Record
+
+# What is rendered at a time: some milliseconds' worth.
+_SLICE_RECORDS = 1_000
+_SLICE_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
 class _Page:
-    """The lines of one answer, within a number of records and (but for the first record) of bytes."""
+    """What one answer has taken, within a number of records and (but for the first record) of bytes."""
 
     max_records: int
     max_bytes: int
-    lines: list[bytes]
+    records: int = 0
     size: int = 0
     next_offset: int = -1
 
-    def add(self, record: Record) -> bool:
-        """Add a record unless the page is full."""
+    def line(self, record: Record) -> bytes | None:
+        """The next line, or None when the page is full."""
+        if self.records >= self.max_records:
+            return None
         line = orjson.dumps(_as_json(record))
-        if self.lines and (len(self.lines) >= self.max_records or self.size + len(line) > self.max_bytes):
-            return False
-        self.lines.append(line)
+        if self.records and self.size + len(line) > self.max_bytes:
+            return None
+        self.records += 1
         self.size += len(line)
         self.next_offset = record.offset + 1
-        return True
+        return line
 
 
 def _as_json(record: Record) -> dict[str, object]:
@@ -49,34 +57,75 @@ def _as_json(record: Record) -> dict[str, object]:
     return body
 
 
+class RecordsRendering:
+    """The answer to a read from `from_offset`, made slice by slice; at least one record if there is any.
+
+    Call `step` until nothing is left, then `pieces`. The steps may run in any thread, one at a time: between
+    two of them others have their turn. Control batches hold no records of a producer and are passed over.
+    `next_offset` is where to go on: behind the last record that is given, or, when all that was fetched is
+    given, behind what was fetched.
+    """
+
+    def __init__(
+        self, topic: str, fetched: FetchResult, *, from_offset: int, max_records: int, max_bytes: int
+    ) -> None:
+        self._topic = topic
+        self._fetched = fetched
+        self._page = _Page(max_records, max_bytes)
+        self._records = _records(fetched.batches, from_offset)
+        self._slices: list[bytes] = []
+        self._is_whole = False
+
+    def step(self) -> bool:
+        """Render a slice of the records; whether there may be more."""
+        lines: list[bytes] = []
+        size = 0
+        is_open = True
+        while is_open and len(lines) < _SLICE_RECORDS and size < _SLICE_BYTES:
+            record = next(self._records, None)
+            line = None if record is None else self._page.line(record)
+            if line is None:
+                self._is_whole = record is None
+                is_open = False
+            else:
+                lines.append(line)
+                size += len(line)
+        if lines:
+            self._slices.append(b",\n".join(lines))
+        return is_open
+
+    def pieces(self) -> list[bytes]:
+        """The whole answer, in pieces of bounded size where the records are small."""
+        head = {
+            "topic": self._topic,
+            "partition": self._fetched.partition,
+            "log_start_offset": self._fetched.log_start_offset,
+            "high_watermark": self._fetched.high_watermark,
+            "next_offset": self._fetched.next_offset if self._is_whole else self._page.next_offset,
+        }
+        # The records come last, one on each line, for those who read this in a terminal.
+        pieces = [orjson.dumps(head)[:-1], b',"records":[']
+        for number, lines in enumerate(self._slices):
+            pieces += (b",\n" if number else b"\n", lines)
+        pieces.append(b"\n]}\n" if self._slices else b"]}\n")
+        return pieces
+
+
+def _records(runs: Sequence[bytearray], from_offset: int) -> Iterator[Record]:
+    for run in runs:
+        for columns in decode_batches(run):
+            for record in columns.records():
+                if record.offset >= from_offset:
+                    yield record
+
+
 def render_records(
     topic: str, fetched: FetchResult, *, from_offset: int, max_records: int, max_bytes: int
 ) -> bytes:
-    """The answer to a read from `from_offset`; at least one record if there is any.
-
-    Control batches hold no records of a producer and are passed over. `next_offset` is where to go on: behind
-    the last record that is given, or, when all that was fetched is given, behind what was fetched.
-    """
-    page = _Page(max_records, max_bytes, [])
-    is_whole = all(_add_run(page, run, from_offset) for run in fetched.batches)
-    head = {
-        "topic": topic,
-        "partition": fetched.partition,
-        "log_start_offset": fetched.log_start_offset,
-        "high_watermark": fetched.high_watermark,
-        "next_offset": fetched.next_offset if is_whole else page.next_offset,
-    }
-    # The records come last, one on each line, for those who read this in a terminal.
-    opening = orjson.dumps(head)[:-1] + b',"records":['
-    if page.lines:
-        return opening + b"\n" + b",\n".join(page.lines) + b"\n]}\n"
-    return opening + b"]}\n"
-
-
-def _add_run(page: _Page, run: bytearray, from_offset: int) -> bool:
-    """Add the records of one run of batches; False when the page is full."""
-    for columns in decode_batches(run):
-        for record in columns.records():
-            if record.offset >= from_offset and not page.add(record):
-                return False
-    return True
+    """The answer of `RecordsRendering` at once."""
+    rendering = RecordsRendering(
+        topic, fetched, from_offset=from_offset, max_records=max_records, max_bytes=max_bytes
+    )
+    while rendering.step():
+        pass
+    return b"".join(rendering.pieces())

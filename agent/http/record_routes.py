@@ -9,9 +9,10 @@ from starlette.responses import Response
 from agent.fetch_plan import PartitionFetch
 from agent.http.body import json_body
 from agent.http.documentation import describes_body
+from agent.http.held_answer import HeldAnswer
 from agent.http.models import ErrorAnswer, ProduceAnswer, RecordsAnswer
 from agent.http.produce_body import parse_records, render_results
-from agent.http.record_rendering import render_records
+from agent.http.record_rendering import RecordsRendering
 from agent.http.services import Services
 
 _INT64_MAX = 2**63 - 1
@@ -91,11 +92,12 @@ def router(services: Services) -> APIRouter:
         start = await services.read_path.start_offset(found, partition, offset=offset, timestamp=timestamp)
         wanted = PartitionFetch(topic=found, partition=partition, offset=start, max_bytes=max_bytes)
         fetched = await services.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
-        render = partial(
-            render_records, topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes
+        return HeldAnswer(
+            RecordsRendering(topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes),
+            fetched_bytes=fetched.size,
+            budget=services.read_path.budget,
+            pool=services.pools.rendering,
         )
-        with services.read_path.budget.holding(fetched.size):
-            return Response(await services.pools.kernels.run(render), media_type="application/json")
 
     return routes
 

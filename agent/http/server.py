@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bedrock.errors import InvalidInputError
 
@@ -49,6 +50,36 @@ def address_of(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _protocol(write_timeout_seconds: float) -> type[asyncio.Protocol]:
+    """HTTP that gives up a client which takes nothing of what is ready for it."""
+
+    class Protocol(HttpToolsProtocol):
+        stalled: asyncio.TimerHandle | None = None
+
+        @override
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            # Not `close`, which would wait until the client has taken the rest.
+            self.stalled = self.loop.call_later(write_timeout_seconds, self.transport.abort)
+
+        @override
+        def resume_writing(self) -> None:
+            self._is_moving()
+            super().resume_writing()
+
+        @override
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._is_moving()
+            super().connection_lost(exc)
+
+        def _is_moving(self) -> None:
+            if self.stalled is not None:
+                self.stalled.cancel()
+                self.stalled = None
+
+    return Protocol
+
+
 class _Server(uvicorn.Server):
     """Signals belong to the agent, and others want to know when it listens."""
 
@@ -71,13 +102,20 @@ class HttpServer:
     """Serves one app on one socket."""
 
     def __init__(
-        self, app: FastAPI, listener: socket.socket, *, stop_timeout_seconds: float, max_connections: int
+        self,
+        app: FastAPI,
+        listener: socket.socket,
+        *,
+        stop_timeout_seconds: float,
+        write_timeout_seconds: float,
+        max_connections: int,
     ) -> None:
         self._listener = listener
         self.address = address_of(listener)
         self._server = _Server(
             uvicorn.Config(
                 app,
+                http=_protocol(write_timeout_seconds),
                 log_config=None,
                 access_log=False,
                 lifespan="off",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +16,9 @@ from bedrock.ids import SeededIds
 from object_store.accounting import RequestKind
 
 if TYPE_CHECKING:
-    from tests.agent.running_agents import Agents
+    from collections.abc import Callable
+
+    from tests.agent.running_agents import Agents, RunningAgent
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
@@ -347,3 +352,64 @@ async def test_readers_beyond_the_memory_for_fetches_are_asked_to_come_back(agen
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
         assert len((await running.read("t"))["records"]) == 1
         assert budget.held == 0
+
+
+async def _reader_that_takes_nothing(running: RunningAgent, path: str) -> socket.socket:
+    host, port = running.http.base_url.host, running.http.base_url.port
+    reader = socket.socket()
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reader.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(reader, (host, port))
+    await loop.sock_sendall(reader, f"GET {path} HTTP/1.1\r\nHost: agent\r\n\r\n".encode())
+    return reader
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # what is waited for happens in other tasks
+        await asyncio.sleep(0.005)
+
+
+async def test_an_answer_is_in_the_budget_until_its_reader_has_taken_it(agents: Agents) -> None:
+    mib = 1 << 20
+    limits = {"max_fetch_bytes": 16 * mib, "max_fetches_bytes": 24 * mib}
+    async with agents.running(**limits) as running:
+        await running.create_topic("t", max_message_bytes=str(16 * mib))
+        await running.produce("t", {"value": "x" * 15 * mib})
+        budget = running.agent.read_path.budget
+        path = "/v1/topics/t/partitions/0/records"
+        with contextlib.closing(await _reader_that_takes_nothing(running, path)):
+            await _until(lambda: bool(budget.held) and not running.agent.pools.rendering.pending)
+            refused = await running.http.get(path)
+            assert refused.status_code == 503
+            assert budget.held > 15 * mib
+        await _until(lambda: budget.held == 0)
+        assert (await running.http.get(path)).status_code == 200
+        await _until(lambda: budget.held == 0)
+
+
+async def test_a_reader_that_takes_nothing_is_given_up(agents: Agents) -> None:
+    mib = 1 << 20
+    async with agents.running(write_timeout_ms=50) as running:
+        await running.create_topic("t", max_message_bytes=str(16 * mib))
+        await running.produce("t", {"value": "x" * 15 * mib})
+        budget = running.agent.read_path.budget
+        path = "/v1/topics/t/partitions/0/records"
+        with contextlib.closing(await _reader_that_takes_nothing(running, path)):
+            await _until(lambda: budget.held > 0)
+            await _until(lambda: budget.held == 0)
+
+
+async def test_a_produce_needs_no_thread_that_reads_need(agents: Agents) -> None:
+    """Also when all that render are taken."""
+    async with agents.running() as running:
+        await running.create_topic("t")
+        gate = threading.Event()
+        pools = running.agent.pools
+        waits = [asyncio.ensure_future(pools.rendering.run(gate.wait)) for _ in range(4)]
+        try:
+            assert (await running.produce("t", {"value": "1"}))["accepted"] == 1
+        finally:
+            gate.set()
+            await asyncio.gather(*waits)
+        assert len((await running.read("t"))["records"]) == 1
