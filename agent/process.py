@@ -39,6 +39,7 @@ from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
 from catalog.open import open_catalog
 from object_store.identity import tie
+from object_store.identity import tie
 from object_store.open import StoreConfig, open_store
 
 try:
@@ -266,6 +267,7 @@ def run(
         asyncio.Runner(loop_factory=_new_loop) as runner,
     ):
         store.check()
+        tie(store, catalog.home, ids)
         tie(store, catalog.home, ids)
         runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
 

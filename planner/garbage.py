@@ -2,8 +2,10 @@
 
 The order is what makes it safe, and is the same for both kinds of garbage. A *dead file* was marked in the
 transaction that took its last extent; the catalog names it once it has been dead for the grace period and no
-open job reads it. An *orphan* is an object without a file: its owner must be over (so that it cannot be
-committed any more) before the catalog is asked for the last time whether it has become a file.
+open job reads it. When its object is gone already, an earlier round was broken off before it forgot the row:
+that conclusion needs the catalog's own store, so a round begins by making sure of it. An *orphan* is an
+object without a file: its owner must be over (so that it cannot be committed any more) before the catalog is
+asked for the last time whether it has become a file.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING
 from bedrock.errors import InvalidInputError
 from object_store import names
 from object_store.errors import ObjectsNotDeletedError
+from object_store.identity import require_tied
 from object_store.interface import Purpose
 from planner.listing import files_beside_objects
 from planner.owners import Owners, Ownership
@@ -71,7 +74,11 @@ class GarbageReport:
 def collect_garbage(
     catalog: Catalog, store: ObjectStore, clock: Clock, settings: GarbageSettings
 ) -> GarbageReport:
-    """One round over everything; may be broken off and repeated at any point, also by several at once."""
+    """One round over everything; may be broken off and repeated at any point, also by several at once.
+
+    Refuses a store that is not the catalog's: an object that is absent counts as deleted.
+    """
+    require_tied(store, catalog.home)
     report = GarbageReport()
     report.fenced_sessions = len(catalog.sessions.fence_silent(settings.session_silence_ms))
     while removed := catalog.garbage.remove_deleted():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
 from catalog.open import EmbeddedPostgres, open_catalog
+from object_store.identity import tie
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:
@@ -43,8 +44,11 @@ def catalog_url(settings: Settings) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def opened(settings: Settings) -> Iterator[Rooms]:
-    """Catalog and object store, for as long as the block runs."""
+def opened(settings: Settings, *, tied: bool = True) -> Iterator[Rooms]:
+    """Catalog and object store, for as long as the block runs.
+
+    Unless `tied` is False, the store is the catalog's own: who does not touch it need not make sure of that.
+    """
     clock = SystemClock()
     ids = SystemIds(clock)
     config = store_config(settings)
@@ -53,6 +57,8 @@ def opened(settings: Settings) -> Iterator[Rooms]:
         contextlib.closing(open_catalog(url, clock, ids)) as catalog,
         contextlib.closing(open_store(config, clock, ids)) as store,
     ):
+        if tied:
+            tie(store, catalog.home, ids)
         yield Rooms(catalog=catalog, store=store, store_config=config, clock=clock, ids=ids)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 class DifferenceKind(StrEnum):
     """What is wrong, by the place where it shows."""
 
+    STORE_IDENTITY = "store_identity"  # store: its marker is gone
     BOUNDS = "bounds"  # catalog: a partition's offsets are not in order
     COVERAGE = "coverage"  # catalog: live extents leave a gap, overlap, or miss an end of the log
     SUMS = "sums"  # catalog: what is kept per partition is not the sum of its extents

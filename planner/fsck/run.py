@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 from catalog.model import PartitionId
 from object_store import names
+from object_store.errors import LostIdentityError
+from object_store.identity import require_tied
 from planner.fsck.deep import FileCheck
 from planner.fsck.objects import ObjectCheck
 from planner.fsck.partitions import check_partitions, live_extents
-from planner.fsck.report import Findings
+from planner.fsck.report import Difference, DifferenceKind, Findings
 from planner.listing import known_files
 
 if TYPE_CHECKING:
@@ -39,8 +41,10 @@ def fsck(
 
     With `deep`, every live file is read once from its first byte to its last. Objects younger than
     `grace_ms` are not yet called orphans. The first `max_differences` differences are kept, all are counted.
+    Raises ForeignStoreError for another catalog's store: every object would be missing there.
     """
     findings = Findings(max_differences)
+    _check_identity(catalog, store, findings)
     check_partitions(catalog, findings)
     ObjectCheck(catalog, store, findings, clock.now_ms() - grace_ms).run()
     if deep:
@@ -51,6 +55,22 @@ def fsck(
             for file in files:
                 check.check(file, extents[file.file_id])
     return findings.report(deep=deep)
+
+
+def _check_identity(catalog: Catalog, store: ObjectStore, findings: Findings) -> None:
+    """A store that has lost its marker is the first difference: it explains those that follow."""
+    try:
+        require_tied(store, catalog.home)
+    except LostIdentityError as error:
+        findings.add(
+            Difference(
+                kind=DifferenceKind.STORE_IDENTITY,
+                object_name=names.IDENTITY_NAME,
+                expected="the marker that says which object store this is",
+                found=error.message,
+                remedy=error.remedy or "restore the store from a copy",
+            )
+        )
 
 
 def _live_files(catalog: Catalog) -> Iterator[list[CatalogFile]]:

@@ -27,7 +27,7 @@ def command(settings: Settings, *, deep: bool, as_json: bool) -> None:
     that a live agent or job may still commit, are none.
     """
     require_store(settings)
-    with opened(settings) as rooms:
+    with opened(settings, tied=False) as rooms:
         report = fsck(
             rooms.catalog, rooms.store, rooms.clock, deep=deep, grace_ms=settings.grace_seconds * 1000
         )

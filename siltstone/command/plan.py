@@ -30,7 +30,7 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
 
     Nothing is changed; siltstone compact does it.
     """
-    with opened(settings) as rooms:
+    with opened(settings, tied=False) as rooms:
         planned = plan(rooms.catalog, rooms.clock, planner_settings(settings, force=force), explain=explain)
     if as_json:
         emit_json(plan_report(planned, explain))

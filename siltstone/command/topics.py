@@ -35,7 +35,7 @@ def create(
 ) -> None:
     """Create topic NAME. Settings have Kafka's names and defaults, such as cleanup.policy=compact."""
     config = dict(_assignment(text) for text in topic_config)
-    with opened(settings) as rooms:
+    with opened(settings, tied=False) as rooms:
         topic = rooms.catalog.topics.create(name, partitions, config)
     if as_json:
         emit_json(_facts(topic))
@@ -48,7 +48,7 @@ def create(
 @with_settings()
 def list_topics(settings: Settings, *, as_json: bool) -> None:
     """List every topic."""
-    with opened(settings) as rooms:
+    with opened(settings, tied=False) as rooms:
         topics = sorted(rooms.catalog.topics.list(), key=lambda topic: topic.name)
     if as_json:
         emit_json({"topics": [_facts(topic) for topic in topics]})
@@ -65,7 +65,7 @@ def list_topics(settings: Settings, *, as_json: bool) -> None:
 @with_settings()
 def describe(settings: Settings, *, name: str, as_json: bool) -> None:
     """Show the settings and the partitions of topic NAME."""
-    with opened(settings) as rooms:
+    with opened(settings, tied=False) as rooms:
         topic = rooms.catalog.topics.get(name)
         states = rooms.catalog.topics.partitions(topic.topic_id)
     if as_json:
@@ -90,7 +90,7 @@ def describe(settings: Settings, *, name: str, as_json: bool) -> None:
 @with_settings()
 def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
     """Delete topic NAME and every record in it."""
-    with opened(settings) as rooms:
+    with opened(settings, tied=False) as rooms:
         topic = rooms.catalog.topics.get(name)
         if not yes:
             click.confirm(f"Delete topic {name} and every record in it?", abort=True, err=True)
