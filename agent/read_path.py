@@ -167,18 +167,20 @@ class ReadPath:
             )
         if offset is not None:
             return offset
-        if timestamp is not None:
-            found = await self._timestamps.find(topic, partition, timestamp)
-            if found is not None:
-                return found.offset
-        return await self._bound(topic, partition, at_end=timestamp is not None)
+        state = await self._state(topic, partition)
+        if timestamp is None:
+            return state.log_start_offset
+        found = await self._timestamps.find(
+            topic, partition, timestamp, log_start_offset=state.log_start_offset, budget=self.budget
+        )
+        return state.high_watermark if found is None else found.offset
 
-    async def _bound(self, topic: Topic, partition: int, *, at_end: bool) -> int:
+    async def _state(self, topic: Topic, partition: int) -> PartitionState:
         ids = [PartitionId(topic.topic_id, partition)]
         states = await self._pools.catalog.run(partial(self._bounds.states, ids))
         if not states:
             raise unknown_partition(f"{topic.name}-{partition}")
-        return states[0].high_watermark if at_end else states[0].log_start_offset
+        return states[0]
 
     async def _fetch_now(self, wanted: Sequence[PartitionFetch], max_bytes: int) -> list[FetchResult]:
         cursors = [Cursor.at(fetch) for fetch in wanted]

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from agent.byte_budget import ByteBudget
     from agent.object_reader import ObjectReader
     from agent.pools import Pools
     from agent.settings import AgentSettings
     from catalog.model import Extent, Topic
+    from object_format.segment_file import SectionIndex
 
 _MOST_STEPS = 64
 _WHATEVER_SIZE = 2**62
@@ -65,15 +67,21 @@ class TimestampLookup:
         self._pools = pools
         self._settings = settings
 
-    async def find(self, topic: Topic, partition: int, timestamp: int) -> TimedOffset | None:
-        """The first record at or after `timestamp`, in offset order; None when there is none."""
+    async def find(
+        self, topic: Topic, partition: int, timestamp: int, *, log_start_offset: int, budget: ByteBudget
+    ) -> TimedOffset | None:
+        """The first record from `log_start_offset` on at or after `timestamp`; None when there is none.
+
+        What is read for it is held in `budget` meanwhile.
+        """
+        search = partial(self._search, timestamp=timestamp, log_start_offset=log_start_offset, budget=budget)
         first = partial(self._log.first_extent_at_or_after_timestamp, topic.topic_id, partition, timestamp)
         extent = await self._pools.catalog.run(first)
         for _ in range(_MOST_STEPS):
             if extent is None:
                 return None
             try:
-                found = await self._search(extent, timestamp)
+                found = await search(extent)
             except ObjectNotFoundError:  # swapped since it was looked up
                 extent = await self._pools.catalog.run(first)
                 continue
@@ -101,20 +109,45 @@ class TimestampLookup:
             offset = page[-1].last_offset + 1
         return None
 
-    async def _search(self, extent: Extent, timestamp: int) -> TimedOffset | None:
-        wanted = data_range(extent)
-        if extent.index_length and extent.length >= self._settings.index_threshold_bytes:
-            (block,) = await self._reader.read([WantedRange(index_range(extent), is_hot=False)])
-            index = parse_index(extent, block)
-            place = index.range_for_timestamp(timestamp, self._settings.default_fetch_bytes)
-            if place is None:
-                return None
-            wanted = ByteRange(extent.object_name, extent.position + place[0], place[1])
-        (data,) = await self._reader.read([WantedRange(wanted, is_hot=False)])
-        return await self._pools.rendering.run(partial(_first_record, extent, wanted, data, timestamp))
+    async def _search(
+        self, extent: Extent, *, timestamp: int, log_start_offset: int, budget: ByteBudget
+    ) -> TimedOffset | None:
+        index = await self._index(extent)
+        wanted: ByteRange | None = data_range(extent)
+        if index is not None:
+            stored = max(log_start_offset - extent.offset_shift, 0)
+            wanted = self._range(extent, index, timestamp, index.range_for_offset(stored, 1)[0])
+        while wanted is not None:
+            with budget.holding(wanted.length):
+                (data,) = await self._reader.read([WantedRange(wanted, is_hot=False)])
+                look = partial(_first_record, extent, wanted, data, timestamp, log_start_offset)
+                found = await self._pools.rendering.run(look)
+                del data, look
+            if found is not None:
+                return found
+            # What was late enough lies below the log start: go on behind it.
+            end = wanted.position + wanted.length - extent.position
+            wanted = None if index is None else self._range(extent, index, timestamp, end)
+        return None
+
+    async def _index(self, extent: Extent) -> SectionIndex | None:
+        if not extent.index_length or extent.length < self._settings.index_threshold_bytes:
+            return None
+        (block,) = await self._reader.read([WantedRange(index_range(extent), is_hot=False)])
+        return parse_index(extent, block)
+
+    def _range(
+        self, extent: Extent, index: SectionIndex, timestamp: int, from_position: int
+    ) -> ByteRange | None:
+        place = index.range_for_timestamp(
+            timestamp, self._settings.default_fetch_bytes, from_position=from_position
+        )
+        return place and ByteRange(extent.object_name, extent.position + place[0], place[1])
 
 
-def _first_record(extent: Extent, part: ByteRange, data: memoryview, timestamp: int) -> TimedOffset | None:
+def _first_record(
+    extent: Extent, part: ByteRange, data: memoryview, timestamp: int, log_start_offset: int
+) -> TimedOffset | None:
     payloads = parse_data_blocks(
         data,
         name=extent.object_name,
@@ -125,12 +158,12 @@ def _first_record(extent: Extent, part: ByteRange, data: memoryview, timestamp: 
     for payload in payloads:
         batches = trim_batches(
             payload,
-            first_offset=extent.base_offset,
+            first_offset=max(extent.base_offset, log_start_offset),
             last_offset=extent.last_offset,
             offset_shift=extent.offset_shift,
         )
         for columns in decode_batches(batches, offset_shift=extent.offset_shift):
-            late = np.flatnonzero(columns.timestamps >= timestamp)
+            late = np.flatnonzero((columns.timestamps >= timestamp) & (columns.offsets >= log_start_offset))
             if late.size:
                 first = int(late[0])
                 return TimedOffset(int(columns.offsets[first]), int(columns.timestamps[first]))

@@ -97,8 +97,7 @@ class SectionIndex:
     ) -> None:
         """`boundaries` has one element more than the others: the end of the last block."""
         self._base_offsets = base_offsets
-        # A block is the first to reach a timestamp when the maximum up to and including it does.
-        self._reached = np.maximum.accumulate(max_timestamps)
+        self._max_timestamps = max_timestamps
         self._boundaries = boundaries
 
     @classmethod
@@ -145,9 +144,16 @@ class SectionIndex:
         first = int(np.searchsorted(self._base_offsets, stored_offset, side="right")) - 1
         return self._range(max(first, 0), max_bytes)
 
-    def range_for_timestamp(self, timestamp: int, max_bytes: int) -> tuple[int, int] | None:
-        """(position, length) from the first block with a record at or after `timestamp` on, or None."""
-        first = int(np.searchsorted(self._reached, timestamp, side="left"))
+    def range_for_timestamp(
+        self, timestamp: int, max_bytes: int, *, from_position: int = 0
+    ) -> tuple[int, int] | None:
+        """(position, length) from the first block with a record at or after `timestamp` on, or None.
+
+        Blocks below `from_position` are passed over.
+        """
+        begin = int(np.searchsorted(self._boundaries[:-1], from_position))
+        late = np.flatnonzero(self._max_timestamps[begin:] >= timestamp)
+        first = begin + int(late[0]) if late.size else len(self)
         return self._range(first, max_bytes) if first < len(self) else None
 
     def _range(self, first: int, max_bytes: int) -> tuple[int, int]:

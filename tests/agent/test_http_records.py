@@ -18,6 +18,7 @@ from object_store.accounting import RequestKind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from catalog.open import Catalog
     from tests.agent.running_agents import Agents, RunningAgent
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
@@ -264,6 +265,20 @@ _WRONG_READS = [
     ("/v1/topics/t/partitions/0/records?max_records=0", 422, "invalid_request"),
     ("/nowhere", 404, "no_such_path"),
 ]
+
+
+async def test_by_timestamp_too_a_read_begins_at_the_log_start_or_later(
+    agents: Agents, catalog: Catalog
+) -> None:
+    async with agents.running() as running:
+        await running.create_topic("t")
+        times = (100, 900, 100, 100, 500)
+        await running.produce("t", *({"value": "v", "timestamp": time} for time in times))
+        await running.produce("t", {"value": "v", "timestamp": 900})
+        catalog.retention.advance_log_start(catalog.topics.get("t").topic_id, 0, 2)
+        found = [await running.read("t", timestamp=time) for time in (1, 200, 600)]
+        assert [answer["records"][0]["offset"] for answer in found] == [2, 4, 5]
+        assert running.agent.read_path.budget.held == 0
 
 
 async def test_wrong_reads_are_told_what_is_wrong(agents: Agents) -> None:
