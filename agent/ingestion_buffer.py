@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.pending_append import AppendResult
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -40,8 +39,8 @@ class Receipt:
     batch_count: int
 
     def fail(self, error: SiltstoneError) -> None:
-        """Answer that none of them is in the log."""
-        self.pending.settle(self.first_batch, [AppendResult(error=error)] * self.batch_count)
+        """Answer with `error` for those of them that have no answer yet."""
+        self.pending.fail(self.first_batch, self.batch_count, error)
 
 
 @dataclass(slots=True, eq=False)

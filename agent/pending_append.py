@@ -59,6 +59,12 @@ class PendingAppend:
         if self._open == 0:
             self._done.set_result(None)
 
+    def fail(self, first_batch: int, count: int, error: SiltstoneError) -> None:
+        """Settle those of `count` batches from `first_batch` on that are not settled yet."""
+        for position in range(first_batch, first_batch + count):
+            if self._results[position] is None:
+                self.settle(position, [AppendResult(error=error)])
+
     async def wait(self) -> list[AppendResult]:
         """The results in batch order, once all are known. May be awaited by several, and cancelled."""
         await asyncio.shield(self._done)

@@ -6,7 +6,7 @@ A file's way, and who may be ahead of whom:
 2. The open file is closed `flush_interval_ms` after its first append, or once it reaches `flush_bytes`. While
    `max_files_in_flight` files are unanswered a file that is due stays open and grows instead: a slow store
    makes files larger, not more.
-3. Closed files are sealed (laid out in the kernel pool) and put, several at a time: one PUT each.
+3. Closed files are sealed (laid out in the uploads pool) and put, several at a time: one PUT each.
 4. Commits are made one by one in the order in which files were closed, so that what one producer sent in
    order gets its offsets in order. A commit is idempotent by file, hence a lost answer is no harm.
 5. Only then are the appends answered, and the listeners told.
@@ -243,15 +243,24 @@ class WritePath:
             flight = await self._flights.get()
             try:
                 sealed = await flight.upload
-                results = await self._commit(sealed)
             except Exception as error:  # noqa: BLE001  # whatever it was, those who wait must hear of it
-                self._fail(flight, error)
+                self._fail(flight, error, "the records were not committed")
             else:
-                settle(sealed, results)
-                self._tell(sealed, results)
+                await self._commit_and_settle(flight, sealed)
             self._in_flight -= 1
             self.budget.release(flight.size)
             self._schedule()
+
+    async def _commit_and_settle(self, flight: _Flight, sealed: SealedFile) -> None:
+        try:
+            results = await self._commit(sealed)
+            settle(sealed, results)
+        except SessionFencedError as error:
+            self._fail(flight, error, "the records were not committed")
+        except Exception as error:  # noqa: BLE001  # it may have been done before the answer was lost
+            self._fail(flight, error, "it is unknown whether the records were committed")
+        else:
+            self._tell(sealed, results)
 
     async def _commit(self, sealed: SealedFile) -> tuple[SectionResult, ...]:
         commit = partial(self._log.commit, sealed.commit)
@@ -262,14 +271,12 @@ class WritePath:
             self._session.fenced(sealed.commit.session_id)
             raise
 
-    def _fail(self, flight: _Flight, error: Exception) -> None:
+    def _fail(self, flight: _Flight, error: Exception, what: str) -> None:
         self._metrics.files_failed.inc()
         reason = error.message if isinstance(error, SiltstoneError) else type(error).__name__
-        _log.error(
-            "an ingestion file was lost before its commit", reason=reason, bytes=flight.size, exc_info=error
-        )
+        _log.error("an ingestion file failed", what=what, reason=reason, bytes=flight.size, exc_info=error)
         failure = AppendFailedError(
-            f"the records were not committed: {reason}",
+            f"{what}: {reason}",
             remedy="send them again",
             retry_after_seconds=1.0,
         )

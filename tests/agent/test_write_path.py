@@ -184,6 +184,39 @@ async def test_a_slow_store_makes_files_larger_not_more(store: FaultyStore) -> N
         assert len(harness.log.committed) == 2
 
 
+async def test_an_answer_that_cannot_be_handed_out_fails_its_file_and_no_other(store: FaultyStore) -> None:
+    async with writing(store) as harness:
+        commit = harness.log.commit
+        harness.log.commit = lambda file: commit(file)[:1]  # type: ignore[method-assign]
+        pending = harness.path.enqueue([batches(A, 0, "a"), batches(B, 0, "b")])
+        harness.path.flush()
+        (a,), (b,) = [await each.wait() for each in pending]
+        assert a.base_offset == 0
+        assert b.error is not None
+        assert "unknown whether" in b.error.message
+
+        harness.log.commit = commit  # type: ignore[method-assign]
+        (later,) = harness.path.enqueue([batches(A, 0, "a")])
+        harness.path.flush()
+        assert [result.base_offset for result in await later.wait()] == [1]
+
+
+@pytest.mark.parametrize(("fault", "told"), [("store", "not committed"), ("log", "unknown whether")])
+async def test_a_failure_says_whether_the_records_may_be_there(
+    store: FaultyStore, fault: str, told: str
+) -> None:
+    async with writing(store, write_attempts=2) as harness:
+        if fault == "store":
+            store.fail_puts = 2
+        else:
+            harness.log.lose_answers = 2
+        (pending,) = harness.path.enqueue([batches(A, 0, "a")])
+        harness.path.flush()
+        (result,) = await pending.wait()
+        assert result.error is not None
+        assert told in result.error.message
+
+
 @pytest.mark.parametrize("fault", ["fail_puts", "lose_answers"])
 async def test_a_put_that_fails_at_first_is_made_again(store: FaultyStore, fault: str) -> None:
     async with writing(store) as harness:
