@@ -11,6 +11,8 @@ BEGIN and COMMIT included.
 
 from __future__ import annotations
 
+import selectors
+import select
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -94,8 +96,9 @@ def describe_address(url: str) -> str:
 class Transaction:
     """What a unit of work may do; handed to it by `Database.transact`."""
 
-    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline) -> None:
+    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline, patience: float) -> None:
         self._connection = connection
+        self._patience = patience
         self._pipeline = pipeline
         self.statements = 0
 
@@ -106,7 +109,27 @@ class Transaction:
 
     def wait(self) -> None:
         """Wait for the answers to all that was sent: one round trip."""
+        self._flush()
         self._pipeline.sync()
+
+    def _flush(self) -> None:
+        """Hand the last byte of what was sent to the system.
+
+        `Pipeline.sync` of psycopg 3.3 waits for the socket to be readable only: of a statement that did not
+        fit the socket's buffer the rest would stay here, and both sides would wait for ever. What the server
+        says meanwhile is taken in, or it might stop listening.
+        """
+        pgconn = self._connection.pgconn
+        if not pgconn.flush():
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(pgconn.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
+            while pgconn.flush():
+                ready = selector.select(self._patience)
+                if not ready:
+                    raise psycopg.OperationalError("the server takes no more of a statement")
+                if ready[0][1] & selectors.EVENT_READ:
+                    pgconn.consume_input()
 
     def rows(self, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
         """Send a statement and wait for its rows."""
@@ -122,12 +145,15 @@ class Transaction:
 
 
 @contextmanager
-def _transaction(connection: Connection) -> Iterator[Transaction]:
-    """A transaction in one pipeline: BEGIN goes out with the first statements, COMMIT with the last."""
+def _transaction(connection: Connection, patience: float) -> Iterator[Transaction]:
+    """A transaction in one pipeline: BEGIN goes out with the first statements, COMMIT with the last.
+
+    `patience` bounds in seconds how long the server may take nothing of what is sent.
+    """
     try:
         with connection.pipeline() as pipeline:
             connection.execute(b"BEGIN")
-            yield Transaction(connection, pipeline)
+            yield Transaction(connection, pipeline, patience)
             connection.execute(b"COMMIT")
     except BaseException:
         if not connection.closed:
@@ -169,7 +195,7 @@ class Database:
         """Do `work` in one transaction and return what it returns; counts it under `operation`."""
 
         def attempt(connection: Connection, tally: _Tally) -> T:
-            with _transaction(connection) as transaction:
+            with _transaction(connection, self._limits.statement_seconds) as transaction:
                 try:
                     return work(transaction)
                 finally:
