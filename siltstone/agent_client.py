@@ -31,6 +31,10 @@ _ALL_REFUSED = 422
 _HEAD_BYTES = 4096
 
 
+class RequestLostError(RetryableError):
+    """The agent went away before it answered: the request may have been carried out."""
+
+
 class RecordToSend(TypedDict):
     """A record in the API's own form."""
 
@@ -146,7 +150,9 @@ class AgentClient:
             try:
                 answer = self._http.request(method, path, content=content, params=query, headers=headers)
             except httpx.HTTPError as failure:
-                raise RetryableError(
+                never_sent = isinstance(failure, httpx.ConnectError | httpx.ConnectTimeout)
+                kind = RetryableError if never_sent or method == "GET" else RequestLostError
+                raise kind(
                     f"agent at {self._url} does not answer: {type(failure).__name__}: {failure}",
                     remedy="see whether it runs, and at which address",
                 ) from failure

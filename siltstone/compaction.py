@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 from planner.garbage import GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
 from siltstone.configuration import planner_settings
-from spark_jobs.compact import JobOutcome, run_jobs
+from siltstone.interrupts import Interrupts
+from siltstone.output import count
+from spark_jobs.compact import JobOutcome, release_jobs, run_jobs
+from spark_jobs.errors import JobCancelledError
 from spark_jobs.report import CompactionReport
 from spark_jobs.session import SparkSettings, spark_session
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from catalog.model import Job
     from planner.garbage import GarbageReport
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 JOBS_AT_ONCE = 100
 MAX_ROUNDS = 100
 # Heartbeats come every few seconds; whoever missed this many is gone.
-_DEAD_AFTER_MS = 60_000
+DEAD_AFTER_MS = 60_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,41 +64,58 @@ def compact(
     *,
     force: bool = False,
     max_rounds: int = MAX_ROUNDS,
-    cancelled: threading.Event | None = None,
+    interrupts: Interrupts | None = None,
 ) -> CompactionRun:
     """Compact until nothing is left to do, or for `max_rounds`; failed jobs are in the report.
 
-    Raises JobCancelledError when `cancelled` is set; what was published until then stays.
+    Raises KeyboardInterrupt when `interrupts` has one, in whatever phase; what was published until then
+    stays, and jobs that are not over are back in the queue.
     """
     done = CompactionRun()
+    held = (interrupts or Interrupts()).held
     planner = planner_settings(settings, force=force)
-    jobs = _next_jobs(rooms, planner, narrator, done)
-    if not jobs:
-        return done
-    with contextlib.ExitStack() as session:
-        with narrator.phase(f"Start Spark at {settings.spark_master}"):
-            spark = session.enter_context(spark_session(SparkSettings(master=settings.spark_master)))
-        run = partial(
-            run_jobs,
-            spark,
-            store=rooms.store_config,
-            book=rooms.catalog.jobs,
-            clock=rooms.clock,
-            ids=rooms.ids,
-            cancelled=cancelled,
-        )
-        while jobs:
-            progressed = _run_round(run, jobs, narrator, done)
-            if not progressed or done.rounds == max_rounds:
-                break
+    jobs: list[Job] = []
+    try:
+        with held():
             jobs = _next_jobs(rooms, planner, narrator, done)
+        if not jobs:
+            return done
+        with contextlib.ExitStack() as session:
+            with narrator.phase(f"Start Spark at {settings.spark_master}"):
+                spark = session.enter_context(spark_session(SparkSettings(master=settings.spark_master)))
+            run = partial(
+                run_jobs,
+                spark,
+                store=rooms.store_config,
+                book=rooms.catalog.jobs,
+                clock=rooms.clock,
+                ids=rooms.ids,
+            )
+            while jobs:
+                with held() as cancelled:
+                    progressed = _run_round(partial(run, cancelled=cancelled), jobs, narrator, done)
+                    jobs = []
+                    if not progressed or done.rounds == max_rounds or cancelled.is_set():
+                        break
+                    jobs = _next_jobs(rooms, planner, narrator, done)
+    except JobCancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        _give_back(rooms, jobs, held)
     return done
+
+
+def _give_back(rooms: Rooms, jobs: list[Job], held: Callable[[], AbstractContextManager[object]]) -> None:
+    """Release what was claimed and did not come to its end; a second ^C must not get in between."""
+    if jobs:
+        with contextlib.suppress(KeyboardInterrupt), held():
+            release_jobs(rooms.catalog.jobs, jobs)
 
 
 def _next_jobs(rooms: Rooms, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> list[Job]:
     """Plan and submit, then claim what is in the queue."""
     with narrator.phase("Plan" if not done.rounds else "Plan again"):
-        rooms.catalog.jobs.release_expired(_DEAD_AFTER_MS)
+        rooms.catalog.jobs.release_expired(DEAD_AFTER_MS)
         done.jobs_lost += plan_and_submit(rooms.catalog, rooms.clock, rooms.ids, planner).lost
         # An application that claims twice is given the same jobs, so each round is one of its own.
         return rooms.catalog.jobs.claim(f"siltstone-{rooms.ids.new_uuid()}", JOBS_AT_ONCE)
@@ -106,7 +126,7 @@ def _run_round(
 ) -> bool:
     """Run jobs to their end; whether any was completed."""
     files = sum(len(job.spec.inputs) for job in jobs)
-    with narrator.phase(f"Compact {files:,} files in {_jobs(len(jobs))}", len(jobs)) as advance:
+    with narrator.phase(f"Compact {count(files, 'file')} in {count(len(jobs), 'job')}", len(jobs)) as advance:
 
         def tell(outcome: JobOutcome) -> None:
             advance(1)
@@ -131,7 +151,3 @@ def _add(total: CompactionReport, outcome: JobOutcome) -> None:
         total.add(outcome.result)
     if outcome.failure is not None:
         total.failures.append(outcome.failure)
-
-
-def _jobs(count: int) -> str:
-    return f"{count:,} job{'' if count == 1 else 's'}"

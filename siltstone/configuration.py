@@ -9,6 +9,7 @@ compares it with this model.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -26,7 +27,7 @@ from pydantic_settings import (
 from typing_extensions import override
 
 from agent.settings import AgentSettings
-from bedrock.errors import InvalidInputError, NotFoundError
+from bedrock.errors import InvalidInputError
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ _AGENT = AgentSettings()
 _PLANNER = PlannerSettings()
 ENVIRONMENT_PREFIX = "SILTSTONE_"
 FILE_NAME = "siltstone.toml"
+# Every pod near a service named siltstone, or siltstone-something, gets such variables.
+_OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
 # RFC 3986, section 3.1. A path that has a colon further on, such as ./a:b, is not one.
 _URL_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/|$)|(s3|file):", re.IGNORECASE)
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -251,9 +254,16 @@ def load_settings(options: Mapping[str, object], config: Path | None = None) -> 
             merged[name] = value
             origins[name] = _origin(origin, name)
     try:
-        return Settings(**InitSettingsSource(Settings, merged)())
+        settings = Settings(**InitSettingsSource(Settings, merged)())
     except ValidationError as failure:
         raise _explain(failure, origins) from None
+    if settings.s3_endpoint is not None and not (settings.object_store or "").lower().startswith("s3://"):
+        raise ConfigurationError(
+            f"setting s3_endpoint ({origins['s3_endpoint']}) is for an object store on S3, but the objects "
+            f"are in {settings.object_store_url}",
+            remedy="give --object-store s3://bucket/prefix as well, or leave the endpoint out",
+        )
+    return settings
 
 
 def planner_settings(settings: Settings, *, force: bool = False) -> PlannerSettings:
@@ -267,11 +277,23 @@ def planner_settings(settings: Settings, *, force: bool = False) -> PlannerSetti
 
 
 def _environment() -> dict[str, Any]:
-    """What `SILTSTONE_*` says; variables of no setting are somebody else's (Kubernetes sets such)."""
-    return {
+    """What `SILTSTONE_*` says, also of settings that do not exist; but for what Kubernetes sets."""
+    known = {
         name: value
         for name, value in EnvSettingsSource(Settings)().items()
         if name in Settings.model_fields and value != ""
+    }
+    names = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    unknown = [
+        name
+        for name, value in os.environ.items()
+        if name.upper().startswith(ENVIRONMENT_PREFIX)
+        and name.upper() not in names
+        and value
+        and not _OF_KUBERNETES.search(name)
+    ]
+    return known | {
+        name.upper().removeprefix(ENVIRONMENT_PREFIX).lower(): os.environ[name] for name in unknown
     }
 
 
@@ -280,14 +302,20 @@ def _file_in_data_dir(options: Mapping[str, object], environment: Mapping[str, A
         options.get("data_dir") or environment.get("data_dir") or Settings.model_fields["data_dir"].default
     )
     file = Path(str(chosen)) / FILE_NAME
-    return file if file.is_file() else None
+    try:
+        return file if file.is_file() else None
+    except OSError as failure:
+        raise ConfigurationError(
+            f"data directory {chosen} cannot be looked into: {failure.strerror}",
+            remedy="let this user read it, or name another one with --data-dir",
+        ) from None
 
 
 def _read_file(file: Path, *, in_data_dir: bool) -> dict[str, Any]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise NotFoundError(
+        raise ConfigurationError(
             f"configuration file {file} does not exist", remedy="name an existing file with --config"
         ) from None
     except (OSError, UnicodeDecodeError) as failure:
@@ -322,7 +350,19 @@ def _explain(failure: ValidationError, origins: Mapping[str, str]) -> Configurat
         if detail["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, list(Settings.model_fields), n=1)
             rule = f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}"
+        elif detail["type"].startswith("byte_size"):
+            rule = "it is not a size; give a number of bytes, or one with a unit such as 8MiB"
         else:
-            rule = detail["msg"].removeprefix("Value error, ")
+            rule = _bounds(name, detail["msg"].removeprefix("Value error, "))
         sentences.append(f"setting {name} ({origins.get(name, 'its default')}): {rule}")
     return ConfigurationError("; ".join(sentences), remedy="docs/configuration.md lists the settings")
+
+
+def _bounds(name: str, rule: str) -> str:
+    """The rule, in the units of the setting."""
+    found = re.search(r"(greater|less) than or equal to (\d+)$", rule)
+    if found is None:
+        return rule
+    bytes_meant = Settings.model_fields[name].annotation is ByteSize
+    bound = ByteSize(found[2]).human_readable() if bytes_meant else found[2]
+    return f"it must be {'at least' if found[1] == 'greater' else 'at most'} {bound}"

@@ -85,6 +85,11 @@ def _cell(value: object) -> str:
     return f"{value:,}"
 
 
+def count(number: int, noun: str) -> str:
+    """A number of things: 1 file, 2,000 files."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def human_bytes(count: float) -> str:
     """Bytes as people read them: 1.5 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -17,7 +17,7 @@ from agent.settings import AgentSettings
 from siltstone.command.options import with_settings
 from siltstone.nearby_agents import announced
 from siltstone.output import emit_json
-from siltstone.rooms import catalog_url, require_store, store_config
+from siltstone.rooms import catalog_url, make_data_dir, require_store, store_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +45,7 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
         _log.warning(
             "other machines may reach this agent, and there is no authentication", http=settings.http
         )
+    make_data_dir(settings)  # an agent leaves there how to find it
     require_store(settings)
     with contextlib.ExitStack() as serving:
         url = serving.enter_context(catalog_url(settings))

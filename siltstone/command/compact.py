@@ -12,9 +12,10 @@ from siltstone.command.options import json_option, with_settings
 from siltstone.command.plan import plan_report, print_plan
 from siltstone.compaction import MAX_ROUNDS, collect, compact
 from siltstone.configuration import planner_settings
-from siltstone.output import Narrator, emit_json, human_bytes, report_console, table
-from siltstone.rooms import opened, require_store
-from spark_jobs.interrupts import stop_on_signals
+from siltstone.interrupts import Interrupts
+from siltstone.open_jobs import describe_jobs, job_facts, open_jobs
+from siltstone.output import Narrator, count, emit_json, human_bytes, report_console, table
+from siltstone.rooms import opened, require_data, require_store
 
 if TYPE_CHECKING:
     from siltstone.compaction import CompactionRun
@@ -39,36 +40,40 @@ def command(settings: Settings, *, dry_run: bool, rounds: int, force: bool, as_j
     Objects are deleted once they have been dead for the grace period, so those that this run replaces are
     left to a later one. The exit code is 1 when a job failed.
     """
+    if dry_run:
+        require_data(settings)
     require_store(settings)
-    with opened(settings) as rooms:
+    with Interrupts() as interrupts, opened(settings, create=not dry_run) as rooms:
         if dry_run:
             planned = plan(rooms.catalog, rooms.clock, planner_settings(settings, force=force))
+            jobs = open_jobs(rooms)
             if as_json:
-                emit_json({"dry_run": True, **plan_report(planned)})
+                emit_json({"dry_run": True, **plan_report(planned, jobs)})
             else:
-                print_plan(planned)
+                print_plan(planned, jobs)
             return
         narrator = Narrator(SystemClock())
-        with stop_on_signals() as stopped:
-            run = compact(rooms, settings, narrator, force=force, max_rounds=rounds, cancelled=stopped)
+        run = compact(rooms, settings, narrator, force=force, max_rounds=rounds, interrupts=interrupts)
         with narrator.phase("Delete what is past its grace"):
             run.garbage = collect(rooms, settings)
+        jobs = open_jobs(rooms)
+        now_ms = rooms.clock.now_ms()
     if as_json:
-        emit_json(run.as_dict())
+        emit_json({**run.as_dict(), "open_jobs": job_facts(jobs, now_ms)})
     else:
-        _print(run)
+        _print(run, describe_jobs(jobs, now_ms))
     if run.compaction.failures:
         click.get_current_context().exit(1)
 
 
-def _print(run: CompactionRun) -> None:
+def _print(run: CompactionRun, others: list[str]) -> None:
     console = report_console()
     done = run.compaction
     if not done.jobs:
-        console.print("Nothing to compact.")
+        console.print("Nothing more to compact." if others else "Nothing to compact.")
     else:
         rows = (
-            ("jobs", f"{done.jobs_completed:,} of {done.jobs:,} in {run.rounds:,} rounds"),
+            ("jobs", f"{done.jobs_completed:,} of {done.jobs:,} in {count(run.rounds, 'round')}"),
             ("GETs", f"{done.get_requests:,}, {done.gets_in_words()}"),
             ("records in", f"{done.records_in:,}"),
             ("records out", f"{done.records_out:,}"),
@@ -78,11 +83,13 @@ def _print(run: CompactionRun) -> None:
             ("seconds", f"{done.seconds.get('total', 0.0):.1f}"),
         )
         console.print(table("Compaction", "what", ">how much", rows=rows))
+    for sentence in others:
+        console.print(sentence, markup=False, soft_wrap=True)
     for failure in done.failures:
         fate = "goes back to the queue" if failure.released else "failed"
         console.print(f"job {failure.job_id} {fate}: {failure.message}", style="red", markup=False)
     if run.garbage is not None:
         console.print(
-            f"Deleted {run.garbage.dead_files:,} dead files ({human_bytes(run.garbage.dead_bytes)}) "
-            f"and {run.garbage.orphans:,} orphans ({human_bytes(run.garbage.orphan_bytes)})."
+            f"Deleted {count(run.garbage.dead_files, 'dead file')} ({human_bytes(run.garbage.dead_bytes)}) "
+            f"and {count(run.garbage.orphans, 'orphan')} ({human_bytes(run.garbage.orphan_bytes)})."
         )

@@ -33,10 +33,8 @@ _LONG_POLL_MS = 5_000
 @click.option("--partition", type=click.IntRange(min=0), help="Read this partition alone. [default: all]")
 @click.option(
     "--offset",
-    default="earliest",
-    show_default=True,
     metavar="WHERE",
-    help="Where to begin: earliest, latest, or a number (with --partition).",
+    help="Where to begin: earliest, latest, or a number (with --partition). [default: earliest]",
 )
 @click.option("--timestamp", metavar="WHEN", help="Begin at this time: milliseconds, or 2013-06-01T12:00Z.")
 @click.option("--max-records", type=click.IntRange(min=1), help="Stop after so many.")
@@ -57,7 +55,7 @@ def command(
     *,
     topic: str,
     partition: int | None,
-    offset: str,
+    offset: str | None,
     timestamp: str | None,
     max_records: int | None,
     follow: bool,
@@ -120,6 +118,7 @@ class _Reading:
         return {each["partition"]: each["high_watermark"] for each in bounds}
 
     def _first_offset(self, bounds: dict[str, Any], kind: str, value: int) -> int:
+        """Where to begin in one partition; an offset outside of its bounds is the agent's to refuse."""
         match kind:
             case "earliest":
                 return int(bounds["log_start_offset"])
@@ -129,6 +128,8 @@ class _Reading:
                 page = self._client.fetch(self._topic, bounds["partition"], timestamp=value, max_records=1)
                 return page.records[0].offset if page.records else page.next_offset
             case _:
+                if not bounds["log_start_offset"] <= value <= bounds["high_watermark"]:
+                    self._client.fetch(self._topic, bounds["partition"], offset=value, max_records=1)
                 return value
 
     @property
@@ -178,11 +179,13 @@ class _Reading:
         }
 
 
-def _start(offset: str, timestamp: str | None, partition: int | None) -> tuple[str, int]:
+def _start(offset: str | None, timestamp: str | None, partition: int | None) -> tuple[str, int]:
     if timestamp is not None:
+        if offset is not None:
+            raise click.UsageError("--offset and --timestamp both say where to begin; give one of them")
         return "timestamp", _milliseconds(timestamp)
-    if offset in {"earliest", "latest"}:
-        return offset, 0
+    if offset is None or offset in {"earliest", "latest"}:
+        return offset or "earliest", 0
     if not (offset.isascii() and offset.isdecimal()):
         raise click.UsageError(f"--offset {offset!r} is not earliest, latest or a number")
     if partition is None:

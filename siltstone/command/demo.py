@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +11,9 @@ from bedrock.clock import SystemClock
 from siltstone.command.options import json_option, with_settings
 from siltstone.demo.report import render
 from siltstone.demo.run import run_demo
+from siltstone.interrupts import Interrupts
 from siltstone.output import Narrator, emit_json, report_console
-from siltstone.rooms import require_store
+from siltstone.rooms import make_data_dir, require_store
 
 if TYPE_CHECKING:
     from siltstone.configuration import Settings
@@ -34,11 +34,11 @@ def command(settings: Settings, *, rows: int | None, as_json: bool) -> None:
     compacts them on Spark, reads everything back and compares it with an independent oracle; any difference
     makes the exit code 1. The data stays for you to look at. Another run makes the two topics anew.
     """
-    # As ^C: the agent, Spark and PostgreSQL are stopped on the way out.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    make_data_dir(settings)
     require_store(settings)
     narrator = Narrator(SystemClock())
-    report = run_demo(settings, narrator, rows=rows, options=_options(settings))
+    with Interrupts() as interrupts:  # the agent, Spark and PostgreSQL are stopped on the way out
+        report = run_demo(settings, narrator, rows=rows, options=_options(settings), interrupts=interrupts)
     if as_json:
         emit_json(report.as_dict())
     else:

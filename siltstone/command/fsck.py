@@ -8,8 +8,8 @@ import click
 
 from planner.fsck import fsck
 from siltstone.command.options import json_option, with_settings
-from siltstone.output import emit_json, report_console, table
-from siltstone.rooms import opened, require_store
+from siltstone.output import count, emit_json, report_console, table
+from siltstone.rooms import opened, require_data, require_store
 
 if TYPE_CHECKING:
     from planner.fsck import Difference, FsckReport
@@ -26,8 +26,9 @@ def command(settings: Settings, *, deep: bool, as_json: bool) -> None:
     The exit code is 1 when there is a difference. Dead files that wait for garbage collection, and objects
     that a live agent or job may still commit, are none.
     """
+    require_data(settings)
     require_store(settings)
-    with opened(settings, tied=False) as rooms:
+    with opened(settings, tied=False, create=False) as rooms:
         report = fsck(
             rooms.catalog, rooms.store, rooms.clock, deep=deep, grace_ms=settings.grace_seconds * 1000
         )
@@ -55,7 +56,7 @@ def _print(report: FsckReport) -> None:
         return
     hidden = report.differences_total - len(report.differences)
     more = f"; {hidden:,} are not shown" if hidden else ""
-    console.print(f"✗ {report.differences_total:,} differences{more}", style="bold red")
+    console.print(f"✗ {count(report.differences_total, 'difference')}{more}", style="bold red")
 
 
 def _place(difference: Difference) -> str:

@@ -10,10 +10,14 @@ from planner.plan import Verdict
 from planner.planning import plan
 from siltstone.command.options import json_option, with_settings
 from siltstone.configuration import planner_settings
-from siltstone.output import emit_json, human_bytes, report_console, table
+from siltstone.open_jobs import describe_jobs, job_facts, open_jobs
+from siltstone.output import count, emit_json, human_bytes, report_console, table
 from siltstone.rooms import opened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from catalog.model import Job
     from planner.plan import PartitionDecision, Plan, PlannedJob
     from siltstone.configuration import Settings
 
@@ -30,33 +34,37 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
 
     Nothing is changed; siltstone compact does it.
     """
-    with opened(settings, tied=False) as rooms:
+    with opened(settings, tied=False, create=False) as rooms:
         planned = plan(rooms.catalog, rooms.clock, planner_settings(settings, force=force), explain=explain)
+        jobs = open_jobs(rooms)
     if as_json:
-        emit_json(plan_report(planned, explain))
+        emit_json(plan_report(planned, jobs, explain))
     else:
-        print_plan(planned, explain)
+        print_plan(planned, jobs, explain)
 
 
-def plan_report(planned: Plan, explain: str | None = None) -> dict[str, Any]:
-    """A plan as one JSON object."""
+def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -> dict[str, Any]:
+    """A plan, and the jobs that are not over, as one JSON object."""
     decisions = planned.decisions if explain is None else planned.explain(explain)
     return {
         "now_ms": planned.now_ms,
         "jobs": [_job_facts(job) for job in planned.jobs],
+        "open_jobs": job_facts(jobs, planned.now_ms),
         "decisions": [_decision_facts(each) for each in decisions],
     }
 
 
-def print_plan(planned: Plan, explain: str | None = None) -> None:
-    """A plan for people: its jobs, then what is left alone (or all of one topic) and why."""
+def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -> None:
+    """A plan for people: jobs that are not over, its own, then what is left alone (or one topic) and why."""
     console = report_console()
+    for sentence in describe_jobs(jobs, planned.now_ms):
+        console.print(sentence, markup=False, soft_wrap=True)
     if not planned.jobs:
-        console.print("Nothing to compact.")
+        console.print("Nothing more to compact." if jobs else "Nothing to compact.")
     for number, job in enumerate(planned.jobs, 1):
         console.print(
-            f"Job {number} ({job.kind.value}): {len(job.inputs):,} files, {human_bytes(job.input_bytes)}, "
-            f"{len(job.partitions):,} partitions",
+            f"Job {number} ({job.kind.value}): {count(len(job.inputs), 'file')}, "
+            f"{human_bytes(job.input_bytes)}, {count(len(job.partitions), 'partition')}",
             style="bold",
             markup=False,
         )

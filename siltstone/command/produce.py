@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,8 @@ import click
 import orjson
 
 from bedrock.clock import SystemClock
-from bedrock.errors import InvalidInputError, SiltstoneError
-from siltstone.agent_client import AgentClient
+from bedrock.errors import InvalidInputError, RetryableError, SiltstoneError
+from siltstone.agent_client import AgentClient, RequestLostError
 from siltstone.command.options import agent_option, json_option, with_settings
 from siltstone.nearby_agents import agent_url
 from siltstone.output import emit_json
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 READ_BYTES = 1024 * 1024
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 8 * 1024 * 1024
+
+# How an agent names a record that is not of the documented form, and the part of it that is not
+_RECORD = re.compile(r"\brecords\.(\d+)(?:\.([\w.]+))?")
 
 Numbered = tuple[int, dict[str, Any]]
 
@@ -73,9 +77,10 @@ def command(
     parse = _json_record if json_lines else _line_parser(key_separator)
     tally = _Tally(topic)
     with AgentClient(agent_url(settings.data_dir, agent), SystemClock()) as client:
+        client.partitions(topic)  # an unknown topic is an error also where there is nothing to send
         try:
             for batch in batches(read_lines(sys.stdin.buffer), parse, batch_records):
-                tally.add(batch, client.produce(topic, [record for _, record in batch], partition))
+                tally.add(batch, _send(client, topic, batch, partition))
         except SiltstoneError as failure:
             if tally.accepted:
                 click.echo(f"{tally.accepted:,} records had been accepted before this error:", err=True)
@@ -87,6 +92,36 @@ def command(
         click.echo(f"{tally.accepted:,} records accepted{refused}")
     if tally.refused:
         click.get_current_context().exit(1)
+
+
+def _send(
+    client: AgentClient, topic: str, batch: list[Numbered], partition: int | None
+) -> list[RecordOutcome]:
+    """One request; its errors speak of lines of the input."""
+    first, last = batch[0][0], batch[-1][0]
+    lines = f"line {first}" if first == last else f"lines {first} to {last}"
+    try:
+        return client.produce(topic, [record for _, record in batch], partition)
+    except RequestLostError as failure:
+        raise RetryableError(
+            f"{failure.message}; {lines} of the input may have been appended or not",
+            remedy="read what the topic holds before sending them again, which may double them",
+        ) from failure
+    except InvalidInputError as failure:
+        named = _RECORD.sub(lambda found: _line_of(batch, found), failure.message)
+        if named == failure.message:
+            raise
+        raise InvalidInputError(
+            f"{named}; nothing of {lines} was appended", remedy="correct the input, and send it from there on"
+        ) from failure
+
+
+def _line_of(batch: list[Numbered], found: re.Match[str]) -> str:
+    """`records.3.key` of a request, in terms of the input."""
+    index = int(found[1])
+    if index >= len(batch):
+        return found[0]
+    return f"line {batch[index][0]}" + (f", field {found[2]}" if found[2] else "")
 
 
 def read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
@@ -149,7 +184,9 @@ def _json_record(number: int, line: bytes) -> dict[str, Any]:
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as failure:
-        raise InvalidInputError(f"line {number} is not JSON: {failure}") from None
+        raise InvalidInputError(
+            f"line {number} is not JSON: {failure.msg} at column {failure.colno}"
+        ) from None
     if not isinstance(record, dict):
         raise InvalidInputError(
             f"line {number} is JSON, but not an object",

@@ -9,7 +9,7 @@ import click
 from bedrock.errors import InvalidInputError
 from catalog.topic_config import SETTINGS
 from siltstone.command.options import json_option, with_settings
-from siltstone.output import emit_json, report_console, table
+from siltstone.output import count, emit_json, report_console, table
 from siltstone.rooms import opened
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def create(
     if as_json:
         emit_json(_facts(topic))
     else:
-        click.echo(f"created {topic.name} with {_count(partitions, 'partition')}")
+        click.echo(f"created {topic.name} with {count(partitions, 'partition')}")
 
 
 @command.command(name="list")
@@ -48,7 +48,7 @@ def create(
 @with_settings()
 def list_topics(settings: Settings, *, as_json: bool) -> None:
     """List every topic."""
-    with opened(settings, tied=False) as rooms:
+    with opened(settings, tied=False, create=False) as rooms:
         topics = sorted(rooms.catalog.topics.list(), key=lambda topic: topic.name)
     if as_json:
         emit_json({"topics": [_facts(topic) for topic in topics]})
@@ -65,7 +65,7 @@ def list_topics(settings: Settings, *, as_json: bool) -> None:
 @with_settings()
 def describe(settings: Settings, *, name: str, as_json: bool) -> None:
     """Show the settings and the partitions of topic NAME."""
-    with opened(settings, tied=False) as rooms:
+    with opened(settings, tied=False, create=False) as rooms:
         topic = rooms.catalog.topics.get(name)
         states = rooms.catalog.topics.partitions(topic.topic_id)
     if as_json:
@@ -90,10 +90,11 @@ def describe(settings: Settings, *, name: str, as_json: bool) -> None:
 @with_settings()
 def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
     """Delete topic NAME and every record in it."""
-    with opened(settings, tied=False) as rooms:
+    with opened(settings, tied=False, create=False) as rooms:
         topic = rooms.catalog.topics.get(name)
-        if not yes:
-            click.confirm(f"Delete topic {name} and every record in it?", abort=True, err=True)
+        if not yes and not click.confirm(f"Delete topic {name} and every record in it?", err=True):
+            click.echo("not deleted", err=True)
+            click.get_current_context().exit(1)
         rooms.catalog.topics.delete(topic.name)
     if as_json:
         emit_json({"deleted": name, "topic_id": str(topic.topic_id)})
@@ -127,7 +128,3 @@ def _bounds(state: PartitionState) -> dict[str, int]:
         "high_watermark": state.high_watermark,
         "log_end_offset": state.log_end_offset,
     }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
-from siltstone.output import human_bytes, table
+from siltstone.output import count, human_bytes, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +111,7 @@ def _way(report: DemoReport) -> RenderableType:
         ("produced over HTTP", f"{accepted:,} records", "flights and weather interleaved, in file order"),
         (
             "written by the agent",
-            f"{report.ingestion_files:,} ingestion files",
+            count(report.ingestion_files, "ingestion file"),
             f"{human_bytes(before)} of batches",
         ),
         (
@@ -121,7 +121,7 @@ def _way(report: DemoReport) -> RenderableType:
         ),
         (
             "written by Spark",
-            f"{report.compacted_files:,} compacted files",
+            count(report.compacted_files, "compacted file"),
             f"{human_bytes(after)}, {compaction.records_in:,} records in, {compaction.records_out:,} out",
         ),
         ("read back by HTTP", f"{read:,} records", "from offset 0 of every partition"),
@@ -176,7 +176,8 @@ def _verdict(report: DemoReport) -> RenderableType:
             style="bold green",
         )
     shown = "\n".join(f"  {each}" for each in report.examples)
-    return Text(f"✗ {report.differences:,} differences from the oracle, such as\n{shown}\n", style="bold red")
+    total = count(report.differences, "difference")
+    return Text(f"✗ {total} from the oracle, such as\n{shown}\n", style="bold red")
 
 
 def _samples(report: DemoReport) -> RenderableType:

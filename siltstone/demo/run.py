@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from siltstone.demo.data import DemoInput, Row
     from siltstone.demo.oracle import ExpectedTopic
     from siltstone.demo.topics import DemoTopic
+    from siltstone.interrupts import Interrupts
     from siltstone.output import Narrator
     from siltstone.rooms import Rooms
     from spark_jobs.report import CompactionReport
@@ -90,7 +91,9 @@ class _Stopwatch:
         self.seconds[name] = self._clock.monotonic() - begun
 
 
-def run_demo(settings: Settings, narrator: Narrator, *, rows: int | None, options: str) -> DemoReport:
+def run_demo(
+    settings: Settings, narrator: Narrator, *, rows: int | None, options: str, interrupts: Interrupts
+) -> DemoReport:
     """Run the main job; `rows` limits the flights, `options` are what leads other commands to the data."""
     with opened(settings) as rooms:
         watch = _Stopwatch(rooms)
@@ -105,7 +108,7 @@ def run_demo(settings: Settings, narrator: Narrator, *, rows: int | None, option
                 _produce(client, lanes, narrator)
             before = [_measure(rooms, lane.topic) for lane in lanes]
             with watch.time("compact"):
-                compaction = compact(rooms, settings, narrator).compaction
+                compaction = compact(rooms, settings, narrator, interrupts=interrupts).compaction
             after = [_measure(rooms, lane.topic) for lane in lanes]
             with watch.time("read back"):
                 _read_back(client, lanes, narrator)

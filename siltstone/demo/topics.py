@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from bedrock.errors import InvalidInputError, NotFoundError
+from catalog.model import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from siltstone.rooms import Rooms
 
 NOTE = "demo.json"
+_MOST_JOBS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,7 @@ def recreate(rooms: Rooms, data_dir: Path) -> tuple[Topic, Topic]:
     """
     note = data_dir / NOTE
     ours = _remembered(note)
+    _cancel_jobs(rooms, ours)
     for topic in (FLIGHTS, WEATHER):
         try:
             found = rooms.catalog.topics.get(topic.name)
@@ -68,6 +71,13 @@ def recreate(rooms: Rooms, data_dir: Path) -> tuple[Topic, Topic]:
         data_dir.mkdir(parents=True, exist_ok=True)
         note.write_bytes(orjson.dumps({"topics": [str(each.topic_id) for each in made]}))
     return made[0], made[1]
+
+
+def _cancel_jobs(rooms: Rooms, ours: frozenset[str]) -> None:
+    """Give up what an interrupted run left to be done, where it is for no topic but its own."""
+    for job in rooms.catalog.jobs.list((JobState.SUBMITTED, JobState.RUNNING), limit=_MOST_JOBS):
+        if {str(partition.topic_id) for partition in job.spec.partitions} <= ours:
+            rooms.catalog.jobs.cancel(job.spec.job_id, "another run of the demo makes its topics anew")
 
 
 def _remembered(note: Path) -> frozenset[str]:

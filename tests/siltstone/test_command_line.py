@@ -94,11 +94,12 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
         (["agent", "--http", "127.0.0.1:99999"], 2, "setting http (from the command line, --http)"),
         (["agent", "--object-store", "gs://x"], 2, "gs:// is not supported"),
         (["agent", "--object-store", "s3:/x"], 2, "two slashes"),
-        (["topics", "list", "--config", "absent.toml"], 1, "absent.toml does not exist"),
+        (["topics", "list", "--config", "absent.toml"], 2, "absent.toml does not exist"),
         (["topics", "list", "--catalog", "postgresql://nobody@127.0.0.1:9/x"], 75, "127.0.0.1"),
         (["produce", "t"], 75, "no agent serves from data directory"),
         (["consume", "t", "--agent", "127.0.0.1:9"], 75, "http://127.0.0.1:9 does not answer"),
         (["consume", "t", "--agent", "127.0.0.1:9", "--offset", "7"], 2, "needs --partition"),
+        (["consume", "t", "--agent", "127.0.0.1:9", "--offset", "7", "--timestamp", "1"], 2, "one of them"),
         (["nonsense"], 2, "No such command"),
     ],
 )
@@ -110,6 +111,36 @@ def test_an_error_is_a_sentence_and_an_exit_code(
     assert words in answer.output
     assert "Traceback" not in answer.output
     assert answer.exit_code == code
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "list"],
+        ["topics", "describe", "t"],
+        ["topics", "delete", "t"],
+        ["plan"],
+        ["fsck"],
+        ["compact", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_looks_makes_nothing(arguments: list[str], tmp_path: Path) -> None:
+    answer = CliRunner().invoke(cli, [*arguments, "--data-dir", str(tmp_path / "typo")])
+    assert "there is nothing in data directory" in answer.output
+    assert answer.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["agent", "compact", "demo", "topics create t"])
+def test_a_data_directory_that_cannot_be_is_an_error_with_a_remedy(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for place in (file, file / "below"):
+        answer = CliRunner().invoke(cli, [*command.split(), "--data-dir", str(place)])
+        assert f"data directory {place} cannot be made" in answer.output
+        assert "--data-dir" in answer.output
+        assert answer.exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -168,7 +199,7 @@ def test_topics_live_from_creation_to_deletion(tmp_path: Path, catalog_url: str)
     assert "'t'" in topics("create", "t", code=1).stderr
     assert "NAME=VALUE" in topics("create", "u", "--config", "compact", code=1).stderr
     assert "cleanup.policy" in topics("create", "u", "--config", "cleanup.polcy=compact", code=1).stderr
-    topics("delete", "t", stdin="n\n", code=130)
+    assert "not deleted" in topics("delete", "t", stdin="n\n", code=1).stderr
     assert orjson.loads(topics("list", "--json").stdout)["topics"][0]["name"] == "t"
     assert orjson.loads(topics("delete", "t", "--yes", "--json").stdout)["deleted"] == "t"
     assert "'t'" in topics("describe", "t", code=1).stderr

@@ -73,6 +73,12 @@ def test_sizes_are_given_in_units_that_people_use(monkeypatch: pytest.MonkeyPatc
         ({"object_store": ""}, ["it is empty"]),
         ({"s3_endpoint": "localhost:9000"}, ["s3_endpoint", "not a URL"]),
         ({"flush_interval_ms": "soon"}, ["flush_interval_ms", "integer"]),
+        ({"flush_bytes": "-3"}, ["setting flush_bytes", "not a size", "8MiB"]),
+        ({"flush_bytes": "0"}, ["setting flush_bytes", "at least 1B"]),
+        ({"flush_bytes": "8 elephants"}, ["setting flush_bytes", "not a size", "8MiB"]),
+        ({"flush_bytes": "2GiB"}, ["flush_bytes", "at most 1.0GiB"]),
+        ({"grace_seconds": -1}, ["grace_seconds", "at least 0"]),
+        ({"s3_endpoint": "http://h:9000"}, ["setting s3_endpoint", "--s3-endpoint", "s3://bucket/prefix"]),
         ({"log_level": "loud"}, ["log_level", "debug, info, warning, error"]),
     ],
 )
@@ -104,10 +110,25 @@ def test_a_misspelt_setting_in_the_file_is_refused(tmp_path: Path) -> None:
         load_settings({}, file)
 
 
-def test_variables_of_no_setting_belong_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kubernetes gives every pod near a service named siltstone such variables."""
-    monkeypatch.setenv("SILTSTONE_SERVICE_HOST", "10.0.0.1")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SILTSTONE_SERVICE_HOST",
+        "SILTSTONE_PORT",
+        "SILTSTONE_SERVICE_PORT_HTTP",
+        "SILTSTONE_AGENT_PORT_8080_TCP_ADDR",
+    ],
+)
+def test_variables_of_kubernetes_are_no_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives every pod near a service named siltstone such variables."""
+    monkeypatch.setenv(name, "10.0.0.1")
     assert load_settings({}) == Settings()
+
+
+def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILTSTONE_FLUSH_BYTE", "1")
+    with pytest.raises(ConfigurationError, match=r"SILTSTONE_FLUSH_BYTE\): there is no such.*flush_bytes\?"):
+        load_settings({})
 
 
 def test_the_data_directory_cannot_move_from_inside_itself(tmp_path: Path) -> None:
@@ -117,7 +138,7 @@ def test_the_data_directory_cannot_move_from_inside_itself(tmp_path: Path) -> No
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match=r"absent\.toml does not exist"):
+    with pytest.raises(ConfigurationError, match=r"absent\.toml does not exist"):
         load_settings({}, tmp_path / "absent.toml")
     with pytest.raises(ConfigurationError, match=r"broken.toml is not TOML.*line 1"):
         load_settings({}, _write(tmp_path / "broken.toml", "http = \n"))

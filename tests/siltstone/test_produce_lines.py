@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import io
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from bedrock.errors import InvalidInputError
+from bedrock.errors import InvalidInputError, RetryableError, SiltstoneError
+from siltstone.agent_client import AgentClient, RequestLostError
 from siltstone.command import produce
 
 if TYPE_CHECKING:
@@ -87,5 +89,31 @@ def test_bytes_that_are_not_text_travel_as_base64() -> None:
 
 @pytest.mark.parametrize(("line", "words"), [(b"{", "line 3 is not JSON"), (b"[1]", "not an object")])
 def test_a_line_that_is_no_json_record_is_named(line: bytes, words: str) -> None:
-    with pytest.raises(InvalidInputError, match=words):
+    with pytest.raises(InvalidInputError, match=words) as caught:
         produce._json_record(3, line)
+    assert "line 1" not in str(caught.value)
+
+
+def _client_that_raises(failure: SiltstoneError) -> AgentClient:
+    client = Mock(spec=AgentClient)
+    client.produce.side_effect = failure
+    return client
+
+
+def test_a_record_that_spoils_its_request_is_named_by_its_line() -> None:
+    client = _client_that_raises(InvalidInputError("records.1.key: Input should be a valid string"))
+    with pytest.raises(InvalidInputError, match=r"line 8, field key: Input should.*nothing of lines 7 to 8"):
+        produce._send(client, "t", [(7, {}), (8, {"key": 1})], None)
+
+
+def test_another_refusal_stays_as_it_is() -> None:
+    failure = InvalidInputError("topic t has no partition 9")
+    with pytest.raises(InvalidInputError) as caught:
+        produce._send(_client_that_raises(failure), "t", [(7, {})], 9)
+    assert caught.value is failure
+
+
+def test_lines_that_were_under_way_when_the_agent_died_are_named() -> None:
+    client = _client_that_raises(RequestLostError("agent at x does not answer"))
+    with pytest.raises(RetryableError, match="line 7 of the input may have been appended"):
+        produce._send(client, "t", [(7, {})], None)

@@ -1,0 +1,77 @@
+"""^C and SIGTERM for commands that take long: noticed at once, and in order in every phase.
+
+Elsewhere Python's own KeyboardInterrupt does. Here it must not fall between the claim of a job and its
+release, nor into Spark's own code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Self
+
+from bedrock.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType, TracebackType
+
+    from bedrock.clock import Clock
+
+# Who is impatient, or a tool that signals a process and its group, interrupts twice.
+_SAME_SECONDS = 1.0
+
+
+class Interrupts:
+    """A context manager that takes SIGINT and SIGTERM for as long as it is open, in the main thread.
+
+    A signal says "stopping…" and raises KeyboardInterrupt, unless it is held back: then it sets `requested`,
+    and KeyboardInterrupt follows at the end of the held block. Another signal, a moment later, raises in any
+    case. One that was not opened takes no signal.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.requested = threading.Event()
+        self._clock = clock or SystemClock()
+        self._first = 0.0
+        self._held = 0
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.getsignal(number)
+            signal.signal(number, self._take)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # as getsignal gave it
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[threading.Event]:
+        """Let the block end by itself, soon after the event that it is given is set."""
+        self._held += 1
+        try:
+            yield self.requested
+        finally:
+            self._held -= 1
+        if self.requested.is_set() and not self._held:
+            raise KeyboardInterrupt
+
+    def _take(self, _number: int, _frame: FrameType | None) -> None:
+        now = self._clock.monotonic()
+        if not self.requested.is_set():
+            self.requested.set()
+            self._first = now
+            with contextlib.suppress(OSError):  # not by a stream: the signal may have come while one writes
+                os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, "stopping…\n".encode())
+            if self._held:
+                return
+        elif now - self._first < _SAME_SECONDS:
+            return
+        raise KeyboardInterrupt
