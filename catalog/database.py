@@ -127,7 +127,7 @@ class Transaction:
             while pgconn.flush():
                 ready = selector.select(self._patience)
                 if not ready:
-                    raise psycopg.OperationalError("the server takes no more of a statement")
+                    raise psycopg.OperationalError(f"the server took nothing for {self._patience:g} s")
                 if ready[0][1] & selectors.EVENT_READ:
                     pgconn.consume_input()
 
