@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -10,18 +11,22 @@ from agent.work_pool import WorkPool
 if TYPE_CHECKING:
     from agent.settings import AgentSettings
 
+_IDLE_POLL_SECONDS = 0.005
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
     """One pool for each kind of work.
 
-    Uploads and commits have threads of their own, as many as there can be of either: they never wait behind
-    reads. Hot and cold reads are apart, so that those who catch up cannot delay those at the tail. What is
-    read is cut out and rendered apart from the kernels that producers wait for.
+    The session has a thread of its own, so that its heartbeat never waits. Uploads and commits have as many
+    as there can be of either: they never wait behind reads. Hot and cold reads are apart, so that those who
+    catch up cannot delay those at the tail. What is read is cut out and rendered apart from the kernels that
+    producers wait for.
     """
 
     uploads: WorkPool
     commits: WorkPool
+    session: WorkPool
     catalog: WorkPool
     kernels: WorkPool
     rendering: WorkPool
@@ -36,6 +41,7 @@ class Pools:
         return cls(
             uploads=WorkPool("uploads", threads=files, max_waiting=files),
             commits=WorkPool("commits", threads=1, max_waiting=1),
+            session=WorkPool("session", threads=1, max_waiting=1),
             catalog=WorkPool("catalog", threads=settings.catalog_threads, max_waiting=waiting),
             kernels=WorkPool("kernels", threads=settings.kernel_threads, max_waiting=waiting),
             rendering=WorkPool("rendering", threads=settings.rendering_threads, max_waiting=waiting),
@@ -47,7 +53,12 @@ class Pools:
         """Every pool."""
         return [getattr(self, field.name) for field in fields(self)]
 
-    def close(self) -> None:
-        """Wait for what is under way in each."""
+    def close(self, *, wait: bool = True) -> None:
+        """Drop what has not begun; wait for what is under way unless told not to."""
         for pool in self.all():
-            pool.close()
+            pool.close(wait=wait)
+
+    async def idle(self) -> None:
+        """Wait until no call is under way."""
+        while any(pool.pending for pool in self.all()):  # noqa: ASYNC110  # only at the end of a process
+            await asyncio.sleep(_IDLE_POLL_SECONDS)

@@ -39,7 +39,6 @@ from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
 from catalog.open import open_catalog
 from object_store.identity import tie
-from object_store.identity import tie
 from object_store.open import StoreConfig, open_store
 
 try:
@@ -50,7 +49,7 @@ else:
     _new_loop = uvloop.new_event_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from agent.settings import AgentSettings
     from bedrock.clock import Clock
@@ -60,6 +59,17 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _MOST_LOOP_LAG_SECONDS = 5.0
+
+_LAST_SECONDS = 1.0
+
+
+async def _before(deadline: float, what: str, step: Awaitable[None]) -> None:
+    """One step of the stop, in the time that is left."""
+    left = deadline - asyncio.get_running_loop().time()
+    try:
+        await asyncio.wait_for(step, max(left, _LAST_SECONDS))
+    except TimeoutError:
+        _log.error("the agent had to stop before it could do something", what=what)
 
 
 class Agent:
@@ -86,7 +96,7 @@ class Agent:
         self.session = Session(
             catalog.sessions,
             description=f"agent on {socket.gethostname()}, process {os.getpid()}",
-            pool=self.pools.catalog,
+            pool=self.pools.session,
             ids=ids,
             interval_ms=settings.heartbeat_interval_ms,
             health=self.catalog_health,
@@ -187,21 +197,25 @@ class Agent:
             await self.stop()
 
     async def stop(self) -> None:
-        """Stop in good order; everything that was taken is answered."""
+        """Stop in good order; everything that was taken is answered, unless `stop_timeout_ms` is too short.
+
+        Past that time what is under way is given up: each further step gets `_LAST_SECONDS` at the most.
+        """
         self._stopping = True
+        loop = asyncio.get_running_loop()
         await asyncio.sleep(self.settings.drain_ms / 1000)
+        deadline = loop.time() + self.settings.stop_timeout_ms / 1000
         self.watch.release()
         self.write_path.drain()
         if self._http is not None:
             await self._http.stop()
-        try:
-            await asyncio.wait_for(self.write_path.stop(), self.settings.stop_timeout_ms / 1000)
-        except TimeoutError:
-            _log.error("not everything that was taken could be committed before the agent had to stop")
-        await self.session.stop()
-        await self.watch.stop()
+        await _before(deadline, "commit everything that was taken", self.write_path.stop())
+        await self.write_path.abandon()
+        await _before(deadline, "end the session", self.session.stop())
+        await _before(deadline, "stop listening for commits", self.watch.stop())
         await self.loop_lag.stop()
-        await asyncio.to_thread(self.pools.close)
+        self.pools.close(wait=False)
+        await _before(deadline, "finish the calls under way", self.pools.idle())
 
     def problems(self) -> dict[str, str]:
         """What keeps the agent from being well: name → what; empty when it is."""
@@ -267,7 +281,6 @@ def run(
         asyncio.Runner(loop_factory=_new_loop) as runner,
     ):
         store.check()
-        tie(store, catalog.home, ids)
         tie(store, catalog.home, ids)
         runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
 

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.errors import BusyError
+from agent.errors import BusyError, StoppingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +24,14 @@ class WorkPool:
     def __init__(self, name: str, *, threads: int, max_waiting: int) -> None:
         self.name = name
         self.pending = 0
+        self._is_closed = False
         self._limit = threads + max_waiting
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"siltstone-{name}")
 
     async def run(self, call: Callable[[], T]) -> T:
         """The result of `call`, made in a thread of this pool."""
+        if self._is_closed:
+            raise StoppingError("this agent is stopping", remedy="send the request to another agent")
         if self.pending >= self._limit:
             raise BusyError(
                 f"{self.pending} calls of kind {self.name} are under way or waiting",
@@ -38,12 +41,18 @@ class WorkPool:
         loop = asyncio.get_running_loop()
         job = self._executor.submit(call)
         self.pending += 1
-        job.add_done_callback(lambda _: loop.call_soon_threadsafe(self._finished))
+        job.add_done_callback(lambda _: self._tell(loop))
         return await asyncio.wrap_future(job)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._is_closed and loop.is_closed():
+            return  # the call outlived the agent
+        loop.call_soon_threadsafe(self._finished)
 
     def _finished(self) -> None:
         self.pending -= 1
 
-    def close(self) -> None:
-        """Wait for the calls under way, drop those that have not begun."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+    def close(self, *, wait: bool = True) -> None:
+        """Drop the calls that have not begun; wait for those under way unless told not to."""
+        self._is_closed = True
+        self._executor.shutdown(wait=wait, cancel_futures=True)

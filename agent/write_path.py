@@ -123,6 +123,7 @@ class WritePath:
         self._stopping = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._uploads: set[asyncio.Task[SealedFile]] = set()
         self._committer: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -176,10 +177,17 @@ class WritePath:
         self._stopping = True
         self.drain()
         await self._idle.wait()
-        if self._committer is not None:
-            self._committer.cancel()
-            await asyncio.gather(self._committer, return_exceptions=True)
-            self._committer = None
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Give up what is not answered yet; nothing is tried again."""
+        self._stopping = True
+        tasks = [self._committer, *self._uploads]
+        self._committer = None
+        begun = [task for task in tasks if task is not None]
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
 
     def _schedule(self) -> None:
         """Send off what may fly, and see to it that the open file's time will come."""
@@ -214,6 +222,8 @@ class WritePath:
     def _launch(self, file: OpenFile) -> None:
         self._in_flight += 1
         upload = asyncio.get_running_loop().create_task(self._upload(file), name="upload")
+        self._uploads.add(upload)
+        upload.add_done_callback(self._uploads.discard)
         self._flights.put_nowait(_Flight(file.receipts(), file.size, upload))
 
     async def _upload(self, file: OpenFile) -> SealedFile:

@@ -6,14 +6,20 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import httpx
 import orjson
 import pytest
 
 from agent.http.server import address_of, bind
+from agent.process import run
+from agent.settings import AgentSettings
 from bedrock.errors import InvalidInputError
+from object_store.errors import ForeignStoreError
+from object_store.open import StoreConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +92,23 @@ def test_a_signal_flushes_and_answers_what_was_taken(
     assert found.state == "ended"
 
 
+def test_an_agent_does_not_start_over_another_store_than_its_catalogs(
+    catalog: Catalog, catalog_url: str, tmp_path: Path
+) -> None:
+    """Else it would answer appends with offsets whose records no other agent can read."""
+    right = StoreConfig(url=str(tmp_path / "right"))
+    catalog.home.bind(UUID(int=1), right.url)
+    with pytest.raises(ForeignStoreError, match=f"objects are in {right.url}"):
+        run(
+            AgentSettings(http_port=0),
+            store_config=StoreConfig(url=str(tmp_path / "wrong")),
+            catalog_url=catalog_url,
+            on_ready=lambda _: pytest.fail("it serves"),
+        )
+    assert catalog.sessions.active() == []
+    assert not [path for path in (tmp_path / "wrong").rglob("*") if path.is_file()]
+
+
 @pytest.mark.anyio
 async def test_stopping_ends_long_polls_with_what_there_is(agents: Agents) -> None:
     async with agents.running() as running:
@@ -145,3 +168,38 @@ def test_an_address_that_is_taken_is_a_clear_error() -> None:
             InvalidInputError, match=f"cannot listen on {host}:{port}: Address already in use"
         ):
             bind(host, int(port))
+
+
+@pytest.mark.anyio
+async def test_a_store_that_hangs_does_not_keep_the_agent_from_stopping(
+    agents: Agents, store: FaultyStore
+) -> None:
+    """What was taken is not answered then; the stop itself ends while the call still hangs."""
+    try:
+        async with agents.running(stop_timeout_ms=1) as running:
+            await running.create_topic("t")
+            store.gate.clear()
+            body = {"records": [{"key": "a", "value": "b"}]}
+            waiting = asyncio.ensure_future(running.http.post("/v1/topics/t/records", json=body))
+            while not store.puts_begun:  # noqa: ASYNC110  # what is waited for happens in another thread
+                await asyncio.sleep(0.001)
+            await running.agent.stop()
+            assert not store.gate.is_set()
+            await asyncio.gather(waiting, return_exceptions=True)
+    finally:
+        store.gate.set()
+
+
+@pytest.mark.anyio
+async def test_the_heart_beats_while_every_thread_for_the_catalog_is_taken(agents: Agents) -> None:
+    async with agents.running(heartbeat_interval_ms=1, catalog_threads=1) as running:
+        gate = threading.Event()
+        waits = [asyncio.ensure_future(running.agent.pools.catalog.run(gate.wait)) for _ in range(3)]
+        try:
+            await asyncio.sleep(0)
+            running.agent.session.fenced(old := running.agent.session.session_id)
+            while running.agent.session.session_id == old:  # noqa: ASYNC110  # set by another task
+                await asyncio.sleep(0.001)
+        finally:
+            gate.set()
+            await asyncio.gather(*waits)

@@ -184,10 +184,12 @@ async def test_a_slow_store_makes_files_larger_not_more(store: FaultyStore) -> N
         assert len(harness.log.committed) == 2
 
 
-async def test_an_answer_that_cannot_be_handed_out_fails_its_file_and_no_other(store: FaultyStore) -> None:
+async def test_an_answer_that_cannot_be_handed_out_fails_its_file_and_no_other(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with writing(store) as harness:
         commit = harness.log.commit
-        harness.log.commit = lambda file: commit(file)[:1]  # type: ignore[method-assign]
+        monkeypatch.setattr(harness.log, "commit", lambda file: commit(file)[:1])
         pending = harness.path.enqueue([batches(A, 0, "a"), batches(B, 0, "b")])
         harness.path.flush()
         (a,), (b,) = [await each.wait() for each in pending]
@@ -195,7 +197,7 @@ async def test_an_answer_that_cannot_be_handed_out_fails_its_file_and_no_other(s
         assert b.error is not None
         assert "unknown whether" in b.error.message
 
-        harness.log.commit = commit  # type: ignore[method-assign]
+        monkeypatch.setattr(harness.log, "commit", commit)
         (later,) = harness.path.enqueue([batches(A, 0, "a")])
         harness.path.flush()
         assert [result.base_offset for result in await later.wait()] == [1]
