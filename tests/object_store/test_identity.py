@@ -12,6 +12,7 @@ from uuid import UUID
 
 import orjson
 import pytest
+from typing_extensions import override
 
 from bedrock.errors import CorruptDataError, InvalidInputError
 from bedrock.ids import SystemIds
@@ -222,6 +223,7 @@ def test_a_store_that_moved_with_its_marker_is_noted_where_it_is(
 
 def test_a_catalog_that_was_bound_meanwhile_is_held_to_the_winner(store: ObjectStore, ids: Ids) -> None:
     class Overtaken(_Notes):
+        @override
         def bind(self, store_id: UUID, url: str) -> _Noted:
             self.noted = _Noted(UUID(int=7), "s3://the-winner/six")
             return super().bind(store_id, url)

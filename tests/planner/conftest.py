@@ -27,6 +27,14 @@ def store(tmp_path: Path, ids: Ids) -> Iterator[LocalStore]:
 
 
 @pytest.fixture
+def other_store(tmp_path: Path, ids: Ids) -> Iterator[LocalStore]:
+    """A store that has nothing to do with the system's."""
+    opened = LocalStore(tmp_path / "other", ids)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
 def system(catalog: Catalog, store: LocalStore, clock: Clock, ids: Ids) -> System:
     assert isinstance(clock, ManualClock)
     return System.start(catalog, store, clock, ids)

@@ -11,8 +11,10 @@ import psycopg
 import pytest
 
 from catalog.model import PartitionId
+from object_store.errors import ForeignStoreError
+from object_store.identity import tie
 from object_store.interface import Purpose
-from object_store.names import ingestion_name
+from object_store.names import IDENTITY_NAME, ingestion_name
 from planner.fsck import DifferenceKind, FsckReport, fsck
 from planner.garbage import GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from catalog.garbage import CatalogFile
     from catalog.model import Extent
     from object_store.interface import ObjectInfo
+    from object_store.local import LocalStore
     from tests.planner.system import System
 
 pytestmark = pytest.mark.integration
@@ -104,6 +107,32 @@ def test_it_changes_nothing(lived_in: System) -> None:
     assert list(asked) == ["fsck"]
     assert asked["fsck"]["get_requests"] == 5
     assert asked["fsck"]["put_requests"] == asked["fsck"]["delete_requests"] == 0
+
+
+def test_its_own_store_costs_one_more_get(lived_in: System) -> None:
+    tie(lived_in.store, lived_in.catalog.home, lived_in.ids)
+    before = lived_in.store.counts.snapshot()
+    assert check(lived_in).differences == ()
+    asked = (lived_in.store.counts.snapshot() - before).as_dict()["check"]
+    assert (asked["get_requests"], asked["list_requests"], asked["put_requests"]) == (1, 0, 0)
+
+
+def test_another_store_is_refused_and_nobody_told_to_delete_records(
+    lived_in: System, other_store: LocalStore
+) -> None:
+    tie(lived_in.store, lived_in.catalog.home, lived_in.ids)
+    with pytest.raises(ForeignStoreError, match=r"objects are in file:.*is another object store"):
+        fsck(lived_in.catalog, other_store, lived_in.clock)
+
+
+def test_a_store_that_was_emptied_says_so_first(lived_in: System) -> None:
+    tie(lived_in.store, lived_in.catalog.home, lived_in.ids)
+    everything = [info.name for info in lived_in.store.list("", purpose=Purpose.FSCK)]
+    lived_in.store.delete(everything, purpose=Purpose.FSCK)
+    first, *others = check(lived_in).differences
+    assert (first.kind, first.object_name) == (DifferenceKind.STORE_IDENTITY, IDENTITY_NAME)
+    assert "emptied" in first.found
+    assert {each.kind for each in others} == {DifferenceKind.MISSING_OBJECT}
 
 
 @pytest.mark.parametrize("kind", ["ingestion", "compacted"])

@@ -10,14 +10,16 @@ import pytest
 from bedrock.errors import InvalidInputError
 from catalog.errors import SessionFencedError
 from catalog.model import PartitionId
-from object_store.errors import ObjectsNotDeletedError
+from object_store.errors import ForeignStoreError, LostIdentityError, ObjectsNotDeletedError
+from object_store.identity import tie
 from object_store.interface import Purpose
-from object_store.names import compacted_name, ingestion_name
+from object_store.names import IDENTITY_NAME, compacted_name, ingestion_name
 from planner.garbage import GarbageReport, GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:
+    from object_store.local import LocalStore
     from tests.planner.system import System
 
 pytestmark = pytest.mark.integration
@@ -174,6 +176,47 @@ def test_everything_goes_in_batches(system: System) -> None:
     report = collect(system, GarbageSettings(batch=2))
     assert (report.dead_files, report.orphans) == (3, 3)
     assert len(objects(system)) == 1
+
+
+def test_the_wrong_store_forgets_nothing(system: System, other_store: LocalStore) -> None:
+    """There, every object is absent; with its own store, the catalog lets go of what is dead."""
+    tie(system.store, system.catalog.home, system.ids)
+    compacted_once(system)
+    system.run_jobs()
+    system.clock.advance(2 * GRACE_S)
+    known = system.catalog.garbage.known_files("")
+    with pytest.raises(ForeignStoreError, match=r"objects are in file:.*is another object store"):
+        collect_garbage(system.catalog, other_store, system.clock, SETTINGS)
+    assert system.catalog.garbage.known_files("") == known
+    before = system.store.counts.snapshot()
+    assert collect(system).dead_files == 3
+    asked = (system.store.counts.snapshot() - before).as_dict()["check"]
+    assert (asked["get_requests"], asked["list_requests"], asked["put_requests"]) == (1, 0, 0)
+    assert IDENTITY_NAME in objects(system)
+
+
+def test_a_store_that_was_emptied_makes_nobody_forget(system: System) -> None:
+    tie(system.store, system.catalog.home, system.ids)
+    compacted_once(system)
+    system.run_jobs()
+    system.clock.advance(2 * GRACE_S)
+    known = system.catalog.garbage.known_files("")
+    system.store.delete(sorted(objects(system)), purpose=Purpose.GC)
+    with pytest.raises(LostIdentityError, match="is gone from"):
+        collect(system)
+    assert system.catalog.garbage.known_files("") == known
+
+
+def test_a_dead_file_whose_object_went_before_is_forgotten(system: System) -> None:
+    """A round ended between the object and the row."""
+    tie(system.store, system.catalog.home, system.ids)
+    compacted_once(system)
+    system.run_jobs()
+    system.clock.advance(2 * GRACE_S)
+    dead = [file.object_name for file in system.catalog.garbage.known_files("") if file.dead_ms is not None]
+    system.store.delete(dead, purpose=Purpose.GC)
+    assert collect(system).dead_files == len(dead) == 3
+    assert len(system.catalog.garbage.known_files("")) == 1
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
