@@ -25,8 +25,14 @@ class RequestCounting:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                route = getattr(scope.get("route"), "path", "none")
-                self._metrics.http_requests.labels(scope["method"], route, message["status"]).inc()
+                self._metrics.http_requests.labels(scope["method"], _route(scope), message["status"]).inc()
             await send(message)
 
         await self._app(scope, receive, counted)
+
+
+def _route(scope: Scope) -> str:
+    if "route" in scope:
+        return str(getattr(scope["route"], "path", "none"))
+    # A directory that is mounted has no route; what it is mounted at names it.
+    return scope.get("root_path") or "none"

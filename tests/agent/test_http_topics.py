@@ -136,3 +136,12 @@ async def test_metrics_count_what_happened(agents: Agents) -> None:
         assert samples["siltstone_write_buffer_bytes",] == 0
         produced = ("method", "POST"), ("route", "/v1/topics/{topic}/records"), ("status", "200")
         assert samples["siltstone_http_requests_total", *produced] == 1
+
+
+async def test_metrics_name_every_route_and_say_each_thing_once(agents: Agents) -> None:
+    async with agents.running() as running:
+        assert (await running.http.get("/docs/assets/swagger-ui.css")).status_code == 200
+        text = (await running.http.get("/metrics")).text
+        assert 'route="/docs/assets"' in text
+        assert 'route="none"' not in text
+        assert "_created" not in text
