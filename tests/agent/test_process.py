@@ -9,7 +9,6 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 from uuid import UUID
-from uuid import UUID
 
 import httpx
 import orjson
@@ -18,11 +17,7 @@ import pytest
 from agent.http.server import address_of, bind
 from agent.process import run
 from agent.settings import AgentSettings
-from agent.process import run
-from agent.settings import AgentSettings
 from bedrock.errors import InvalidInputError
-from object_store.errors import ForeignStoreError
-from object_store.open import StoreConfig
 from object_store.errors import ForeignStoreError
 from object_store.open import StoreConfig
 
@@ -95,23 +90,6 @@ def test_a_signal_flushes_and_answers_what_was_taken(
     found = catalog.sessions.get(session.session_id)
     assert found is not None
     assert found.state == "ended"
-
-
-def test_an_agent_does_not_start_over_another_store_than_its_catalogs(
-    catalog: Catalog, catalog_url: str, tmp_path: Path
-) -> None:
-    """Else it would answer appends with offsets whose records no other agent can read."""
-    right = StoreConfig(url=str(tmp_path / "right"))
-    catalog.home.bind(UUID(int=1), right.url)
-    with pytest.raises(ForeignStoreError, match=f"objects are in {right.url}"):
-        run(
-            AgentSettings(http_port=0),
-            store_config=StoreConfig(url=str(tmp_path / "wrong")),
-            catalog_url=catalog_url,
-            on_ready=lambda _: pytest.fail("it serves"),
-        )
-    assert catalog.sessions.active() == []
-    assert not [path for path in (tmp_path / "wrong").rglob("*") if path.is_file()]
 
 
 def test_an_agent_does_not_start_over_another_store_than_its_catalogs(
