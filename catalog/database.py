@@ -12,7 +12,6 @@ BEGIN and COMMIT included.
 from __future__ import annotations
 
 import selectors
-import select
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
