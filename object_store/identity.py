@@ -121,9 +121,9 @@ def _compare(store: ObjectStore, noted: NotedStore, found: UUID | None) -> None:
     if found is None and noted.url == store.url:
         raise LostIdentityError(
             f"the marker {IDENTITY_NAME!r} is gone from {store.url}, which holds this catalog's objects:"
-            " the store was emptied, restored in part, or is on another server",
+            " the store was emptied, restored in part, or is not the one that was meant",
             remedy=(
-                "give the right --s3-endpoint, or restore the store; if nothing but the marker is missing,"
+                f"{_endpoint_first(noted.url)}restore the store; if nothing but the marker is missing,"
                 f" write it again: {_marker(noted.store_id).decode()}"
             ),
         )
@@ -138,6 +138,10 @@ def _compare(store: ObjectStore, noted: NotedStore, found: UUID | None) -> None:
 
 def _endpoint_too(url: str) -> str:
     return " and its --s3-endpoint" if url.startswith("s3:") else ""
+
+
+def _endpoint_first(url: str) -> str:
+    return "give the right --s3-endpoint, or " if url.startswith("s3:") else ""
 
 
 def _marker(store_id: UUID) -> bytes:
