@@ -13,6 +13,7 @@ from psycopg.types.json import Jsonb
 from bedrock.errors import InvalidInputError
 from catalog import arrays
 from catalog.errors import ExtentsUnavailableError, JobNotFoundError, JobSupersededError
+from catalog.garbage import drop_from_files
 from catalog.job_checks import check_result, check_spec
 from catalog.job_json import read_spec, write_spec
 from catalog.model import Job, JobState
@@ -120,7 +121,9 @@ class Jobs:
                     return
                 raise _superseded(result.job_id, result.attempt_id)
             check_result(spec, result)
-            Swap(transaction, spec, result, self._clock.now_ms()).run()
+            now_ms = self._clock.now_ms()
+            removed = Swap(transaction, spec, result, now_ms).run()
+            _free_extents(transaction, result.job_id, removed, now_ms)
             self._finish(
                 transaction, result.job_id, JobState.COMPLETED, result.attempt_id, counts=result.counts
             )
@@ -136,6 +139,7 @@ class Jobs:
                 if owner == attempt_id and state is JobState.FAILED:
                     return
                 raise _superseded(job_id, attempt_id)
+            _free_extents(transaction, job_id)
             self._finish(transaction, job_id, JobState.FAILED, attempt_id, failure=reason)
 
         self._database.transact("jobs.fail", work)
@@ -147,6 +151,7 @@ class Jobs:
             state, _, _ = self._lock(transaction, job_id)
             if state not in _OPEN:
                 return False
+            _free_extents(transaction, job_id)
             self._finish(transaction, job_id, JobState.FAILED, None, failure=reason)
             return True
 
@@ -183,12 +188,6 @@ class Jobs:
         counts: dict[str, int] | None = None,
     ) -> None:
         params = {"job_id": job_id}
-        freed = transaction.rows(_SQL["release_extents"], params)
-        if freed:
-            file_ids = arrays.uuids(row[0] for row in freed)
-            transaction.send(_SQL["lock_files"], {"file_ids": file_ids})
-            claims = arrays.bigints([-row[1] for row in freed])
-            transaction.send(_SQL["add_claims"], {"file_ids": file_ids, "claims": claims})
         transaction.send(_SQL["delete_job_files"], params)
         transaction.send(
             _SQL["finish_job"],
@@ -238,6 +237,21 @@ def _claim_extents(transaction: Transaction, spec: JobSpec, extents: Sequence[Ex
     transaction.send(_SQL["claim_inputs"], params)
     transaction.send(_SQL["add_claims"], file_params)
     transaction.send(_SQL["insert_job_files"], file_params)
+
+
+def _free_extents(
+    transaction: Transaction, job_id: UUID, removed: Sequence[tuple[UUID, int, int]] = (), now_ms: int = 0
+) -> None:
+    """Free what a job still claims, and take what a swap removed off its files: extents first, then files."""
+    freed = transaction.rows(_SQL["release_extents"], {"job_id": job_id})
+    touched = sorted({row[0] for row in freed} | {row[0] for row in removed})
+    transaction.send(_SQL["lock_files"], {"file_ids": arrays.uuids(touched)})
+    drop_from_files(transaction, removed, now_ms)
+    params = {
+        "file_ids": arrays.uuids(row[0] for row in freed),
+        "claims": arrays.bigints([-row[1] for row in freed]),
+    }
+    transaction.send(_SQL["add_claims"], params)
 
 
 def _superseded(job_id: UUID, attempt_id: UUID) -> JobSupersededError:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from catalog import arrays
 from catalog.errors import JobInputsChangedError
-from catalog.garbage import drop_from_files
 from catalog.job_checks import inputs_by_partition, outputs_by_partition
 from catalog.model import FileKind, PartitionId
 from catalog.sql_files import load_queries
@@ -74,22 +73,23 @@ class Swap:
         self._now_ms = now_ms
         self._partitions: dict[PartitionId, _Partition] = {}
 
-    def run(self) -> None:
-        """Swap, or raise JobInputsChangedError."""
+    def run(self) -> list[tuple[UUID, int, int]]:
+        """Swap, or raise JobInputsChangedError; the removed extents by file, as `drop_from_files` takes them.
+
+        The caller drops them, once it has locked all the extents that it wants: files come last.
+        """
         removed = self._lock_and_remove()
         for row in removed:
             self._partitions[PartitionId(row[0], row[1])].take_out(row)
         self._check_missing()
-        self._insert_outputs()
+        outputs = self._take_in_outputs()
         self._update_partitions()
+        if outputs:
+            self._transaction.send(_SQL["insert_outputs"], _output_params(outputs))
         counts: dict[UUID, int] = {}
         for row in removed:
             counts[row[6]] = counts.get(row[6], 0) + 1
-        drop_from_files(
-            self._transaction,
-            [(file_id, counts[file_id], counts[file_id]) for file_id in sorted(counts)],
-            self._now_ms,
-        )
+        return [(file_id, counts[file_id], counts[file_id]) for file_id in sorted(counts)]
 
     def _lock_and_remove(self) -> list[Row]:
         plans = {PartitionId(plan.topic_id, plan.partition): plan for plan in self._spec.partitions}
@@ -130,7 +130,8 @@ class Swap:
                         remedy="fail the job; what is left will be planned anew",
                     )
 
-    def _insert_outputs(self) -> None:
+    def _take_in_outputs(self) -> list[tuple[UUID, UUID, tuple[int, ...]]]:
+        """Adds the output files and counts their extents, which are returned as rows to insert."""
         rows: list[tuple[UUID, UUID, tuple[int, ...]]] = []
         files = {extent: file for file in self._result.files for extent in file.extents}
         counts = dict.fromkeys((file.file_id for file in self._result.files), 0)
@@ -146,8 +147,7 @@ class Swap:
                 rows.append((key.topic_id, file_id, numbers))
         for file in self._result.files:
             self._insert_file(file, counts[file.file_id])
-        if rows:
-            self._transaction.send(_SQL["insert_outputs"], _output_params(rows))
+        return rows
 
     def _insert_file(self, file: OutputFile, extents: int) -> None:
         self._transaction.send(

@@ -66,11 +66,21 @@ FROM unnest(
 );
 
 -- name: add_to_partitions
--- Adds up what a swap changed. Where the clean part grew, the dirty part begins with the first extent behind it.
+-- Adds up what a swap changed, before its outputs are there. Where the clean part grew, the dirty part begins with
+-- the first extent behind it, and what the job did not take of what it grew over is dirty no more.
 UPDATE partitions AS p
 SET first_dirty_offset = v.first_dirty_offset,
     live_bytes = p.live_bytes + v.live_bytes,
-    dirty_bytes = p.dirty_bytes + v.dirty_bytes,
+    dirty_bytes = p.dirty_bytes + v.dirty_bytes - (
+        SELECT coalesce(sum(e.length), 0) FROM extents AS e
+        WHERE e.topic_id = v.topic_id AND e.partition = v.partition AND e.base_offset < v.first_dirty_offset
+          AND e.last_offset >= p.first_dirty_offset AND e.last_offset < v.first_dirty_offset
+          AND v.first_dirty_offset > p.first_dirty_offset
+          AND e.base_offset >= coalesce((
+              SELECT max(x.base_offset) FROM extents AS x
+              WHERE x.topic_id = p.topic_id AND x.partition = p.partition AND x.base_offset <= p.first_dirty_offset
+          ), 0)
+    ),
     ingestion_extents = p.ingestion_extents + v.ingestion_extents,
     compacted_extents = p.compacted_extents + v.compacted_extents,
     dirty_since_ms = CASE WHEN v.first_dirty_offset = p.first_dirty_offset THEN p.dirty_since_ms ELSE (

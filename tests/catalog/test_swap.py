@@ -1,0 +1,72 @@
+"""The swap beside others who work on the same rows: the order of locks, and sums that keep adding up."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from catalog.model import JobState, PartitionId
+from tests.catalog.checks import InvariantChecker
+from tests.catalog.scene import run_of
+
+if TYPE_CHECKING:
+    from tests.catalog.scene import Scene
+
+_WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
+
+
+def _wait_for_a_waiter(url: str) -> None:
+    deadline = time.monotonic() + 30
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute(_WAITING.encode()).fetchone() == (0,):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_swap_locks_extents_before_files(
+    scene: Scene, catalog_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever removes a deleted topic's extents goes the same way, and so the two never wait in a ring."""
+    kept, deleted = scene.topic("kept"), scene.topic("deleted")
+    sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (kept, deleted)}
+    scene.catalog.log.commit(scene.file(sections))
+    job = scene.claimed([*scene.extents(kept), *scene.extents(deleted)])
+    with monkeypatch.context() as patched:
+        patched.setattr(scene.catalog.garbage, "remove_deleted", lambda: 0)  # its extents stay for now
+        scene.catalog.topics.delete("deleted")
+
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(catalog_url) as remover:
+        remover.execute("SELECT FROM siltstone.extents WHERE topic_id = %s FOR UPDATE", (deleted.topic_id,))
+        done = pool.submit(scene.catalog.jobs.complete, scene.result(job))
+        _wait_for_a_waiter(catalog_url)
+        remover.execute("SELECT FROM siltstone.files FOR UPDATE NOWAIT")
+        remover.rollback()
+        done.result(timeout=30)
+
+    assert scene.catalog.operation_counts()["jobs.complete"].retries == 0
+    while scene.catalog.garbage.remove_deleted():
+        pass
+    assert scene.catalog.jobs.get(job.spec.job_id).state is JobState.COMPLETED
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_what_a_cleaning_passes_by_is_no_longer_dirty(scene: Scene) -> None:
+    """An expired extent that is still there when the clean part grows over it leaves the sum of dirty bytes."""
+    topic = scene.topic(cleanup_policy="compact")
+    for _ in range(3):
+        scene.commit(topic, run_of(10))
+    checker = InvariantChecker(scene.catalog)
+    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 10)
+    job = scene.claimed([extent for extent in scene.extents(topic) if extent.base_offset == 10])
+    scene.catalog.jobs.complete(scene.result(job))
+    assert checker.violations() == []
+    (size,) = scene.catalog.planning.partition_sizes()
+    assert size.dirty_bytes == 100
+    scene.catalog.retention.remove_expired(topic.topic_id, 0)
+    assert checker.violations() == []
