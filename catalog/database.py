@@ -43,7 +43,12 @@ SCHEMA = "siltstone"
 _ATTEMPTS = 8
 _FIRST_WAIT_SECONDS = 0.01
 _LONGEST_WAIT_SECONDS = 2.0
-_NEVER_HAPPENED = (pg.SerializationFailure, pg.DeadlockDetected)
+_NEVER_HAPPENED = (
+    pg.SerializationFailure,
+    pg.DeadlockDetected,
+    pg.ReadOnlySqlTransaction,
+    pg.IdleInTransactionSessionTimeout,
+)
 _NOT_REPEATED = (pg.QueryCanceled, pg.LockNotAvailable, PoolTimeout)
 
 
@@ -79,7 +84,9 @@ def connection_string(url: str, limits: DatabaseLimits) -> str:
         "tcp_user_timeout": limits.statement_seconds * 1000,
     }
     given_options = given.pop("options", None)
-    merged = {**defaults, **given, "options": f"{options} {given_options or ''}".strip()}
+    # Last, so that it holds: row locks and the reads after them count on it.
+    pinned = r"-c default_transaction_isolation=read\ committed"
+    merged = {**defaults, **given, "options": f"{options} {given_options or ''} {pinned}"}
     return make_conninfo("", **merged)
 
 
@@ -235,7 +242,11 @@ class Database:
                     if number > 1:
                         self._pool.check()
                     with self._pool.connection() as connection:
-                        return attempt(connection, tally)
+                        try:
+                            return attempt(connection, tally)
+                        except pg.ReadOnlySqlTransaction:
+                            connection.close()  # to a server that is not the first one any more
+                            raise
         raise AssertionError  # reraise leaves no other way out
 
     def _wait(self, state: RetryCallState) -> float:
@@ -264,7 +275,7 @@ class Database:
     def _own_errors(self, operation: str) -> Iterator[None]:
         try:
             yield
-        except psycopg.OperationalError as error:
+        except (psycopg.OperationalError, *_NEVER_HAPPENED) as error:
             raise CatalogUnavailableError(
                 f"the catalog at {self.address} did not answer {operation}: {_first_line(error)}",
                 remedy="check that PostgreSQL runs there and is not overloaded",

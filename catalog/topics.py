@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from psycopg.types.json import Jsonb
 
 from catalog import arrays
-from catalog.errors import TopicExistsError, TopicNotFoundError
+from catalog.errors import CatalogUnavailableError, TopicExistsError, TopicNotFoundError
 from catalog.rows import state_of, topic_of
 from catalog.sql_files import load_queries
 from catalog.topic_config import TopicConfig
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from catalog.model import PartitionId, PartitionState, Topic
 
 _SQL = load_queries("topics")
+_CREATE_TRIES = 5
 
 
 class Topics:
@@ -48,20 +49,22 @@ class Topics:
             "created_ms": self._clock.now_ms(),
         }
 
-        def work(transaction: Transaction) -> Topic:
+        def work(transaction: Transaction) -> Topic | None:
             transaction.send(_SQL["insert_topic"], params)
             transaction.send(_SQL["insert_partitions"], params)
-            (row,) = transaction.rows(_SQL["find_topic"], params)
-            return topic_of(row)
+            rows = transaction.rows(_SQL["find_topic"], params)
+            return topic_of(rows[0]) if rows else None
 
-        topic = self._database.transact("topics.create", work)
-        if topic.topic_id != params["topic_id"]:
-            how = "exists" if topic.name == name else f"collides with topic {topic.name!r}"
-            raise TopicExistsError(
-                f"topic {name!r} {how}",
-                remedy="choose another name; '.' and '_' are not told apart in names of metrics",
-            )
-        return topic
+        for _ in range(_CREATE_TRIES):
+            topic = self._database.transact("topics.create", work)
+            if topic is None:
+                continue  # the one in the way was deleted between two statements
+            if topic.topic_id != params["topic_id"]:
+                raise _exists(name, topic.name)
+            return topic
+        raise CatalogUnavailableError(
+            f"topics in the way of {name!r} come and go", remedy="try again", retry_after_seconds=1.0
+        )
 
     def get(self, name: str) -> Topic:
         """The topic of that name, or TopicNotFoundError."""
@@ -127,3 +130,14 @@ class Topics:
     def list(self) -> list[Topic]:
         """All topics by name."""
         return [topic_of(row) for row in self._database.read("topics.list", _SQL["list_topics"])]
+
+
+def _exists(name: str, other: str) -> TopicExistsError:
+    if name == other:
+        return TopicExistsError(
+            f"topic {name!r} exists", remedy="choose another name, or use the one there is"
+        )
+    return TopicExistsError(
+        f"topic {name!r} collides with topic {other!r}",
+        remedy="choose another name; '.' and '_' are not told apart in names of metrics",
+    )

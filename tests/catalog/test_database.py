@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,36 @@ def test_a_defect_is_fatal_and_says_where(database: Database) -> None:
         database.read("oops", _query(b"SELECT 1 / 0"))
 
 
+def test_a_server_that_only_reads_for_now_is_tried_again(database: Database) -> None:
+    """A failover leaves connections to the old primary: work goes on once a new one can write."""
+    tries: list[int] = []
+
+    def work(transaction: Transaction) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            transaction.send(_query(b"SET TRANSACTION READ ONLY"))
+        transaction.count(_query(b"CREATE TABLE written (n int)"))
+
+    database.transact("test", work, idempotent=False)
+    assert len(tries) == 2
+
+
+def test_who_idles_in_a_transaction_is_told_to_come_back(catalog_url: str, clock: Clock, ids: Ids) -> None:
+    database = Database(catalog_url, clock, ids, DatabaseLimits(idle_in_transaction_seconds=1))
+    tries: list[int] = []
+
+    def work(transaction: Transaction) -> list[tuple[int]]:
+        tries.append(1)
+        transaction.rows(_query(b"SELECT 1"))
+        if len(tries) == 1:
+            select.select([transaction._connection.fileno()], [], [], 20)  # until the server hangs up
+        return transaction.rows(_query(b"SELECT 2"))
+
+    assert database.transact("test", work) == [(2,)]
+    assert len(tries) == 2
+    database.close()
+
+
 def test_work_that_must_not_be_repeated_is_not(
     catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids
 ) -> None:
@@ -151,13 +182,14 @@ def test_a_password_is_in_no_repr(catalog_url: str, ids: Ids) -> None:
 
 def test_timeouts_are_set_on_every_connection(catalog_url: str) -> None:
     limits = DatabaseLimits(statement_seconds=7)
-    url = f"{catalog_url} options='-c work_mem=5MB'"
+    url = f"{catalog_url} options='-c work_mem=5MB -c default_transaction_isolation=serializable'"
     with psycopg.connect(connection_string(url, limits)) as connection:
         for name, value in (
             ("statement_timeout", "7s"),
             ("lock_timeout", "20s"),
             ("idle_in_transaction_session_timeout", "1min"),
             ("work_mem", "5MB"),
+            ("default_transaction_isolation", "read committed"),
         ):
             assert connection.execute("SELECT current_setting(%s)", (name,)).fetchone() == (value,)
 

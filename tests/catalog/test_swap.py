@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import psycopg
-import pytest
 
 from catalog.model import JobState, PartitionId
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.catalog.scene import Scene
 
 _WAITING = (
@@ -57,7 +58,7 @@ def test_a_swap_locks_extents_before_files(
 
 
 def test_what_a_cleaning_passes_by_is_no_longer_dirty(scene: Scene) -> None:
-    """An expired extent that is still there when the clean part grows over it leaves the sum of dirty bytes."""
+    """An expired extent that is there still when the clean part grows over it leaves the dirty sum."""
     topic = scene.topic(cleanup_policy="compact")
     for _ in range(3):
         scene.commit(topic, run_of(10))

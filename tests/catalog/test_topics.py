@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bedrock.errors import NotFoundError
+from catalog.database import Transaction
 from catalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
 from catalog.model import PartitionId
 from catalog.topic_config import SETTINGS, TopicConfig
@@ -16,6 +17,10 @@ from catalog.topic_names import check_topic_name, collide
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from catalog.database import Row
+    from catalog.sql_files import Query
     from tests.catalog.scene import Scene
 
 
@@ -171,3 +176,28 @@ def test_any_value_is_taken_or_refused_by_name(name: str, text: str) -> None:
         assert config.text(name) == text
         assert config.altered({name: None}) == TopicConfig.of({})
     assert wrong in {None, name}
+
+
+def test_a_topic_in_the_way_may_go_between_two_statements(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Transaction.rows
+    answers: list[list[tuple[object, ...]]] = [[]]
+
+    def rows_late(self: Transaction, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
+        found = rows(self, query, params)
+        return answers.pop() if answers else found
+
+    monkeypatch.setattr(Transaction, "rows", rows_late)
+    assert scene.topic("t").name == "t"
+    assert [topic.name for topic in scene.catalog.topics.list()] == ["t"]
+
+
+def test_the_remedy_fits_what_is_in_the_way(scene: Scene) -> None:
+    scene.topic("a.b")
+    with pytest.raises(TopicExistsError) as exists:
+        scene.topic("a.b")
+    assert "metrics" not in str(exists.value.remedy)
+    with pytest.raises(TopicExistsError) as collides:
+        scene.topic("a_b")
+    assert "metrics" in str(collides.value.remedy)
