@@ -6,7 +6,7 @@ is over. One attempt at a time owns a running job; whatever another one reports 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from psycopg.types.json import Jsonb
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("jobs")
 _MOST_AT_ONCE = 1000
+MOST_ATTEMPTS: Final = 5
 _OPEN = (JobState.SUBMITTED, JobState.RUNNING)
 
 
@@ -85,8 +86,15 @@ class Jobs:
         self._change("heartbeat", job_id, attempt_id)
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
-        """Give a running job back to whoever claims it next; it keeps its extents."""
-        self._change("resubmit", job_id, attempt_id)
+        """Give a running job back to whoever claims it next; it keeps its extents.
+
+        An attempt that does not own the job has nothing to give back: it may have done so already, and the
+        answer was lost.
+        """
+        params = {"job_id": job_id, "attempt_id": attempt_id}
+        self._database.transact(
+            "jobs.release", lambda transaction: transaction.send(_SQL["resubmit"], params)
+        )
 
     def _change(self, query: str, job_id: UUID, attempt_id: UUID, **more: object) -> None:
         params = {"job_id": job_id, "attempt_id": attempt_id, "now_ms": self._clock.now_ms(), **more}
@@ -98,13 +106,31 @@ class Jobs:
             raise _superseded(job_id, attempt_id)
 
     def release_expired(self, older_than_ms: int) -> list[UUID]:
-        """Give back the running jobs whose last heartbeat is older than that many milliseconds."""
-        before_ms = self._clock.now_ms() - older_than_ms
+        """Give back the running jobs whose last heartbeat is older than that many milliseconds; returns them.
+
+        A job that has gone silent after `MOST_ATTEMPTS` claims is failed instead: it may be what kills those
+        that run it. Its extents are free again.
+        """
+        params = {"before_ms": self._clock.now_ms() - older_than_ms, "most_attempts": MOST_ATTEMPTS}
 
         def work(transaction: Transaction) -> list[Row]:
-            return transaction.rows(_SQL["resubmit_expired"], {"before_ms": before_ms})
+            return transaction.rows(_SQL["resubmit_expired"], params)
 
-        return [row[0] for row in self._database.transact("jobs.release_expired", work)]
+        released = [row[0] for row in self._database.transact("jobs.release_expired", work)]
+        for (job_id,) in self._database.read("jobs.exhausted", _SQL["find_exhausted"], params):
+            self._fail_exhausted(job_id, params)
+        return released
+
+    def _fail_exhausted(self, job_id: UUID, params: dict[str, int]) -> None:
+        def work(transaction: Transaction) -> None:
+            rows = transaction.rows(_SQL["lock_exhausted"], {**params, "job_id": job_id})
+            if not rows:
+                return  # it has been heard of again, or someone else was quicker
+            failure = f"given up after {rows[0][0]} attempts, the last of which went silent"
+            _free_extents(transaction, job_id)
+            self._finish(transaction, job_id, JobState.FAILED, None, failure=failure)
+
+        self._database.transact("jobs.fail_exhausted", work)
 
     def complete(self, result: JobResult) -> None:
         """Publish an attempt's outputs in place of the job's inputs, in one transaction.

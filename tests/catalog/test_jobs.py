@@ -17,6 +17,7 @@ from catalog.errors import (
     JobOutputError,
     JobSupersededError,
 )
+from catalog.jobs import MOST_ATTEMPTS
 from catalog.model import FileKind, JobState, PartitionId
 from tests.catalog.scene import run_of
 
@@ -114,6 +115,37 @@ def test_a_silent_attempt_loses_its_job(scene: Scene, clock: Clock) -> None:
     assert (again.spec, again.attempts) == (job.spec, 2)
     with pytest.raises(JobSupersededError):
         scene.catalog.jobs.complete(scene.result(job))
+    scene.catalog.jobs.complete(scene.result(again))
+
+
+def test_a_job_that_silences_all_who_run_it_is_given_up(scene: Scene, clock: Clock) -> None:
+    assert isinstance(clock, ManualClock)
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    spec = scene.submitted(scene.extents(topic))
+    for attempt in range(1, MOST_ATTEMPTS + 1):
+        (job,) = scene.catalog.jobs.claim("application", 5)
+        assert job.attempts == attempt
+        clock.advance(20)
+        released = scene.catalog.jobs.release_expired(15_000)
+        assert released == ([spec.job_id] if attempt < MOST_ATTEMPTS else [])
+    failed = scene.catalog.jobs.get(spec.job_id)
+    assert failed.state is JobState.FAILED
+    assert failed.failure == "given up after 5 attempts, the last of which went silent"
+    assert scene.catalog.jobs.release_expired(15_000) == []
+    scene.submitted(scene.extents(topic))  # its extents are free
+
+
+def test_a_release_may_be_repeated(scene: Scene) -> None:
+    """The answer to the first try may have been lost, and another may have claimed the job since."""
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    assert job.attempt_id is not None
+    scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+    scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+    (again,) = scene.catalog.jobs.claim("another", 5)
+    scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
     scene.catalog.jobs.complete(scene.result(again))
 
 

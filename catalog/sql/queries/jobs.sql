@@ -102,16 +102,29 @@ SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms 
 WHERE job_id = %(job_id)s AND state = 'running' AND attempt_id = %(attempt_id)s;
 
 -- name: resubmit_expired
--- Gives back the running jobs whose attempt has not been heard of for long.
+-- Gives back the running jobs whose attempt has not been heard of for long, unless they had attempts enough.
 UPDATE jobs
 SET state = 'submitted', attempt_id = NULL, application_id = NULL, heartbeat_ms = NULL
 WHERE job_id IN (
     SELECT job_id FROM jobs
-    WHERE state = 'running' AND heartbeat_ms < %(before_ms)s
+    WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts < %(most_attempts)s
     ORDER BY sequence
     FOR UPDATE SKIP LOCKED
 )
 RETURNING job_id;
+
+-- name: find_exhausted
+-- The running jobs that have not been heard of for long and had attempts enough.
+SELECT job_id FROM jobs
+WHERE state = 'running' AND heartbeat_ms < %(before_ms)s AND attempts >= %(most_attempts)s
+ORDER BY sequence;
+
+-- name: lock_exhausted
+-- Locks one of them, if it still is one.
+SELECT attempts FROM jobs
+WHERE job_id = %(job_id)s AND state = 'running' AND heartbeat_ms < %(before_ms)s
+  AND attempts >= %(most_attempts)s
+FOR UPDATE SKIP LOCKED;
 
 -- name: lock_job
 -- A job's state and specification, locked.
