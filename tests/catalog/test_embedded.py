@@ -136,6 +136,26 @@ def test_a_killed_server_is_started_again(directory: Path) -> None:
             assert _ask(other.url, "SELECT n FROM kept") == 7
 
 
+def test_a_process_that_has_a_dead_servers_id_is_not_in_the_way(directory: Path) -> None:
+    """The machine went down with the server, and its process id is another's of the same account now."""
+    with EmbeddedPostgres(directory) as server:
+        _ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")
+        pid_file = directory / "pgdata" / "postmaster.pid"
+        account = pid_file.stat().st_uid
+        pid = pid_file.read_text().splitlines()[0]
+        postmaster = psutil.Process(int(pid))
+        workers = postmaster.children()
+        postmaster.kill()
+        psutil.wait_procs([postmaster, *workers], timeout=30)
+        with subprocess.Popen(["sleep", "60"], user=account) as stranger:
+            pid_file.write_text(pid_file.read_text().replace(pid, str(stranger.pid), 1))
+            try:
+                with EmbeddedPostgres(directory) as other:
+                    assert _ask(other.url, "SELECT n FROM kept") == 7
+            finally:
+                stranger.kill()
+
+
 def test_many_may_start_it_at_once(directory: Path) -> None:
     users = [EmbeddedPostgres(directory) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
