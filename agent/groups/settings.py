@@ -1,0 +1,44 @@
+"""What a group coordinator may be told; names and defaults are Kafka's where Kafka has the setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from bedrock.errors import InvalidInputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Limits of consumer groups; times are milliseconds unless the name says else.
+
+    The comment behind a value is Kafka's name for it, where that differs.
+    """
+
+    min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms
+    max_session_timeout_ms: int = 1_800_000  # group.max.session.timeout.ms
+    # How long the first rebalance of an empty group waits for more members: group.initial.rebalance.delay.ms
+    initial_rebalance_delay_ms: int = 3_000
+    # A member that has joined and is not known by a session yet has this long (Kafka's constant).
+    new_member_timeout_ms: int = 300_000
+    max_group_size: int = 10_000  # group.max.size
+    offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
+    offsets_retention_minutes: int = 10_080
+    offsets_retention_check_interval_ms: int = 600_000
+    # Groups in memory; what is asked about beyond them is refused until idle ones were let go.
+    max_groups: int = 20_000
+    # A group without members, and without a call for this long, is only in the catalog.
+    idle_group_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value < (0 if field.name == "initial_rebalance_delay_ms" else 1):
+                raise InvalidInputError(
+                    f"group setting {field.name} is {value}", remedy="give a positive number"
+                )
+        if self.min_session_timeout_ms > self.max_session_timeout_ms:
+            raise InvalidInputError(
+                f"group setting min_session_timeout_ms ({self.min_session_timeout_ms}) exceeds"
+                f" max_session_timeout_ms ({self.max_session_timeout_ms})",
+                remedy="lower the first or raise the second",
+            )

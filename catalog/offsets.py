@@ -1,0 +1,138 @@
+"""Where the consumers of each group are: committed offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from catalog import arrays
+from catalog.sql_files import load_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from bedrock.clock import Clock
+    from catalog.database import Database, Row, Transaction
+    from catalog.model import PartitionId
+
+_SQL = load_queries("offsets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """The offset that a group reads next in one partition; `leader_epoch` is -1 where it is not known."""
+
+    topic_id: UUID
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class CommitOutcome(Enum):
+    """What became of a commit of offsets."""
+
+    COMMITTED = auto()
+    CLAIM_LOST = auto()
+    STALE_GENERATION = auto()
+
+
+class Offsets:
+    """The committed offsets of a catalog; part of `Catalog`, and as safe to use from many threads."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def commit(
+        self,
+        group_id: str,
+        claim_id: UUID,
+        generation: int | None,
+        offsets: Sequence[CommittedOffset],
+        *,
+        keep_ms: int | None = None,
+    ) -> CommitOutcome:
+        """Note where a group is, all or nothing, if claim and generation (None: any) are the present ones.
+
+        Of several offsets of one partition the last counts. Topics that were deleted are passed over.
+        With `keep_ms` the offsets expire that many milliseconds from now, otherwise by the general rule.
+        """
+        last = {(each.topic_id, each.partition): each for each in offsets}
+        now_ms = self._clock.now_ms()
+        params = {
+            "group_id": group_id,
+            "claim_id": claim_id,
+            "topic_ids": arrays.uuids(topic_id for topic_id, _ in last),
+            "partitions": arrays.integers([partition for _, partition in last]),
+            "offsets": arrays.bigints([each.offset for each in last.values()]),
+            "leader_epochs": arrays.integers([each.leader_epoch for each in last.values()]),
+            "metadata": [each.metadata.encode() for each in last.values()],
+            "now_ms": now_ms,
+            "expires_ms": None if keep_ms is None else now_ms + keep_ms,
+        }
+
+        def work(transaction: Transaction) -> CommitOutcome:
+            rows = transaction.rows(_SQL["lock_claimed_group"], params)
+            if not rows:
+                return CommitOutcome.CLAIM_LOST
+            if generation is not None and rows[0][0] != generation:
+                return CommitOutcome.STALE_GENERATION
+            if last:
+                transaction.send(_SQL["commit_offsets"], params)
+            return CommitOutcome.COMMITTED
+
+        return self._database.transact("offsets.commit", work)
+
+    def fetch(self, group_id: str, partitions: Sequence[PartitionId]) -> list[CommittedOffset]:
+        """Where a group is in these partitions; those in which it has committed nothing are left out."""
+        rows = self._database.read("offsets.fetch", _SQL["fetch_offsets"], _of(group_id, partitions))
+        return [_offset_of(row) for row in rows]
+
+    def fetch_all(self, group_id: str) -> list[tuple[str, CommittedOffset]]:
+        """Where a group is, everywhere, with the topics' names; by name and partition."""
+        rows = self._database.read("offsets.fetch_all", _SQL["fetch_all_offsets"], {"group_id": group_id})
+        return [(row[5], _offset_of(row)) for row in rows]
+
+    def delete(self, group_id: str, claim_id: UUID, partitions: Sequence[PartitionId]) -> bool:
+        """Forget where a group is in these partitions; False when another coordinator has claimed it."""
+        params = {**_of(group_id, partitions), "claim_id": claim_id}
+
+        def work(transaction: Transaction) -> bool:
+            if not transaction.rows(_SQL["lock_claimed_group"], params):
+                return False
+            transaction.send(_SQL["delete_offsets"], params)
+            return True
+
+        return self._database.transact("offsets.delete", work)
+
+    def expire(self, group_ids: Sequence[str], retention_ms: int) -> list[str]:
+        """Forget what has expired of these groups; returns those that are gone altogether."""
+        now_ms = self._clock.now_ms()
+        params = {"group_ids": list(group_ids), "now_ms": now_ms, "before_ms": now_ms - retention_ms}
+
+        def work(transaction: Transaction) -> list[Row]:
+            transaction.send(_SQL["expire_offsets"], params)
+            return transaction.rows(_SQL["forget_groups"], params)
+
+        return [row[0] for row in self._database.transact("offsets.expire", work)]
+
+
+def _of(group_id: str, partitions: Sequence[PartitionId]) -> dict[str, object]:
+    return {
+        "group_id": group_id,
+        "topic_ids": arrays.uuids(each.topic_id for each in partitions),
+        "partitions": arrays.integers([each.partition for each in partitions]),
+    }
+
+
+def _offset_of(row: Row) -> CommittedOffset:
+    return CommittedOffset(
+        topic_id=row[0],
+        partition=row[1],
+        offset=row[2],
+        leader_epoch=row[3],
+        metadata=bytes(row[4]).decode(),
+    )

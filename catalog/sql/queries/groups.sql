@@ -1,0 +1,31 @@
+-- name: claim_new_group
+-- Claims a group, which is made if there is none, for one coordinator: whoever claimed it before is fenced.
+INSERT INTO consumer_groups (group_id, claim_id, state_ms)
+VALUES (%(group_id)s, %(claim_id)s, %(now_ms)s)
+ON CONFLICT (group_id) DO UPDATE SET claim_id = EXCLUDED.claim_id
+RETURNING group_id, generation, protocol_type, member_count, subscribed_topics, state, state_ms;
+
+-- name: claim_group
+-- Claims a group that exists.
+UPDATE consumer_groups SET claim_id = %(claim_id)s
+WHERE group_id = %(group_id)s
+RETURNING group_id, generation, protocol_type, member_count, subscribed_topics, state, state_ms;
+
+-- name: save_group
+-- Keeps a group's present state, unless another coordinator has claimed the group.
+UPDATE consumer_groups
+SET generation = %(generation)s, protocol_type = %(protocol_type)s, member_count = %(member_count)s,
+    subscribed_topics = %(subscribed_topics)s, state = %(state)s, state_ms = %(state_ms)s
+WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s;
+
+-- name: delete_group
+-- Deletes a group, and with it its offsets, unless another coordinator has claimed it.
+DELETE FROM consumer_groups WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s;
+
+-- name: list_groups
+-- A page of groups by name.
+SELECT group_id, protocol_type, member_count
+FROM consumer_groups
+WHERE group_id > %(after)s
+ORDER BY group_id
+LIMIT %(page)s;

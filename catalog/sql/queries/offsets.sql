@@ -1,0 +1,77 @@
+-- name: lock_claimed_group
+-- The generation of a group, which stays as it is until the transaction ends; nothing if another claimed it.
+SELECT generation FROM consumer_groups
+WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
+FOR SHARE;
+
+-- name: commit_offsets
+-- Notes offsets of partitions whose topic still exists.
+INSERT INTO committed_offsets (
+    group_id, topic_id, partition, committed_offset, leader_epoch, metadata, committed_ms, expires_ms
+)
+SELECT %(group_id)s, topic_id, partition, committed_offset, leader_epoch, metadata, %(now_ms)s, %(expires_ms)s
+FROM unnest(
+    %(topic_ids)s, %(partitions)s, %(offsets)s, %(leader_epochs)s, %(metadata)s::bytea[]
+) AS given (topic_id, partition, committed_offset, leader_epoch, metadata)
+JOIN topics USING (topic_id)
+WHERE deleted_ms IS NULL
+ORDER BY topic_id, partition
+ON CONFLICT (group_id, topic_id, partition) DO UPDATE
+SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader_epoch,
+    metadata = EXCLUDED.metadata, committed_ms = EXCLUDED.committed_ms, expires_ms = EXCLUDED.expires_ms;
+
+-- name: fetch_offsets
+-- The offsets of a group in these partitions.
+SELECT topic_id, partition, committed_offset, leader_epoch, metadata
+FROM unnest(%(topic_ids)s, %(partitions)s) AS wanted (topic_id, partition)
+JOIN committed_offsets USING (topic_id, partition)
+WHERE group_id = %(group_id)s;
+
+-- name: fetch_all_offsets
+-- All offsets of a group, with the names of their topics.
+SELECT o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, t.name
+FROM committed_offsets AS o
+JOIN topics AS t USING (topic_id)
+WHERE o.group_id = %(group_id)s AND t.deleted_ms IS NULL
+ORDER BY t.name, o.partition;
+
+-- name: delete_offsets
+-- Forgets the offsets of a group in these partitions.
+DELETE FROM committed_offsets
+USING unnest(%(topic_ids)s, %(partitions)s) AS unwanted (topic_id, partition)
+WHERE committed_offsets.group_id = %(group_id)s
+    AND committed_offsets.topic_id = unwanted.topic_id
+    AND committed_offsets.partition = unwanted.partition;
+
+-- name: expire_offsets
+-- Forgets what has expired of some groups. A group without members counts from when the last one left; one with
+-- members keeps what they are subscribed to, and all if that is not known; one that never had any, and topics
+-- that members dropped, count from each commit. A time to live that came with the commit goes before all this.
+DELETE FROM committed_offsets AS o
+USING consumer_groups AS g, topics AS t
+WHERE o.group_id = ANY(%(group_ids)s)
+    AND g.group_id = o.group_id
+    AND t.topic_id = o.topic_id
+    AND (
+        t.deleted_ms IS NOT NULL
+        OR (
+            (
+                g.member_count = 0
+                OR g.subscribed_topics IS NOT NULL AND t.name <> ALL(g.subscribed_topics)
+            )
+            AND CASE
+                WHEN o.expires_ms IS NOT NULL THEN o.expires_ms <= %(now_ms)s
+                WHEN g.member_count = 0 AND g.protocol_type IS NOT NULL THEN g.state_ms <= %(before_ms)s
+                ELSE o.committed_ms <= %(before_ms)s
+            END
+        )
+    );
+
+-- name: forget_groups
+-- Forgets those of some groups that have neither members nor offsets; returns them.
+DELETE FROM consumer_groups AS g
+WHERE g.group_id = ANY(%(group_ids)s)
+    AND g.member_count = 0
+    AND g.state_ms <= %(before_ms)s
+    AND NOT EXISTS (SELECT FROM committed_offsets AS o WHERE o.group_id = g.group_id)
+RETURNING g.group_id;
