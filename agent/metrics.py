@@ -78,6 +78,9 @@ class AgentMetrics:
             "siltstone_fetched_bytes", "Bytes of batches handed to readers", registry=registry
         )
         self.fetches = Counter("siltstone_fetches", "Fetches, by outcome", ["outcome"], registry=registry)
+        self.kafka_requests = Counter(
+            "siltstone_kafka_requests", "Kafka requests", ["api", "version"], registry=registry
+        )
         self.http_requests = Counter(
             "siltstone_http_requests", "HTTP requests", ["method", "route", "status"], registry=registry
         )

@@ -24,6 +24,8 @@ from agent.health import CallHealth, LoopLag
 from agent.http.app import create_app
 from agent.http.server import HttpServer, bind
 from agent.http.services import Services
+from agent.kafka import serving
+from agent.kafka.services import Services as KafkaServices
 from agent.metrics import AgentMetrics, CatalogCollector, NumbersCollector, StoreCollector
 from agent.object_reader import ObjectReader
 from agent.pools import Pools
@@ -51,6 +53,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from agent.kafka.server import KafkaServer
     from agent.settings import AgentSettings
     from bedrock.clock import Clock
     from bedrock.ids import Ids
@@ -82,6 +85,9 @@ class Agent:
         self, *, settings: AgentSettings, store: ObjectStore, catalog: Catalog, clock: Clock, ids: Ids
     ) -> None:
         self.settings = settings
+        self._catalog = catalog
+        self._clock = clock
+        self._ids = ids
         self.metrics = AgentMetrics()
         self.store_health = CallHealth(clock, limit_seconds=settings.unhealthy_after_ms / 1000)
         self.catalog_health = CallHealth(clock, limit_seconds=settings.unhealthy_after_ms / 1000)
@@ -133,11 +139,12 @@ class Agent:
             limit=settings.max_read_bytes,
             health=self.store_health,
         )
+        self._timestamps = TimestampLookup(catalog.log, reader, self.pools, settings)
         self.read_path = ReadPath(
             settings=settings,
             bounds=catalog.topics,
             extents=catalog.log,
-            timestamps=TimestampLookup(catalog.log, reader, self.pools, settings),
+            timestamps=self._timestamps,
             reader=reader,
             watch=self.watch,
             pools=self.pools,
@@ -158,14 +165,17 @@ class Agent:
             problems=self.problems,
         )
         self._http: HttpServer | None = None
+        self._kafka: KafkaServer | None = None
         self._stopping = False
         self._stop_asked = asyncio.Event()
 
     async def start(self) -> dict[str, str]:
         """Serve, and return the addresses by protocol, as HOST:PORT."""
         listener = bind(self.settings.http_host, self.settings.http_port)
+        kafka_listener = None
         try:
-            await self.session.start()
+            kafka_listener = serving.listen(self.settings)
+            services = await self._start_session(kafka_listener)
             self.write_path.start()
             self.watch.start()
             self.loop_lag.start()
@@ -177,11 +187,46 @@ class Agent:
                 max_connections=self.settings.max_connections,
             )
             await self._http.start()
+            addresses = {"http": self._http.address}
+            if kafka_listener is not None and services is not None:
+                self._kafka = serving.new_server(services, kafka_listener)
+                await self._kafka.start()
+                addresses["kafka"] = self._kafka.address
         except BaseException:
             listener.close()
+            if kafka_listener is not None:
+                kafka_listener.close()
             await self.stop()
             raise
-        return {"http": self._http.address}
+        return addresses
+
+    async def _start_session(self, kafka_listener: socket.socket | None) -> KafkaServices | None:
+        """Make the agent known; when it serves Kafka clients, as a broker."""
+        if kafka_listener is None:
+            await self.session.start()
+            return None
+        brokers = await serving.become_broker(
+            kafka_listener,
+            settings=self.settings,
+            catalog=self._catalog,
+            pools=self.pools,
+            clock=self._clock,
+        )
+        await self.session.start(brokers.own)
+        return KafkaServices(
+            settings=self.settings,
+            catalog=self._catalog,
+            directory=self.directory,
+            write_path=self.write_path,
+            read_path=self.read_path,
+            timestamps=self._timestamps,
+            brokers=brokers,
+            pools=self.pools,
+            request_budget=self.request_budget,
+            metrics=self.metrics,
+            clock=self._clock,
+            ids=self._ids,
+        )
 
     def ask_to_stop(self) -> None:
         """Let `serve` come to its end."""
@@ -207,6 +252,8 @@ class Agent:
         deadline = loop.time() + self.settings.stop_timeout_ms / 1000
         self.watch.release()
         self.write_path.drain()
+        if self._kafka is not None:
+            await self._kafka.stop()
         if self._http is not None:
             await self._http.stop()
         await _before(deadline, "commit everything that was taken", self.write_path.stop())

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agent.health import CallHealth
     from agent.work_pool import WorkPool
     from bedrock.ids import Ids
+    from catalog.model import Broker
 
 _log = structlog.get_logger(__name__)
 
@@ -29,8 +30,8 @@ _log = structlog.get_logger(__name__)
 class Sessions(Protocol):
     """What a session needs of the catalog."""
 
-    def register(self, session_id: UUID, description: str, /) -> object:
-        """Make the session known."""
+    def register(self, session_id: UUID, description: str, broker: Broker | None, /) -> object:
+        """Make the session known, and the address at which it serves Kafka clients."""
         ...
 
     def heartbeat(self, session_id: UUID, /) -> object:
@@ -62,6 +63,7 @@ class Session:
         self._interval_ms = interval_ms
         self._health = health
         self._session_id: UUID | None = None
+        self._broker: Broker | None = None
         self._fenced = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
 
@@ -72,8 +74,9 @@ class Session:
             raise RuntimeError("the session was not started")
         return self._session_id
 
-    async def start(self) -> None:
-        """Register, and keep the session alive from now on."""
+    async def start(self, broker: Broker | None = None) -> None:
+        """Register, as `broker` when Kafka clients are served, and keep the session alive from now on."""
+        self._broker = broker
         await self._register()
         self._beating = asyncio.get_running_loop().create_task(self._beat(), name="heartbeat")
 
@@ -97,7 +100,7 @@ class Session:
 
     async def _register(self) -> None:
         session_id = self._ids.new_uuid()
-        await self._pool.run(partial(self._sessions.register, session_id, self._description))
+        await self._pool.run(partial(self._sessions.register, session_id, self._description, self._broker))
         self._session_id = session_id
         self._fenced.clear()
 

@@ -21,6 +21,19 @@ class AgentSettings:
     http_host: str = "127.0.0.1"
     http_port: int = 8080
 
+    # Where it serves Kafka clients (None: nowhere), and the HOST:PORT that they are told (None: that place).
+    kafka_host: str | None = None
+    kafka_port: int = 9092
+    kafka_advertised: str | None = None
+    # The zone that it stands in, for clients that say theirs.
+    rack: str | None = None
+    # Requests of one connection that are open at a time; a reader may keep answers waiting this long.
+    kafka_max_pending_requests: int = 64
+    kafka_slow_reader_ms: int = 60_000
+    kafka_idle_ms: int = 600_000
+    # A broker that was silent for this long is no longer shown to clients.
+    broker_silent_ms: int = 10_000
+
     # Write path: a file is closed this long after its first append, or at this size.
     flush_interval_ms: int = 250
     flush_bytes: int = 8 * MIB
@@ -103,4 +116,6 @@ class AgentSettings:
             )
 
 
-_MAY_BE_ZERO = frozenset({"http_port", "flush_interval_ms", "cache_bytes", "coalesce_gap_bytes", "drain_ms"})
+_MAY_BE_ZERO = frozenset(
+    {"http_port", "kafka_port", "flush_interval_ms", "cache_bytes", "coalesce_gap_bytes", "drain_ms"}
+)

@@ -31,6 +31,10 @@ class Topics(Protocol):
         """The topic, or `NotFoundError`."""
         ...
 
+    def by_id(self, topic_id: UUID, /) -> Topic:
+        """The topic, or `NotFoundError`."""
+        ...
+
 
 class TopicDirectory:
     """A bounded, short-lived memory of topics. Belongs to the event loop."""
@@ -41,6 +45,7 @@ class TopicDirectory:
         self._clock = clock
         self._keep_seconds = keep_ms / 1000
         self._known: dict[str, tuple[float, Topic]] = {}
+        self._by_id: dict[UUID, tuple[float, Topic]] = {}
 
     async def get(self, name: str) -> Topic:
         """The topic called `name`; `NotFoundError` when there is none."""
@@ -48,10 +53,22 @@ class TopicDirectory:
         if known is not None and known[0] > self._clock.monotonic():
             return known[1]
         self._known.pop(name, None)
-        topic = await self._pool.run(partial(self._topics.get, name))
-        if len(self._known) >= _MOST_REMEMBERED:
+        return self._remember(await self._pool.run(partial(self._topics.get, name)))
+
+    async def get_by_id(self, topic_id: UUID) -> Topic:
+        """The topic of that identifier; `NotFoundError` when there is none."""
+        known = self._by_id.get(topic_id)
+        if known is not None and known[0] > self._clock.monotonic():
+            return known[1]
+        self._by_id.pop(topic_id, None)
+        return self._remember(await self._pool.run(partial(self._topics.by_id, topic_id)))
+
+    def _remember(self, topic: Topic) -> Topic:
+        if len(self._known) >= _MOST_REMEMBERED or len(self._by_id) >= _MOST_REMEMBERED:
             self._known.clear()
-        self._known[name] = (self._clock.monotonic() + self._keep_seconds, topic)
+            self._by_id.clear()
+        entry = (self._clock.monotonic() + self._keep_seconds, topic)
+        self._known[topic.name] = self._by_id[topic.topic_id] = entry
         return topic
 
     async def get_partition(self, name: str, partition: int) -> Topic:
@@ -62,7 +79,9 @@ class TopicDirectory:
 
     def forget(self, name: str) -> None:
         """Look it up anew next time."""
-        self._known.pop(name, None)
+        known = self._known.pop(name, None)
+        if known is not None:
+            self._by_id.pop(known[1].topic_id, None)
 
     def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
         """Forget topics that the catalog does not know any more."""
@@ -73,6 +92,8 @@ class TopicDirectory:
             if any(run.refusal is RunRefusal.UNKNOWN_TOPIC_OR_PARTITION for run in result.runs)
         }
         if gone:
+            for topic_id in gone:
+                self._by_id.pop(topic_id, None)
             self._known = {
                 name: known for name, known in self._known.items() if known[1].topic_id not in gone
             }

@@ -106,6 +106,26 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Broker:
+    """An agent as Kafka clients see it: a node, and the address at which they reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownProducer:
+    """What a partition remembers of an idempotent producer."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStamp:
     """The idempotent producer's numbers in a batch header (KIP-98)."""
 

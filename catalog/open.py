@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from catalog.brokers import Brokers
 from catalog.database import Database, DatabaseLimits
 from catalog.embedded import EmbeddedPostgres
 from catalog.garbage import Garbage
+from catalog.groups import Groups
 from catalog.home import ObjectHome
 from catalog.jobs import Jobs
 from catalog.log import Log
 from catalog.migrations import check_schema, migrate
 from catalog.notifications import CommitWatcher
+from catalog.offsets import Offsets
 from catalog.planning import Planning
+from catalog.producers import Producers
 from catalog.retention import Retention
 from catalog.sessions import Sessions
 from catalog.topics import Topics
@@ -47,6 +51,10 @@ class Catalog:
         self.jobs = Jobs(database, clock, ids)
         self.planning = Planning(database)
         self.retention = Retention(database, clock)
+        self.brokers = Brokers(database, clock)
+        self.producers = Producers(database)
+        self.groups = Groups(database, clock)
+        self.offsets = Offsets(database, clock)
 
     @override
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from bedrock.clock import Clock
     from catalog.database import Database, Row, Transaction
+    from catalog.model import Broker
 
 _SQL = load_queries("sessions")
 
@@ -48,9 +49,17 @@ class Sessions:
         self._database = database
         self._clock = clock
 
-    def register(self, session_id: UUID, description: str) -> None:
-        """Make a session known, so that it may commit."""
-        params = {"session_id": session_id, "description": description, "now_ms": self._clock.now_ms()}
+    def register(self, session_id: UUID, description: str, broker: Broker | None = None) -> None:
+        """Make a session known, so that it may commit; with `broker`, Kafka clients are sent to it."""
+        params = {
+            "session_id": session_id,
+            "description": description,
+            "now_ms": self._clock.now_ms(),
+            "node_id": broker.node_id if broker else None,
+            "host": broker.host if broker else None,
+            "port": broker.port if broker else None,
+            "rack": broker.rack if broker else None,
+        }
         self._database.transact(
             "sessions.register", lambda transaction: transaction.send(_SQL["register_session"], params)
         )

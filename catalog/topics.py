@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from psycopg.types.json import Jsonb
 
 from catalog import arrays
-from catalog.errors import CatalogUnavailableError, TopicExistsError, TopicNotFoundError
+from catalog.errors import (
+    CatalogUnavailableError,
+    InvalidTopicError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
 from catalog.rows import state_of, topic_of
 from catalog.sql_files import load_queries
 from catalog.topic_config import TopicConfig
@@ -93,6 +98,26 @@ class Topics:
 
         self._database.transact("topics.alter_config", work)
         return self.by_id(topic_id)
+
+    def add_partitions(self, name: str, partition_count: int) -> Topic:
+        """Let a topic have `partition_count` partitions; InvalidTopicError unless it has fewer now."""
+        check_partition_count(name, partition_count)
+        topic = self.get(name)
+        params = {"topic_id": topic.topic_id, "partition_count": partition_count}
+        if partition_count <= topic.partition_count:
+            raise InvalidTopicError(
+                f"topic {name!r} has {topic.partition_count} partitions, {partition_count} were asked for",
+                remedy="a topic's partitions can only grow in number",
+            )
+
+        def work(transaction: Transaction) -> None:
+            if not transaction.rows(_SQL["lock_topic"], params):
+                raise TopicNotFoundError(f"topic {name!r} was deleted meanwhile")
+            transaction.send(_SQL["set_partition_count"], params)
+            transaction.send(_SQL["insert_partitions"], params)
+
+        self._database.transact("topics.add_partitions", work)
+        return self.by_id(topic.topic_id)
 
     def delete(self, name: str) -> None:
         """Delete a topic at once, and then what it held, in transactions of bounded size.

@@ -103,6 +103,19 @@ class Settings(BaseSettings):
         description="HOST:PORT on which an agent serves HTTP; port 0 takes a free one. The default host is "
         "reached from this machine alone: there is no authentication yet.",
     )
+    kafka: str | None = Field(
+        default=None,
+        description="HOST:PORT on which an agent serves Kafka clients; port 0 takes a free one. "
+        "Unset: it serves none. As with HTTP, there is no authentication yet.",
+    )
+    kafka_advertised: str | None = Field(
+        default=None,
+        description="HOST:PORT that Kafka clients are told to connect to; port 0 stands for the one that was "
+        "taken. Unset: where the agent listens.",
+    )
+    rack: str | None = Field(
+        default=None, description="The zone that an agent stands in, for Kafka clients that say theirs."
+    )
     log_level: str = Field(
         default="warning", description="The least severe level that is logged: debug, info, warning, error."
     )
@@ -157,10 +170,11 @@ class Settings(BaseSettings):
         default="local[*]", min_length=1, description="Where compaction runs: any Spark master."
     )
 
-    @field_validator("http")
+    @field_validator("http", "kafka", "kafka_advertised")
     @classmethod
-    def _http_is_an_address(cls, value: str) -> str:
-        split_address(value)
+    def _address_is_one(cls, value: str | None) -> str | None:
+        if value is not None:
+            split_address(value)
         return value
 
     @field_validator("log_level")
@@ -214,6 +228,16 @@ class Settings(BaseSettings):
     def http_address(self) -> tuple[str, int]:
         """Host and port on which an agent listens."""
         return split_address(self.http)
+
+    @property
+    def kafka_address(self) -> tuple[str | None, int]:
+        """Host and port on which an agent serves Kafka clients; without a host it serves none."""
+        return (None, 0) if self.kafka is None else split_address(self.kafka)
+
+    @property
+    def kafka_is_local(self) -> bool:
+        """Whether only this machine reaches the agent by the Kafka protocol."""
+        return self.kafka is None or self.kafka_address[0] in LOOPBACK
 
     @property
     def http_is_local(self) -> bool:

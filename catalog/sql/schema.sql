@@ -59,7 +59,14 @@ CREATE TABLE sessions (
     description text NOT NULL,
     state text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'ended', 'fenced')),
     started_ms bigint NOT NULL,
-    heartbeat_ms bigint NOT NULL
+    heartbeat_ms bigint NOT NULL,
+    node_id integer,
+    host text,
+    port integer,
+    rack text,
+    CONSTRAINT broker_has_address CHECK (
+        (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)
+    )
 ) WITH (fillfactor = 50);
 CREATE INDEX sessions_active ON sessions (session_id) WHERE state = 'active';
 
@@ -157,3 +164,43 @@ CREATE TABLE job_files (
     PRIMARY KEY (file_id, job_id)
 );
 CREATE INDEX job_files_job ON job_files (job_id);
+
+-- The node ids of agents that speak the Kafka protocol.
+CREATE SEQUENCE broker_ids AS integer MINVALUE 1 CYCLE;
+
+-- What idempotent producers are called; never given twice.
+CREATE SEQUENCE producer_ids AS bigint MINVALUE 0;
+
+-- What clients know this catalog by.
+CREATE TABLE cluster (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    cluster_id uuid NOT NULL DEFAULT gen_random_uuid()
+);
+INSERT INTO cluster DEFAULT VALUES;
+
+-- Consumer groups. Whoever coordinates one has claimed its row: state and offsets are written under that claim alone.
+-- state is the coordinator's own form of the members; the columns beside it are what queries decide on.
+CREATE TABLE consumer_groups (
+    group_id text COLLATE "C" PRIMARY KEY,
+    claim_id uuid NOT NULL,
+    generation integer NOT NULL DEFAULT 0,
+    protocol_type text,
+    member_count integer NOT NULL DEFAULT 0,
+    subscribed_topics text[],
+    state bytea,
+    state_ms bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- Where the consumers of a group are. metadata is the client's own text in UTF-8, which may hold any character.
+CREATE TABLE committed_offsets (
+    group_id text COLLATE "C" NOT NULL REFERENCES consumer_groups ON DELETE CASCADE,
+    topic_id uuid NOT NULL REFERENCES topics ON DELETE CASCADE,
+    partition integer NOT NULL,
+    committed_offset bigint NOT NULL,
+    leader_epoch integer NOT NULL DEFAULT -1,
+    metadata bytea NOT NULL DEFAULT '',
+    committed_ms bigint NOT NULL,
+    expires_ms bigint,
+    PRIMARY KEY (group_id, topic_id, partition)
+) WITH (fillfactor = 50);
+CREATE INDEX committed_offsets_topic ON committed_offsets (topic_id);

@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
     is_flag=True,
     help="Stop also when standard input ends: for a parent whose agent shall not outlive it.",
 )
-@with_settings("http")
+@with_settings("http", "kafka", "kafka_advertised")
 def command(settings: Settings, *, stop_on_eof: bool) -> None:
     """Run an agent: take records, write segment files, answer reads.
 
@@ -44,6 +44,10 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
     if not settings.http_is_local:
         _log.warning(
             "other machines may reach this agent, and there is no authentication", http=settings.http
+        )
+    if not settings.kafka_is_local:
+        _log.warning(
+            "other machines may reach this agent, and there is no authentication", kafka=settings.kafka
         )
     make_data_dir(settings)  # an agent leaves there how to find it
     require_store(settings)
@@ -61,9 +65,14 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
 
 def _agent_settings(settings: Settings) -> AgentSettings:
     host, port = settings.http_address
+    kafka_host, kafka_port = settings.kafka_address
     return AgentSettings(
         http_host=host,
         http_port=port,
+        kafka_host=kafka_host,
+        kafka_port=kafka_port,
+        kafka_advertised=settings.kafka_advertised,
+        rack=settings.rack,
         flush_interval_ms=settings.flush_interval_ms,
         flush_bytes=settings.flush_bytes,
         max_buffered_bytes=settings.max_buffered_bytes,

@@ -24,6 +24,8 @@ _METAVARS = {
     "s3_endpoint": "URL",
     "catalog": "URL",
     "http": "HOST:PORT",
+    "kafka": "HOST:PORT",
+    "kafka_advertised": "HOST:PORT",
     "log_level": "LEVEL",
     "spark_master": "MASTER",
 }

@@ -1,7 +1,7 @@
 -- name: register_session
 -- Makes a session known; a second try changes nothing.
-INSERT INTO sessions (session_id, description, started_ms, heartbeat_ms)
-VALUES (%(session_id)s, %(description)s, %(now_ms)s, %(now_ms)s)
+INSERT INTO sessions (session_id, description, started_ms, heartbeat_ms, node_id, host, port, rack)
+VALUES (%(session_id)s, %(description)s, %(now_ms)s, %(now_ms)s, %(node_id)s, %(host)s, %(port)s, %(rack)s)
 ON CONFLICT DO NOTHING;
 
 -- name: heartbeat_session

@@ -38,6 +38,10 @@ SELECT config FROM topics WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL F
 -- Replaces a topic's settings.
 UPDATE topics SET config = %(config)s WHERE topic_id = %(topic_id)s;
 
+-- name: set_partition_count
+-- Notes that a topic has more partitions; never fewer.
+UPDATE topics SET partition_count = greatest(partition_count, %(partition_count)s) WHERE topic_id = %(topic_id)s;
+
 -- name: mark_topic_deleted
 -- Frees a topic's name; its extents are removed afterwards, a bounded number at a time.
 UPDATE topics SET deleted_ms = %(now_ms)s WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL;

@@ -1,0 +1,82 @@
+"""What an API of the protocol is to the dispatch: a name, versions, and what answers it.
+
+One module of `agent.kafka.apis` makes one `Api`; `agent.kafka.table` lists them. A handler gets the request
+as a `Struct` with the fields of every version, and returns
+
+- a `Struct`: the answer;
+- a `Later`: the answer to come. The connection's next request is taken meanwhile, answers keep their order;
+- None: nobody wants an answer.
+
+Whatever a handler raises becomes the answer of `refuse`: by default one with that error code at its top.
+Requests of one connection are handled one after the other, so a handler may rely on their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent.kafka.codec.messages import Message, api_key_of
+from agent.kafka.codec.struct import Struct
+from agent.kafka.errors import code_of, message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from agent.kafka.services import Services
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Who asks, and what there is to answer with. `client_host` is an address without its port."""
+
+    services: Services
+    version: int
+    client_id: str | None
+    client_host: str
+    apis: Mapping[int, Api] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """An answer to come: `answer` is called and awaited once, in the order of the connection's requests.
+
+    It is not called at all when the connection is lost before.
+    """
+
+    answer: Callable[[], Awaitable[Struct]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API: `name` is its schema's (`list_offsets`), versions are inclusive.
+
+    `advertised_lowest` is for an API that old clients must see in a version that nobody serves.
+    """
+
+    name: str
+    lowest: int
+    highest: int
+    handle: Callable[[Struct, Context], Awaitable[Struct | Later | None]]
+    refuse: Callable[[Struct, Context, Exception], Struct] | None = None
+    advertised_lowest: int | None = None
+
+    @property
+    def key(self) -> int:
+        """Kafka's number of the API."""
+        return api_key_of(self.name)
+
+    @property
+    def advertised(self) -> tuple[int, int]:
+        """The versions that clients are told."""
+        return self.lowest if self.advertised_lowest is None else self.advertised_lowest, self.highest
+
+    def refusal(self, request: Struct, context: Context, error: Exception) -> Struct:
+        """The answer when `error` came in the way; raises it when the API has no place for a code."""
+        if self.refuse is not None:
+            return self.refuse(request, context, error)
+        known = Message.of(self.name, context.version).response_defaults
+        if "error_code" not in known:
+            raise error
+        words = {"error_message": message_of(error)} if "error_message" in known else {}
+        return Struct(error_code=code_of(error), **words)

@@ -1,0 +1,105 @@
+"""Metadata: brokers, topics and their partitions.
+
+Versions 0 to 13. Version 0 asks for all topics by an empty list, later ones by null; version 12 asks by topic
+identifier (KIP-516). Topics are never created on the way, whatever `allow_auto_topic_creation` says. Every
+partition has one replica, its leader: a hint, as any agent can serve it. Authorized operations are not
+computed (the "not asked for" value is returned).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from agent.kafka.api import Api
+from agent.kafka.brokers import choose, partition_subject
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from bedrock.errors import NotFoundError
+from catalog.errors import InvalidTopicError
+from catalog.topic_names import check_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.kafka.api import Context
+    from catalog.model import Broker, Topic
+
+# Nothing raises the epoch of a partition: agents hold no state that a new leader would have to fence.
+LEADER_EPOCH = 0
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Describe the brokers and the topics that were asked for."""
+    services = context.services
+    brokers = await services.brokers.live()
+    controller = await services.brokers.controller()
+    if request.topics is None or (context.version == 0 and not request.topics):
+        found = await services.pools.catalog.run(services.catalog.topics.list)
+        topics = [describe_topic(topic, brokers) for topic in found]
+    else:
+        topics = list(await asyncio.gather(*(_one(wanted, brokers, context) for wanted in request.topics)))
+    return Struct(
+        brokers=describe_brokers(brokers),
+        cluster_id=services.brokers.cluster_id,
+        controller_id=controller.node_id,
+        topics=topics,
+    )
+
+
+def describe_brokers(brokers: Sequence[Broker]) -> list[Struct]:
+    """Brokers as Metadata and DescribeCluster list them; `broker_id` is the latter's word."""
+    return [
+        Struct(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+        for broker in brokers
+    ]
+
+
+async def _one(wanted: Struct, brokers: Sequence[Broker], context: Context) -> Struct:
+    directory = context.services.directory
+    if wanted.name is None or (context.version >= 12 and wanted.topic_id is not None):
+        try:
+            topic = await directory.get_by_id(wanted.topic_id)
+        except NotFoundError:
+            return _missing(ErrorCode.unknown_topic_id, None, wanted.topic_id, context)
+        return describe_topic(topic, brokers)
+    try:
+        check_topic_name(wanted.name)
+        topic = await directory.get(wanted.name)
+    except InvalidTopicError:
+        return _missing(ErrorCode.invalid_topic_exception, wanted.name, None, context)
+    except NotFoundError:
+        return _missing(ErrorCode.unknown_topic_or_partition, wanted.name, None, context)
+    return describe_topic(topic, brokers)
+
+
+def _missing(code: ErrorCode, name: str | None, topic_id: UUID | None, context: Context) -> Struct:
+    shown = name if name is not None or context.version >= 12 else ""
+    return Struct(error_code=code, name=shown, topic_id=topic_id)
+
+
+def describe_topic(topic: Topic, brokers: Sequence[Broker]) -> Struct:
+    """A topic with its partitions."""
+    return Struct(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            describe_partition(topic, partition, brokers) for partition in range(topic.partition_count)
+        ],
+    )
+
+
+def describe_partition(topic: Topic, partition: int, brokers: Sequence[Broker]) -> Struct:
+    """A partition with its leader, who is its only replica."""
+    leader = choose(brokers, partition_subject(topic.topic_id, partition)).node_id
+    return Struct(
+        partition_index=partition,
+        leader_id=leader,
+        leader_epoch=LEADER_EPOCH,
+        replica_nodes=[leader],
+        isr_nodes=[leader],
+    )
+
+
+API = Api(name="metadata", lowest=0, highest=13, handle=handle)

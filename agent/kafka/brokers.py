@@ -1,0 +1,89 @@
+"""The agents that serve Kafka clients, and which of them a client is sent to.
+
+Any agent can serve any partition of a topic whose home is the object store. Who is called leader is a hint,
+so that the readers of a partition's tail meet in one agent's cache: rendezvous hashing (Thaler and
+Ravishankar, 1998) over the live agents, by which an agent that comes or goes moves no more than its share.
+"""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bedrock.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.work_pool import WorkPool
+    from bedrock.clock import Clock
+    from catalog.brokers import Brokers as BrokerTable
+    from catalog.model import Broker
+
+_log = structlog.get_logger(__name__)
+_KEEP_SECONDS = 0.5
+
+
+def choose(brokers: Sequence[Broker], subject: bytes) -> Broker:
+    """The broker that `subject` belongs to, while these are all."""
+    if len(brokers) == 1:
+        return brokers[0]
+    return max(brokers, key=partial(_score, subject))
+
+
+def _score(subject: bytes, broker: Broker) -> bytes:
+    return blake2b(subject, digest_size=8, key=broker.node_id.to_bytes(4, "big")).digest()
+
+
+def partition_subject(topic_id: UUID, partition: int) -> bytes:
+    """What stands for a partition in `choose`."""
+    return topic_id.bytes + partition.to_bytes(4, "big")
+
+
+class Brokers:
+    """The live brokers, looked up in the catalog and remembered for a moment. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        table: BrokerTable,
+        own: Broker,
+        *,
+        cluster_id: UUID,
+        pool: WorkPool,
+        clock: Clock,
+        silent_ms: int,
+    ) -> None:
+        self.own = own
+        self.cluster_id = base64.urlsafe_b64encode(cluster_id.bytes).decode().rstrip("=")
+        self._table = table
+        self._pool = pool
+        self._clock = clock
+        self._silent_ms = silent_ms
+        self._live: tuple[Broker, ...] = (own,)
+        self._until = 0.0
+
+    async def live(self) -> tuple[Broker, ...]:
+        """The live brokers by node id, this agent always among them; as last known when nobody can tell."""
+        if self._clock.monotonic() >= self._until:
+            self._until = self._clock.monotonic() + _KEEP_SECONDS
+            try:
+                found = await self._pool.run(partial(self._table.live, self._silent_ms))
+            except SiltstoneError as error:
+                _log.warning("the live brokers could not be looked up", reason=str(error))
+            else:
+                others = [broker for broker in found if broker.node_id != self.own.node_id]
+                self._live = tuple(sorted([*others, self.own], key=lambda broker: broker.node_id))
+        return self._live
+
+    async def controller(self) -> Broker:
+        """Whom clients send what changes topics to; any would do."""
+        return (await self.live())[0]
+
+    async def coordinator(self, key: str) -> Broker:
+        """The broker that coordinates the group called `key`."""
+        return choose(await self.live(), b"group:" + key.encode())

@@ -1,0 +1,16 @@
+"""Kafka's messages as bytes: what each version looks like is read off kio's generated schemas."""
+
+from agent.kafka.codec.messages import MalformedMessageError, Message, message_versions, read_message
+from agent.kafka.codec.reading import Cursor
+from agent.kafka.codec.struct import Struct
+from agent.kafka.codec.writing import Output
+
+__all__ = [
+    "Cursor",
+    "MalformedMessageError",
+    "Message",
+    "Output",
+    "Struct",
+    "message_versions",
+    "read_message",
+]

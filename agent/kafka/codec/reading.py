@@ -1,0 +1,223 @@
+"""From bytes to structs. Every length is checked against what is there before anything is made of it."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from agent.kafka.codec.struct import Struct
+from bedrock.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.kafka.codec.schema import FieldSchema, StructSchema
+
+    Read = Callable[["Cursor"], Any]
+
+_MOST_ITEMS = 400_000
+_MOST_VARINT_BYTES = 5
+
+
+class MalformedMessageError(InvalidInputError):
+    """Bytes that are not the message that they should be."""
+
+
+class Cursor:
+    """A place in a message.
+
+    All arrays of one message share a bound on their items: small bytes that would become many objects are
+    refused.
+    """
+
+    __slots__ = ("data", "items_left", "position")
+
+    def __init__(self, data: memoryview, position: int = 0) -> None:
+        self.data = data
+        self.position = position
+        self.items_left = _MOST_ITEMS
+
+    def take(self, count: int) -> memoryview:
+        """The next `count` bytes, not copied."""
+        start = self.position
+        end = start + count
+        if count < 0 or end > len(self.data):
+            raise MalformedMessageError(
+                f"a length of {count} at byte {start} exceeds the message's {len(self.data)} bytes"
+            )
+        self.position = end
+        return self.data[start:end]
+
+
+def _fixed(code: str) -> Read:
+    layout = struct.Struct(f">{code}")
+    unpack, size = layout.unpack_from, layout.size
+
+    def read(cursor: Cursor) -> Any:  # noqa: ANN401  # int, bool or float
+        position = cursor.position
+        try:
+            (value,) = unpack(cursor.data, position)
+        except struct.error:
+            raise MalformedMessageError(f"the message ends within a number at byte {position}") from None
+        cursor.position = position + size
+        return value
+
+    return read
+
+
+read_int8 = _fixed("b")
+read_int16 = _fixed("h")
+read_int32 = _fixed("i")
+_FIXED: dict[str, Read] = {
+    "int8": read_int8,
+    "int16": read_int16,
+    "int32": read_int32,
+    "int64": _fixed("q"),
+    "uint16": _fixed("H"),
+    "float64": _fixed("d"),
+    "bool": _fixed("?"),
+    "error_code": read_int16,
+    "timedelta_i32": read_int32,
+    "timedelta_i64": _fixed("q"),
+    "datetime_i64": _fixed("q"),
+}
+
+
+def read_varint(cursor: Cursor) -> int:
+    """An unsigned varint of at most 32 bits."""
+    data, position = cursor.data, cursor.position
+    value = 0
+    try:
+        for shift in range(0, 7 * _MOST_VARINT_BYTES, 7):
+            byte = data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                cursor.position = position
+                return value
+    except IndexError:
+        raise MalformedMessageError(f"the message ends within a varint at byte {position}") from None
+    raise MalformedMessageError(f"a varint before byte {position} does not end")
+
+
+def _compact_length(cursor: Cursor) -> int:
+    return read_varint(cursor) - 1
+
+
+def _uuid(cursor: Cursor) -> UUID | None:
+    raw = bytes(cursor.take(16))
+    return UUID(bytes=raw) if any(raw) else None
+
+
+def read_string(cursor: Cursor, length: int) -> str:
+    """UTF-8 text of that many bytes."""
+    try:
+        return str(cursor.take(length), "utf-8")
+    except UnicodeDecodeError:
+        raise MalformedMessageError(f"the text before byte {cursor.position} is not UTF-8") from None
+
+
+def _view(cursor: Cursor, length: int) -> memoryview:
+    return cursor.take(length)
+
+
+def _bytes(cursor: Cursor, length: int) -> bytes:
+    return bytes(cursor.take(length))
+
+
+def _sized(read_length: Read, body: Callable[[Cursor, int], Any], *, is_nullable: bool) -> Read:
+    def read(cursor: Cursor) -> Any:  # noqa: ANN401  # what the body is
+        length = read_length(cursor)
+        if length < 0:
+            if is_nullable and length == -1:
+                return None
+            raise MalformedMessageError(f"a length before byte {cursor.position} is {length}")
+        return body(cursor, length)
+
+    return read
+
+
+_BODIES: dict[str, Callable[[Cursor, int], Any]] = {"string": read_string, "bytes": _bytes, "records": _view}
+
+
+def _primitive(field: FieldSchema, *, is_flexible: bool) -> Read:
+    if field.kind == "uuid":
+        return _uuid
+    if field.kind in _FIXED:
+        return _FIXED[field.kind]
+    read_length = _compact_length if is_flexible else read_int16 if field.kind == "string" else read_int32
+    nullable = field.is_nullable and not field.is_array
+    return _sized(read_length, _BODIES[field.kind], is_nullable=nullable)
+
+
+def _array(read_item: Read, *, is_flexible: bool, is_nullable: bool) -> Read:
+    def items(cursor: Cursor, count: int) -> list[Any]:
+        cursor.items_left -= count
+        if count > len(cursor.data) - cursor.position or cursor.items_left < 0:
+            raise MalformedMessageError(f"an array of {count} items at byte {cursor.position} is too long")
+        return [read_item(cursor) for _ in range(count)]
+
+    return _sized(_compact_length if is_flexible else read_int32, items, is_nullable=is_nullable)
+
+
+def _nullable_struct(read_struct: Read) -> Read:
+    """KIP-893: a byte tells whether the struct is there."""
+
+    def read(cursor: Cursor) -> Struct | None:
+        return read_struct(cursor) if read_int8(cursor) >= 0 else None
+
+    return read
+
+
+def _field_reader(field: FieldSchema, *, is_flexible: bool) -> Read:
+    if field.struct is None:
+        read = _primitive(field, is_flexible=is_flexible)
+    else:
+        read = struct_reader(field.struct)
+        if field.is_nullable and not field.is_array:
+            read = _nullable_struct(read)
+    if not field.is_array:
+        return read
+    return _array(read, is_flexible=is_flexible, is_nullable=field.is_nullable)
+
+
+def read_tags(cursor: Cursor, known: dict[int, tuple[str, Read]], values: dict[str, Any]) -> None:
+    """Tagged fields into `values`; those that nobody here knows are passed over, as KIP-482 wants."""
+    for _ in range(read_varint(cursor)):
+        tag = read_varint(cursor)
+        size = read_varint(cursor)
+        start = cursor.position
+        cursor.take(size)
+        if tag in known:
+            name, read = known[tag]
+            cursor.position = start
+            values[name] = read(cursor)
+            if cursor.position > start + size:
+                raise MalformedMessageError(f"tagged field {tag} at byte {start} exceeds its {size} bytes")
+            cursor.position = start + size
+
+
+def struct_reader(schema: StructSchema) -> Read:
+    """What reads that struct."""
+    flexible = schema.is_flexible
+    plain = [(field.name, _field_reader(field, is_flexible=flexible)) for field in schema.plain]
+    tags = {
+        field.tag: (field.name, _field_reader(field, is_flexible=flexible))
+        for field in schema.tagged
+        if field.tag is not None
+    }
+    carried = {name for name, _ in plain}
+    defaults = {name: value for name, value in schema.all_defaults.items() if name not in carried}
+
+    def read(cursor: Cursor) -> Struct:
+        values: dict[str, Any] = dict(defaults)
+        for name, read_field in plain:
+            values[name] = read_field(cursor)
+        if flexible:
+            read_tags(cursor, tags, values)
+        result = Struct.__new__(Struct)
+        result.__dict__ = values
+        return result
+
+    return read

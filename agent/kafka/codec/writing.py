@@ -1,0 +1,239 @@
+"""From structs to buffers. Record bytes are not copied: they stay buffers of their own."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agent.kafka.codec.schema import FieldSchema, StructSchema
+    from agent.kafka.codec.struct import Struct
+
+    Write = Callable[["Output", Any], None]
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_ZERO_UUID = bytes(16)
+
+
+class Output:
+    """Collects a message as a list of buffers; small things share one, record bytes keep theirs."""
+
+    __slots__ = ("_closed", "size", "tail")
+
+    def __init__(self) -> None:
+        self._closed: list[bytes | bytearray | memoryview] = []
+        self.tail = bytearray()
+        self.size = 0
+
+    def add(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Append buffers as they are."""
+        if not buffers:
+            return
+        self._closed.append(self.tail)
+        self.size += len(self.tail) + sum(map(len, buffers))
+        self._closed.extend(buffers)
+        self.tail = bytearray()
+
+    def buffers(self) -> list[bytes | bytearray | memoryview]:
+        """Everything so far, in order."""
+        return [*self._closed, self.tail]
+
+    def __len__(self) -> int:
+        return self.size + len(self.tail)
+
+
+def _fixed(code: str) -> Write:
+    pack = struct.Struct(f">{code}").pack
+
+    def write(out: Output, value: Any) -> None:  # noqa: ANN401  # int, bool or float
+        out.tail += pack(value)
+
+    return write
+
+
+write_int8 = _fixed("b")
+_FIXED: dict[str, Write] = {
+    "int8": write_int8,
+    "int16": _fixed("h"),
+    "int32": _fixed("i"),
+    "int64": _fixed("q"),
+    "uint16": _fixed("H"),
+    "float64": _fixed("d"),
+    "bool": _fixed("?"),
+    "error_code": _fixed("h"),
+    "timedelta_i32": _fixed("i"),
+    "timedelta_i64": _fixed("q"),
+    "datetime_i64": _fixed("q"),
+}
+
+
+def write_varint(out: Output, value: int) -> None:
+    """An unsigned varint."""
+    tail = out.tail
+    while value >= 0x80:
+        tail.append(value & 0x7F | 0x80)
+        value >>= 7
+    tail.append(value)
+
+
+def _write_uuid(out: Output, value: Any) -> None:  # noqa: ANN401  # UUID or None
+    out.tail += _ZERO_UUID if value is None else value.bytes
+
+
+def _write_int16(out: Output, value: int) -> None:
+    out.tail += _INT16.pack(value)
+
+
+def _write_int32(out: Output, value: int) -> None:
+    out.tail += _INT32.pack(value)
+
+
+def _write_compact(out: Output, value: int) -> None:
+    write_varint(out, value + 1)
+
+
+def _length_writer(kind: str, *, is_flexible: bool) -> Callable[[Output, int], None]:
+    if is_flexible:
+        return _write_compact
+    return _write_int16 if kind == "string" else _write_int32
+
+
+def _write_text(field: FieldSchema, *, is_flexible: bool) -> Write:
+    write_length = _length_writer("string", is_flexible=is_flexible)
+    absent = _absent(field, write_length)
+
+    def write(out: Output, value: str | None) -> None:
+        if value is None:
+            absent(out)
+        else:
+            encoded = value.encode()
+            write_length(out, len(encoded))
+            out.tail += encoded
+
+    return write
+
+
+def _write_bytes(field: FieldSchema, *, is_flexible: bool) -> Write:
+    write_length = _length_writer("bytes", is_flexible=is_flexible)
+    absent = _absent(field, write_length)
+
+    def write(out: Output, value: bytes | None) -> None:
+        if value is None:
+            absent(out)
+        else:
+            write_length(out, len(value))
+            out.tail += value
+
+    return write
+
+
+def _write_records(field: FieldSchema, *, is_flexible: bool) -> Write:
+    write_length = _length_writer("bytes", is_flexible=is_flexible)
+    absent = _absent(field, write_length)
+
+    def write(out: Output, value: Sequence[bytes | bytearray | memoryview] | bytes | None) -> None:
+        if value is None:
+            absent(out)
+            return
+        buffers = [value] if isinstance(value, bytes | bytearray | memoryview) else value
+        write_length(out, sum(map(len, buffers)))
+        out.add(buffers)
+
+    return write
+
+
+def _absent(field: FieldSchema, write_length: Callable[[Output, int], None]) -> Callable[[Output], None]:
+    def write(out: Output) -> None:
+        if not field.is_nullable:
+            raise TypeError(f"field {field.name} of an answer cannot be null")
+        write_length(out, -1)
+
+    return write
+
+
+_SIZED = {"string": _write_text, "bytes": _write_bytes, "records": _write_records}
+
+
+def _item_writer(field: FieldSchema, *, is_flexible: bool) -> Write:
+    if field.struct is not None:
+        return struct_writer(field.struct)
+    if field.kind == "uuid":
+        return _write_uuid
+    if field.kind in _FIXED:
+        return _FIXED[field.kind]
+    return _SIZED[field.kind](field, is_flexible=is_flexible)
+
+
+def _write_array(field: FieldSchema, write_item: Write, *, is_flexible: bool) -> Write:
+    write_length = _length_writer("array", is_flexible=is_flexible)
+    absent = _absent(field, write_length)
+
+    def write(out: Output, items: Sequence[Any] | None) -> None:
+        if items is None:
+            absent(out)
+            return
+        write_length(out, len(items))
+        for item in items:
+            write_item(out, item)
+
+    return write
+
+
+def _write_nullable_struct(write_struct: Write) -> Write:
+    def write(out: Output, value: Struct | None) -> None:
+        write_int8(out, -1 if value is None else 1)
+        if value is not None:
+            write_struct(out, value)
+
+    return write
+
+
+def _field_writer(field: FieldSchema, *, is_flexible: bool) -> Write:
+    write = _item_writer(field, is_flexible=is_flexible)
+    if field.is_array:
+        return _write_array(field, write, is_flexible=is_flexible)
+    if field.struct is not None and field.is_nullable:
+        return _write_nullable_struct(write)
+    return write
+
+
+def _write_tags(
+    out: Output, values: dict[str, Any], tagged: Sequence[tuple[int, str, object, Write]]
+) -> None:
+    present = [each for each in tagged if values.get(each[1], each[2]) != each[2]]
+    write_varint(out, len(present))
+    for tag, name, _, write_field in present:
+        part = Output()
+        write_field(part, values[name])
+        write_varint(out, tag)
+        write_varint(out, len(part))
+        for buffer in part.buffers():
+            out.tail += buffer
+
+
+def struct_writer(schema: StructSchema) -> Write:
+    """What writes that struct; it refuses names that no version of the struct has."""
+    flexible = schema.is_flexible
+    plain = [
+        (field.name, field.default, _field_writer(field, is_flexible=flexible)) for field in schema.plain
+    ]
+    tagged = [
+        (field.tag, field.name, field.default, _field_writer(field, is_flexible=flexible))
+        for field in schema.tagged
+        if field.tag is not None
+    ]
+    known = schema.all_defaults.keys()
+
+    def write(out: Output, value: Struct) -> None:
+        values = value.__dict__
+        if not values.keys() <= known:
+            raise TypeError(f"no version of an answer has the fields {sorted(values.keys() - known)}")
+        for name, default, write_field in plain:
+            write_field(out, values.get(name, default))
+        if flexible:
+            _write_tags(out, values, tagged)
+
+    return write

@@ -1,0 +1,119 @@
+"""From a frame to the buffers of its answer."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import structlog
+
+from agent.kafka.api import Context, Later
+from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
+from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
+from agent.kafka.errors import ErrorCode, code_of
+from bedrock.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from agent.kafka.api import Api
+    from agent.kafka.services import Services
+
+_log = structlog.get_logger(__name__)
+_API_VERSIONS = 18
+Buffers = list[bytes | bytearray | memoryview]
+Answer: TypeAlias = "Buffers | Callable[[], Awaitable[Buffers]] | None"
+
+
+class UnsupportedRequestError(MalformedMessageError):
+    """An API or version that nobody serves; as a broker does, the connection is closed."""
+
+
+class Dispatch:
+    """Hands requests to their APIs. Belongs to the event loop."""
+
+    def __init__(self, apis: Sequence[Api], services: Services) -> None:
+        self._apis = {api.key: api for api in apis}
+        self._services = services
+
+    async def take(self, frame: memoryview, client_host: str) -> Answer:
+        """Handle one request: the answer, or what to call for the answer to come, or None without one.
+
+        Raises `MalformedMessageError` for what cannot be answered: the connection has to be closed.
+        """
+        cursor = Cursor(frame)
+        key, version = read_int16(cursor), read_int16(cursor)
+        correlation_id = read_int32(cursor)
+        api = self._apis.get(key)
+        if api is None or not api.lowest <= version <= api.highest:
+            if api is not None and key == _API_VERSIONS:
+                return self._version_fallback(api, correlation_id)
+            raise UnsupportedRequestError(f"API {key} in version {version} is not served")
+        message = Message.of(api.name, version)
+        length = read_int16(cursor)
+        client_id = None if length == -1 else read_string(cursor, length)
+        if message.is_flexible:
+            read_tags(cursor, {}, {})
+        request = message.read_request(cursor)
+        context = Context(
+            services=self._services,
+            version=version,
+            client_id=client_id,
+            client_host=client_host,
+            apis=self._apis,
+        )
+        return await self._handle(api, request, context, correlation_id)
+
+    async def _handle(self, api: Api, request: Struct, context: Context, correlation_id: int) -> Answer:
+        count = self._services.metrics.kafka_requests.labels(api.name, str(context.version))
+        count.inc()
+        try:
+            answer = await api.handle(request, context)
+        except MalformedMessageError:
+            raise
+        except Exception as error:  # noqa: BLE001  # every request is answered
+            return encode(api, context.version, correlation_id, self._refuse(api, request, context, error))
+        if answer is None:
+            return None
+        if isinstance(answer, Later):
+            return partial(self._finish, api, request, context, correlation_id, answer)
+        return encode(api, context.version, correlation_id, answer)
+
+    async def _finish(
+        self, api: Api, request: Struct, context: Context, correlation_id: int, later: Later
+    ) -> Buffers:
+        try:
+            answer = await later.answer()
+        except Exception as error:  # noqa: BLE001  # as above
+            answer = self._refuse(api, request, context, error)
+        return encode(api, context.version, correlation_id, answer)
+
+    def _refuse(self, api: Api, request: Struct, context: Context, error: Exception) -> Struct:
+        if not isinstance(error, SiltstoneError) or code_of(error) is ErrorCode.unknown_server_error:
+            _log.error("a Kafka request failed", api=api.name, version=context.version, exc_info=error)
+        return api.refusal(request, context, error)
+
+    def _version_fallback(self, api: Api, correlation_id: int) -> Buffers:
+        """KIP-511: version 0 with UNSUPPORTED_VERSION and the versions of this API alone."""
+        lowest, highest = api.advertised
+        own = Struct(api_key=api.key, min_version=lowest, max_version=highest)
+        return encode(
+            api, 0, correlation_id, Struct(error_code=ErrorCode.unsupported_version, api_keys=[own])
+        )
+
+
+def encode(api: Api, version: int, correlation_id: int, answer: Struct) -> Buffers:
+    """A whole response frame, its length included."""
+    message = Message.of(api.name, version)
+    out = Output()
+    out.tail += bytes(4) + correlation_id.to_bytes(4, "big", signed=True)
+    # KIP-511: the answer to ApiVersions never has tagged fields in its header.
+    if message.is_flexible and api.key != _API_VERSIONS:
+        out.tail.append(0)
+    message.write_response(out, answer)
+    size = len(out) - 4
+    buffers = out.buffers()
+    first = buffers[0]
+    assert isinstance(first, bytearray)
+    first[:4] = size.to_bytes(4, "big")
+    return buffers

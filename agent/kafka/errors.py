@@ -1,0 +1,84 @@
+"""Kafka's error codes for what goes wrong here, chosen by what a client then does.
+
+What is refused before anything was written is NOT_ENOUGH_REPLICAS, what may have been written is
+NOT_ENOUGH_REPLICAS_AFTER_APPEND: clients repeat both, and only the second one leaves them in doubt.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from agent.errors import (
+    AppendFailedError,
+    BusyError,
+    InvalidRecordError,
+    OffsetOutOfRangeError,
+    PayloadTooLargeError,
+    ReadFailedError,
+    StoppingError,
+)
+from bedrock.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    RetryableError,
+    SiltstoneError,
+    StaleStateError,
+)
+from catalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
+from catalog.model import RunRefusal
+
+__all__ = ["ErrorCode", "KafkaError", "code_of", "code_of_refusal", "message_of"]
+
+
+class KafkaError(SiltstoneError):
+    """What a client is told by one of Kafka's codes."""
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(message or code.name)
+        self.code = code
+
+
+# The first that fits decides.
+_CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
+    (OffsetOutOfRangeError, ErrorCode.offset_out_of_range),
+    (PayloadTooLargeError, ErrorCode.message_too_large),
+    (TopicExistsError, ErrorCode.topic_already_exists),
+    (InvalidTopicError, ErrorCode.invalid_topic_exception),
+    (InvalidConfigError, ErrorCode.invalid_config),
+    (NotFoundError, ErrorCode.unknown_topic_or_partition),
+    (InvalidInputError, ErrorCode.invalid_request),
+    (BusyError, ErrorCode.not_enough_replicas),
+    (StoppingError, ErrorCode.not_leader_or_follower),
+    (AppendFailedError, ErrorCode.not_enough_replicas_after_append),
+    (ReadFailedError, ErrorCode.kafka_storage_error),
+    (RetryableError, ErrorCode.request_timed_out),
+    (StaleStateError, ErrorCode.request_timed_out),
+    (CorruptDataError, ErrorCode.corrupt_message),
+)
+
+_REFUSALS = {
+    RunRefusal.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.unknown_topic_or_partition,
+    RunRefusal.OUT_OF_ORDER_SEQUENCE: ErrorCode.out_of_order_sequence_number,
+    RunRefusal.INVALID_PRODUCER_EPOCH: ErrorCode.invalid_producer_epoch,
+    RunRefusal.UNKNOWN_PRODUCER_ID: ErrorCode.unknown_producer_id,
+}
+
+
+def code_of(error: BaseException) -> ErrorCode:
+    """What a client is told about `error`; UNKNOWN_SERVER_ERROR for what nobody expected."""
+    if isinstance(error, KafkaError):
+        return error.code
+    if isinstance(error, InvalidRecordError):
+        return ErrorCode[error.code.lower()]
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.unknown_server_error)
+
+
+def message_of(error: BaseException) -> str | None:
+    """The words for a client; of our own errors only."""
+    return str(error) if isinstance(error, SiltstoneError) else None
+
+
+def code_of_refusal(refusal: RunRefusal) -> ErrorCode:
+    """What a producer is told whose batch the catalog refused."""
+    return _REFUSALS[refusal]

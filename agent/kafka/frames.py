@@ -1,0 +1,111 @@
+"""Cuts what a socket delivers into frames: four bytes of length, then a request.
+
+All connections of a server receive into one buffer, as each delivery is taken out of it at once: an idle
+connection costs next to nothing. A frame that is not complete yet gets a buffer of its own, and what is still
+to come of it is received right there. So a large request is never copied, and a small one once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.codec import MalformedMessageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LENGTH_BYTES = 4
+_LEAST_FRAME = 8  # API key, version, correlation id
+RECEIVE_BYTES = 256 * 1024
+
+
+class FrameReceiver:
+    """The frames of one connection.
+
+    `admit` is asked before room is made for a frame; when it says no, `is_blocked` is set and nothing may be
+    received until `retry` says that the room was made after all. `deliver` gets each frame, without its
+    length, in a writable buffer that is the frame's alone.
+    """
+
+    def __init__(
+        self,
+        shared: memoryview,
+        *,
+        limit: int,
+        admit: Callable[[int], bool],
+        deliver: Callable[[memoryview], None],
+    ) -> None:
+        self._shared = shared
+        self._limit = limit
+        self._admit = admit
+        self._deliver = deliver
+        self._head = bytearray()
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._blocked: tuple[int, bytes] | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether a frame waits for room."""
+        return self._blocked is not None
+
+    @property
+    def is_within_frame(self) -> bool:
+        """Whether a part of a frame has come, and not all of it."""
+        return self._frame is not None or self._blocked is not None or bool(self._head)
+
+    def room(self) -> memoryview:
+        """Where to receive; what comes there must be told by `received` before anyone else receives."""
+        return self._shared if self._frame is None else self._frame[self._filled :]
+
+    def received(self, count: int) -> None:
+        """Take `count` bytes that were received; MalformedMessageError for a length that cannot be."""
+        if self._frame is None:
+            self._cut(self._shared[:count])
+            return
+        self._filled += count
+        self._finish_if_full()
+
+    def retry(self) -> bool:
+        """Ask again for the room that was denied; whether it is there now."""
+        if self._blocked is None:
+            return True
+        length, begun = self._blocked
+        if not self._admit(length):
+            return False
+        self._blocked = None
+        self._begin(length, memoryview(begun))
+        return True
+
+    def _cut(self, data: memoryview) -> None:
+        while data:
+            missing = _LENGTH_BYTES - len(self._head)
+            self._head += data[:missing]
+            data = data[missing:]
+            if len(self._head) < _LENGTH_BYTES:
+                return
+            length = int.from_bytes(self._head, "big", signed=True)
+            self._head.clear()
+            if not _LEAST_FRAME <= length <= self._limit:
+                raise MalformedMessageError(
+                    f"a request of {length} bytes was announced; {_LEAST_FRAME} to {self._limit} are taken"
+                )
+            if not self._admit(length):
+                # Nothing lies behind it: a frame that can be denied is larger than what is received at once.
+                self._blocked = (length, bytes(data))
+                return
+            part, data = data[:length], data[length:]
+            self._begin(length, part)
+
+    def _begin(self, length: int, part: memoryview) -> None:
+        self._frame = memoryview(bytearray(length))
+        self._frame[: len(part)] = part
+        self._filled = len(part)
+        self._finish_if_full()
+
+    def _finish_if_full(self) -> None:
+        frame = self._frame
+        if frame is not None and self._filled == len(frame):
+            self._frame = None
+            self._filled = 0
+            self._deliver(frame)

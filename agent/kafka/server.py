@@ -1,0 +1,102 @@
+"""Listens for Kafka clients."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from agent.http.server import address_of
+from agent.kafka.connection import Connection, ConnectionLimits
+from agent.kafka.frames import RECEIVE_BYTES
+
+if TYPE_CHECKING:
+    import socket
+
+    from agent.byte_budget import ByteBudget
+    from agent.kafka.dispatch import Dispatch
+    from agent.settings import AgentSettings
+
+_SWEEP_SECONDS = 5.0
+
+
+class KafkaServer:
+    """Serves the protocol on one socket that is bound already. Belongs to the event loop."""
+
+    def __init__(
+        self, dispatch: Dispatch, listener: socket.socket, *, budget: ByteBudget, settings: AgentSettings
+    ) -> None:
+        self.address = address_of(listener)
+        self._dispatch = dispatch
+        self._listener = listener
+        self._budget = budget
+        self._settings = settings
+        self._limits = ConnectionLimits(
+            max_request_bytes=settings.max_request_bytes,
+            max_pending_requests=settings.kafka_max_pending_requests,
+            slow_reader_seconds=settings.kafka_slow_reader_ms / 1000,
+        )
+        self._shared = memoryview(bytearray(RECEIVE_BYTES))
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open."""
+        return len(self._connections)
+
+    async def start(self) -> None:
+        """Accept connections from now on."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, sock=self._listener, backlog=2048)
+        self._sweeping = loop.create_task(self._sweep(), name="kafka idle connections")
+
+    async def stop(self) -> None:
+        """Accept nothing new, answer what was taken, within the time-out; then close every connection."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        if self._server is None:
+            return
+        self._is_stopping = True
+        self._server.close()
+        for connection in list(self._connections):
+            connection.finish()
+        try:
+            await asyncio.wait_for(self._wait_until_empty(), self._settings.stop_timeout_ms / 1000)
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort()
+
+    async def _wait_until_empty(self) -> None:
+        await self._empty.wait()
+        if self._server is not None:
+            await self._server.wait_closed()
+        await self._empty.wait()
+
+    def _accept(self) -> Connection:
+        connection = Connection(self._dispatch, self._budget, self._limits, self._shared, self._forget)
+        if self._is_stopping:  # it came while the listener was being closed
+            connection.finish()
+        self._connections.add(connection)
+        self._empty.clear()
+        return connection
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+    async def _sweep(self) -> None:
+        """Close connections on which nothing happens, those with half a request among them."""
+        most = self._settings.kafka_idle_ms / 1000
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(_SWEEP_SECONDS, most))
+            before = loop.time() - most
+            for connection in list(self._connections):
+                if connection.is_idle and connection.last_active < before:
+                    connection.abort()

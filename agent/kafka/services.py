@@ -1,0 +1,38 @@
+"""What the Kafka protocol is a face of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agent.byte_budget import ByteBudget
+    from agent.kafka.brokers import Brokers
+    from agent.metrics import AgentMetrics
+    from agent.pools import Pools
+    from agent.read_path import ReadPath
+    from agent.settings import AgentSettings
+    from agent.timestamp_lookup import TimestampLookup
+    from agent.topic_directory import TopicDirectory
+    from agent.write_path import WritePath
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The parts that handlers call. `catalog` blocks: go through `pools.catalog`."""
+
+    settings: AgentSettings
+    catalog: Catalog
+    directory: TopicDirectory
+    write_path: WritePath
+    read_path: ReadPath
+    timestamps: TimestampLookup
+    brokers: Brokers
+    pools: Pools
+    request_budget: ByteBudget
+    metrics: AgentMetrics
+    clock: Clock
+    ids: Ids

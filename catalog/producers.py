@@ -1,0 +1,35 @@
+"""Idempotent producers: their identifiers, and what partitions remember of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from catalog.model import KnownProducer
+from catalog.sql_files import load_queries
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from catalog.database import Database
+
+_SQL = load_queries("producers")
+
+
+class Producers:
+    """Part of `Catalog`, and as safe to use from many threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def new_id(self) -> int:
+        """A producer id that nobody had before."""
+        return int(self._database.read("producers.new_id", _SQL["new_producer_id"])[0][0])
+
+    def of_partition(self, topic_id: UUID, partition: int, *, limit: int = 1000) -> list[KnownProducer]:
+        """The producers that a partition remembers, at most `limit`, the latest first."""
+        params = {"topic_id": topic_id, "partition": partition, "limit": limit}
+        rows = self._database.read("producers.of_partition", _SQL["producers_of"], params)
+        return [
+            KnownProducer(producer_id=row[0], producer_epoch=row[1], last_sequence=row[2], updated_ms=row[3])
+            for row in rows
+        ]
