@@ -55,7 +55,7 @@ class Offsets:
         *,
         keep_ms: int | None = None,
     ) -> CommitOutcome:
-        """Note where a group is, all or nothing, if claim and generation (None: any) are the present ones.
+        """Note where a group is, all or nothing, under a claim and a generation that were not superseded.
 
         Of several offsets of one partition the last counts. Topics that were deleted are passed over.
         With `keep_ms` the offsets expire that many milliseconds from now, otherwise by the general rule.
@@ -78,7 +78,7 @@ class Offsets:
             rows = transaction.rows(_SQL["lock_claimed_group"], params)
             if not rows:
                 return CommitOutcome.CLAIM_LOST
-            if generation is not None and rows[0][0] != generation:
+            if generation is not None and rows[0][0] > generation:
                 return CommitOutcome.STALE_GENERATION
             if last:
                 transaction.send(_SQL["commit_offsets"], params)

@@ -1,0 +1,265 @@
+"""The group coordinator: what members, consumers without a group and administrators ask of it.
+
+Errors are `KafkaError`s with the code that Kafka's coordinator would give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from agent.groups.group import GroupDescription
+from agent.groups.holding import GroupTable, HeldGroups
+from agent.groups.messages import GroupState
+from agent.kafka.errors import ErrorCode, KafkaError
+from catalog.offsets import CommitOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.groups.holding import Brokers, HeldGroup
+    from agent.groups.messages import (
+        JoinAnswer,
+        JoinRequest,
+        LeavingMember,
+        MemberStamp,
+        SyncAnswer,
+        SyncRequest,
+    )
+    from agent.groups.settings import GroupSettings
+    from agent.work_pool import WorkPool
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.groups import GroupListing
+    from catalog.model import PartitionId
+    from catalog.offsets import CommittedOffset
+
+T = TypeVar("T")
+_PAGE = 1000
+
+
+class Groups(GroupTable, Protocol):
+    """What the coordinator needs of the catalog's groups; blocks."""
+
+    def delete(self, group_id: str, claim_id: UUID, /) -> bool:
+        """Forget a group and its offsets, unless the claim was lost."""
+        ...
+
+    def page(self, after: str, /, *, limit: int) -> list[GroupListing]:
+        """Groups by name."""
+        ...
+
+
+class Offsets(Protocol):
+    """What the coordinator needs of the catalog's committed offsets; blocks."""
+
+    def commit(
+        self,
+        group_id: str,
+        claim_id: UUID,
+        generation: int | None,
+        offsets: Sequence[CommittedOffset],
+        /,
+        *,
+        keep_ms: int | None,
+    ) -> CommitOutcome:
+        """Note where a group is."""
+        ...
+
+    def fetch(self, group_id: str, partitions: Sequence[PartitionId], /) -> list[CommittedOffset]:
+        """Where a group is in these partitions."""
+        ...
+
+    def fetch_all(self, group_id: str, /) -> list[tuple[str, CommittedOffset]]:
+        """Where a group is, everywhere."""
+        ...
+
+    def delete(self, group_id: str, claim_id: UUID, partitions: Sequence[PartitionId], /) -> bool:
+        """Forget where a group is, unless the claim was lost."""
+        ...
+
+
+class GroupCoordinator:
+    """The coordinator of this agent's share of the groups. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        groups: Groups,
+        offsets: Offsets,
+        brokers: Brokers,
+        pool: WorkPool,
+        clock: Clock,
+        ids: Ids,
+        settings: GroupSettings,
+    ) -> None:
+        self.settings = settings
+        self.held = HeldGroups(
+            table=groups, brokers=brokers, pool=pool, clock=clock, ids=ids, settings=settings
+        )
+        self._groups = groups
+        self._offsets = offsets
+
+    # Members
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        """A member's place in the next generation; waits until that begins."""
+        _require_name(group_id)
+        least, most = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
+        if not least <= request.session_timeout_ms <= most:
+            raise KafkaError(ErrorCode.invalid_session_timeout, f"allowed are {least} to {most} ms")
+        if "\0" in request.protocol_type:
+            raise KafkaError(ErrorCode.inconsistent_group_protocol)
+        held = await self._find(group_id, ErrorCode.unknown_member_id, create=not request.member_id)
+        answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+        held.group.join(request, partial(_settle, answer))
+        self.held.moved(held)
+        return await answer
+
+    async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
+        """A member's assignment; waits until the leader has brought it."""
+        _require_name(group_id)
+        held = await self._find(group_id, ErrorCode.unknown_member_id)
+        answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+        held.group.sync(request, partial(_settle, answer))
+        self.held.moved(held)
+        return await answer
+
+    async def heartbeat(self, group_id: str, stamp: MemberStamp) -> ErrorCode:
+        """Keep a member's session."""
+        _require_name(group_id)
+        held = await self._find(group_id, ErrorCode.unknown_member_id)
+        code = held.group.heartbeat(stamp)
+        self.held.moved(held)
+        return code
+
+    async def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
+        """Let members go; an error for each, in order."""
+        _require_name(group_id)
+        held = await self.held.find(group_id)
+        if held is None:
+            return [ErrorCode.unknown_member_id] * len(leaving)
+        errors = held.group.leave(leaving)
+        self.held.moved(held)
+        return errors
+
+    # Offsets
+
+    async def commit(
+        self,
+        group_id: str,
+        stamp: MemberStamp,
+        offsets: Sequence[CommittedOffset],
+        *,
+        keep_ms: int | None = None,
+    ) -> None:
+        """Note where a group is. Commits of a group are written one after the other, as they came."""
+        without_members = stamp.generation < 0
+        held = await self._find(group_id, ErrorCode.illegal_generation, create=without_members)
+        async with held.writing:
+            code = held.group.check_commit(stamp)
+            self.held.moved(held)
+            if code is not ErrorCode.none:
+                raise KafkaError(code)
+            outcome = await self.held.call(
+                partial(
+                    self._offsets.commit,
+                    group_id,
+                    held.claim_id,
+                    None if without_members else stamp.generation,
+                    offsets,
+                    keep_ms=keep_ms,
+                )
+            )
+        if outcome is CommitOutcome.STALE_GENERATION:
+            raise KafkaError(ErrorCode.illegal_generation)
+        self._require_claim(held, outcome is CommitOutcome.COMMITTED)
+
+    async def fetch(self, group_id: str, partitions: Sequence[PartitionId]) -> list[CommittedOffset]:
+        """Where a group is in these partitions, as far as it has committed anything."""
+        await self.held.require_own(group_id)
+        return await self.held.call(partial(self._offsets.fetch, group_id, partitions))
+
+    async def fetch_all(self, group_id: str) -> list[tuple[str, CommittedOffset]]:
+        """Where a group is, everywhere, with the topics' names."""
+        await self.held.require_own(group_id)
+        return await self.held.call(partial(self._offsets.fetch_all, group_id))
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[tuple[str, PartitionId]]
+    ) -> list[ErrorCode]:
+        """Forget where a group is in these partitions, given with their topics' names; an error for each."""
+        _require_name(group_id)
+        held = await self._find(group_id, ErrorCode.group_id_not_found)
+        async with held.writing:
+            code = held.group.check_delete_offsets()
+            if code is not ErrorCode.none:
+                raise KafkaError(code)
+            in_use = [held.group.is_subscribed(topic) for topic, _ in partitions]
+            unused = [each for (_, each), used in zip(partitions, in_use, strict=True) if not used]
+            done = await self.held.call(partial(self._offsets.delete, group_id, held.claim_id, unused))
+        self._require_claim(held, done)
+        return [ErrorCode.group_subscribed_to_topic if used else ErrorCode.none for used in in_use]
+
+    # Administration
+
+    async def describe(self, group_id: str) -> GroupDescription | None:
+        """A group with its members; None when there is none."""
+        held = await self.held.find(group_id)
+        return None if held is None else held.group.describe()
+
+    async def list(self) -> list[GroupDescription]:
+        """The groups that this agent coordinates, without their members."""
+        found: list[GroupDescription] = []
+        after = ""
+        while page := await self.held.call(partial(self._groups.page, after, limit=_PAGE)):
+            found += [self._listed(each) for each in page if await self.held.is_own(each.group_id)]
+            after = page[-1].group_id
+        return found
+
+    def _listed(self, listing: GroupListing) -> GroupDescription:
+        group = self.held.peek(listing.group_id)
+        if group is not None:
+            return GroupDescription(
+                group_id=group.group_id, state=group.state, protocol_type=group.protocol_type or ""
+            )
+        return GroupDescription(
+            group_id=listing.group_id,
+            state=GroupState.STABLE if listing.member_count else GroupState.EMPTY,
+            protocol_type=listing.protocol_type or "",
+        )
+
+    async def delete(self, group_id: str) -> None:
+        """Forget a group without members, and its offsets."""
+        held = await self._find(group_id, ErrorCode.group_id_not_found)
+        async with held.writing:
+            code = held.group.check_delete()
+            if code is not ErrorCode.none:
+                raise KafkaError(code)
+            done = await self.held.call(partial(self._groups.delete, group_id, held.claim_id))
+        self.held.drop(held, ErrorCode.coordinator_not_available)
+        self._require_claim(held, done)
+
+    async def _find(self, group_id: str, otherwise: ErrorCode, *, create: bool = False) -> HeldGroup:
+        held = await self.held.find(group_id, create=create)
+        if held is None:
+            raise KafkaError(otherwise, f"there is no group {group_id!r}")
+        return held
+
+    def _require_claim(self, held: HeldGroup, kept: bool) -> None:
+        if not kept:
+            self.held.drop(held, ErrorCode.not_coordinator)
+            raise KafkaError(ErrorCode.not_coordinator, "another agent has claimed the group")
+
+
+def _require_name(group_id: str) -> None:
+    if not group_id:
+        raise KafkaError(ErrorCode.invalid_group_id, "a group must have a name")
+
+
+def _settle(future: asyncio.Future[T], answer: T) -> None:
+    """Answer a request, unless whoever asked is gone."""
+    if not future.done():
+        future.set_result(answer)

@@ -1,0 +1,267 @@
+"""The groups that this agent coordinates: claimed in the catalog, held in memory, given up when they move.
+
+A group belongs to the live agent that rendezvous hashing names. That alone is only a view, and views differ
+for a moment when agents come and go, so whoever begins to coordinate a group claims it in the catalog, and
+everything that matters is written under the claim. One that lost its claim learns so from its next write;
+until then it can at worst answer heartbeats of members that nobody else knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import structlog
+
+from agent.groups.group import ClassicGroup
+from agent.groups.messages import GroupState
+from agent.groups.records import record_of, snapshot_of
+from agent.kafka.errors import ErrorCode, KafkaError
+from bedrock.errors import RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from agent.groups.messages import GroupSnapshot
+    from agent.groups.settings import GroupSettings
+    from agent.work_pool import WorkPool
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.groups import GroupRecord
+    from catalog.model import Broker
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+_LOADS_AT_ONCE = 64
+_LOOK_SECONDS = 0.5
+
+
+class Brokers(Protocol):
+    """Which agents there are, and which of them coordinates a group."""
+
+    own: Broker
+
+    async def live(self) -> Sequence[Broker]:
+        """The live agents."""
+        ...
+
+    async def coordinator(self, key: str, /) -> Broker:
+        """The agent that coordinates the group called `key`."""
+        ...
+
+
+class GroupTable(Protocol):
+    """What holding a group needs of the catalog; blocks."""
+
+    def claim(self, group_id: str, claim_id: UUID, /, *, create: bool) -> GroupRecord | None:
+        """Become a group's coordinator."""
+        ...
+
+    def save(self, claim_id: UUID, record: GroupRecord, /) -> bool:
+        """Keep a group's state, unless the claim was lost."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class HeldGroup:
+    """A group in memory. `writing` puts what is written of it to the catalog in order."""
+
+    group: ClassicGroup
+    claim_id: UUID
+    used: float
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    wakeup: asyncio.TimerHandle | None = None
+    wakes_at: float = 0.0
+
+
+class HeldGroups:
+    """The groups that this agent coordinates. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        table: GroupTable,
+        brokers: Brokers,
+        pool: WorkPool,
+        clock: Clock,
+        ids: Ids,
+        settings: GroupSettings,
+    ) -> None:
+        self.settings = settings
+        self._table = table
+        self._brokers = brokers
+        self._pool = pool
+        self._clock = clock
+        self._ids = ids
+        self._held: dict[str, HeldGroup] = {}
+        self._loading = [asyncio.Lock() for _ in range(_LOADS_AT_ONCE)]
+        self._saving: set[asyncio.Task[None]] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def start(self) -> None:
+        """Begin to notice when groups move to other agents."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="group placement")
+
+    def release(self) -> None:
+        """Give up every group: whoever waits is sent to look for the next coordinator."""
+        self._closed = True
+        for held in list(self._held.values()):
+            self.drop(held, ErrorCode.not_coordinator)
+
+    async def stop(self) -> None:
+        """Stop; what is being written is written."""
+        self.release()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await asyncio.gather(*self._saving, return_exceptions=True)
+
+    async def is_own(self, group_id: str) -> bool:
+        """Whether this agent coordinates that group, as far as it knows."""
+        coordinator = await self._brokers.coordinator(group_id)
+        return coordinator.node_id == self._brokers.own.node_id
+
+    async def require_own(self, group_id: str) -> None:
+        """Raise NOT_COORDINATOR unless this agent coordinates that group."""
+        if self._closed or not await self.is_own(group_id):
+            raise KafkaError(ErrorCode.not_coordinator, f"group {group_id!r} is coordinated by another agent")
+
+    def peek(self, group_id: str) -> ClassicGroup | None:
+        """The group, if it is in memory."""
+        held = self._held.get(group_id)
+        return None if held is None else held.group
+
+    async def find(self, group_id: str, *, create: bool = False) -> HeldGroup | None:
+        """The group, claimed and loaded if need be; None when there is none and it shall not be made."""
+        if "\0" in group_id:
+            raise KafkaError(ErrorCode.invalid_group_id, "a group's name must not have a NUL in it")
+        await self.require_own(group_id)
+        held = self._held.get(group_id)
+        if held is None:
+            async with self._loading[hash(group_id) % _LOADS_AT_ONCE]:
+                held = self._held.get(group_id) or await self._load(group_id, create=create)
+        if held is not None:
+            held.used = self._clock.monotonic()
+        return held
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """What the catalog answers; COORDINATOR_NOT_AVAILABLE when it does not."""
+        try:
+            return await self._pool.run(work)
+        except RetryableError as error:
+            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+
+    def moved(self, held: HeldGroup) -> None:
+        """Call after every request to a group: time must wake it when it has something to do."""
+        deadline = held.group.next_deadline
+        if deadline is None or held.group.state is GroupState.DEAD:
+            return
+        if held.wakeup is not None:
+            if held.wakes_at <= deadline:
+                return
+            held.wakeup.cancel()
+        delay = max(deadline - self._clock.monotonic(), 0.0)
+        held.wakes_at = deadline
+        held.wakeup = asyncio.get_running_loop().call_later(delay, self._wake, held)
+
+    def drop(self, held: HeldGroup, error: ErrorCode) -> None:
+        """Give a group up: whoever waits in it is told `error`."""
+        if self._held.get(held.group.group_id) is held:
+            del self._held[held.group.group_id]
+        if held.wakeup is not None:
+            held.wakeup.cancel()
+            held.wakeup = None
+        if held.group.state is not GroupState.DEAD:
+            held.group.unload(error)
+
+    def drop_idle(self) -> None:
+        """Let go of groups without members that nobody asked for lately; the catalog keeps them."""
+        before = self._clock.monotonic() - self.settings.idle_group_ms / 1000
+        for held in list(self._held.values()):
+            if (
+                held.used < before
+                and held.group.state is GroupState.EMPTY
+                and held.group.next_deadline is None
+                and not held.writing.locked()
+            ):
+                self.drop(held, ErrorCode.not_coordinator)
+
+    def forget(self, group_id: str) -> None:
+        """The catalog does not have this group any more."""
+        held = self._held.get(group_id)
+        if held is not None:
+            self.drop(held, ErrorCode.not_coordinator)
+
+    def _wake(self, held: HeldGroup) -> None:
+        held.wakeup = None
+        held.group.expire()
+        self.moved(held)
+
+    async def _load(self, group_id: str, *, create: bool) -> HeldGroup | None:
+        if len(self._held) >= self.settings.max_groups:
+            self.drop_idle()
+        if len(self._held) >= self.settings.max_groups:
+            raise KafkaError(ErrorCode.coordinator_not_available, "this agent coordinates too many groups")
+        claim_id = self._ids.new_uuid()
+        record = await self.call(partial(self._table.claim, group_id, claim_id, create=create))
+        await self.require_own(group_id)
+        if record is None:
+            return None
+        held: HeldGroup
+
+        def save(snapshot: GroupSnapshot, done: Callable[[ErrorCode], None]) -> None:
+            task = asyncio.get_running_loop().create_task(self._save(held, snapshot, done))
+            self._saving.add(task)
+            task.add_done_callback(self._saving.discard)
+
+        held = HeldGroup(
+            group=ClassicGroup(
+                group_id,
+                settings=self.settings,
+                clock=self._clock,
+                ids=self._ids,
+                save=save,
+                snapshot=snapshot_of(record),
+            ),
+            claim_id=claim_id,
+            used=self._clock.monotonic(),
+        )
+        self._held[group_id] = held
+        self.moved(held)
+        return held
+
+    async def _save(
+        self, held: HeldGroup, snapshot: GroupSnapshot, done: Callable[[ErrorCode], None]
+    ) -> None:
+        error = ErrorCode.none
+        record = record_of(held.group.group_id, snapshot)
+        async with held.writing:
+            try:
+                if not await self.call(partial(self._table.save, held.claim_id, record)):
+                    self.drop(held, ErrorCode.not_coordinator)
+            except KafkaError as failure:
+                _log.warning("a group could not be kept", group=held.group.group_id, reason=str(failure))
+                error = failure.code
+            except Exception:  # noqa: BLE001  # whoever waits for this is answered
+                _log.exception("a group could not be kept", group=held.group.group_id)
+                error = ErrorCode.unknown_server_error
+        done(error)
+        self.moved(held)
+
+    async def _watch(self) -> None:
+        seen: Sequence[Broker] = ()
+        while True:
+            live = await self._brokers.live()
+            if live != seen:
+                seen = live
+                for held in list(self._held.values()):
+                    if not await self.is_own(held.group.group_id):
+                        self.drop(held, ErrorCode.not_coordinator)
+            await asyncio.sleep(_LOOK_SECONDS)

@@ -1,0 +1,26 @@
+-- Consumer groups. Whoever coordinates one has claimed its row: state and offsets are written under that claim alone.
+-- state is the coordinator's own form of the members; the columns beside it are what queries decide on.
+CREATE TABLE consumer_groups (
+    group_id text COLLATE "C" PRIMARY KEY,
+    claim_id uuid NOT NULL,
+    generation integer NOT NULL DEFAULT 0,
+    protocol_type text,
+    member_count integer NOT NULL DEFAULT 0,
+    subscribed_topics text[],
+    state bytea,
+    state_ms bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- Where the consumers of a group are. metadata is the client's own text in UTF-8, which may hold any character.
+CREATE TABLE committed_offsets (
+    group_id text COLLATE "C" NOT NULL REFERENCES consumer_groups ON DELETE CASCADE,
+    topic_id uuid NOT NULL REFERENCES topics ON DELETE CASCADE,
+    partition integer NOT NULL,
+    committed_offset bigint NOT NULL,
+    leader_epoch integer NOT NULL DEFAULT -1,
+    metadata bytea NOT NULL DEFAULT '',
+    committed_ms bigint NOT NULL,
+    expires_ms bigint,
+    PRIMARY KEY (group_id, topic_id, partition)
+) WITH (fillfactor = 50);
+CREATE INDEX committed_offsets_topic ON committed_offsets (topic_id);
