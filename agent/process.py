@@ -20,6 +20,7 @@ import structlog
 from agent.byte_budget import ByteBudget
 from agent.commit_listeners import AppendCounting, CacheFilling
 from agent.commit_watch import CommitWatch
+from agent.groups.coordinator import GroupCoordinator
 from agent.health import CallHealth, LoopLag
 from agent.http.app import create_app
 from agent.http.server import HttpServer, bind
@@ -166,6 +167,7 @@ class Agent:
         )
         self._http: HttpServer | None = None
         self._kafka: KafkaServer | None = None
+        self._groups: GroupCoordinator | None = None
         self._stopping = False
         self._stop_asked = asyncio.Event()
 
@@ -213,6 +215,16 @@ class Agent:
             clock=self._clock,
         )
         await self.session.start(brokers.own)
+        self._groups = GroupCoordinator(
+            groups=self._catalog.groups,
+            offsets=self._catalog.offsets,
+            brokers=brokers,
+            pool=self.pools.catalog,
+            clock=self._clock,
+            ids=self._ids,
+            settings=self.settings.groups,
+        )
+        self._groups.start()
         return KafkaServices(
             settings=self.settings,
             catalog=self._catalog,
@@ -221,6 +233,7 @@ class Agent:
             read_path=self.read_path,
             timestamps=self._timestamps,
             brokers=brokers,
+            groups=self._groups,
             pools=self.pools,
             request_budget=self.request_budget,
             metrics=self.metrics,
@@ -252,8 +265,12 @@ class Agent:
         deadline = loop.time() + self.settings.stop_timeout_ms / 1000
         self.watch.release()
         self.write_path.drain()
+        if self._groups is not None:
+            self._groups.release()
         if self._kafka is not None:
             await self._kafka.stop()
+        if self._groups is not None:
+            await self._groups.stop()
         if self._http is not None:
             await self._http.stop()
         await _before(deadline, "commit everything that was taken", self.write_path.stop())

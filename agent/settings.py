@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
+from agent.groups.settings import GroupSettings
 from bedrock.errors import InvalidInputError
 
 KIB = 1024
@@ -33,6 +34,9 @@ class AgentSettings:
     kafka_idle_ms: int = 600_000
     # A broker that was silent for this long is no longer shown to clients.
     broker_silent_ms: int = 10_000
+
+    # Consumer groups.
+    groups: GroupSettings = field(default_factory=GroupSettings)
 
     # Write path: a file is closed this long after its first append, or at this size.
     flush_interval_ms: int = 250
@@ -94,11 +98,11 @@ class AgentSettings:
     unhealthy_after_ms: int = 15_000
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int) and value < (0 if field.name in _MAY_BE_ZERO else 1):
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, int) and value < (0 if each.name in _MAY_BE_ZERO else 1):
                 raise InvalidInputError(
-                    f"agent setting {field.name} is {value}", remedy="give a positive number"
+                    f"agent setting {each.name} is {value}", remedy="give a positive number"
                 )
         self._require_at_most("flush_bytes", "max_buffered_bytes")
         self._require_at_most("default_fetch_bytes", "max_fetch_bytes")

@@ -9,6 +9,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from agent.groups.expiry import ExpiringOffsets, OffsetExpiry
 from agent.groups.group import GroupDescription
 from agent.groups.holding import GroupTable, HeldGroups
 from agent.groups.messages import GroupState
@@ -52,7 +53,7 @@ class Groups(GroupTable, Protocol):
         ...
 
 
-class Offsets(Protocol):
+class Offsets(ExpiringOffsets, Protocol):
     """What the coordinator needs of the catalog's committed offsets; blocks."""
 
     def commit(
@@ -101,6 +102,21 @@ class GroupCoordinator:
         )
         self._groups = groups
         self._offsets = offsets
+        self._expiry = OffsetExpiry(self, offsets, pool=pool, ids=ids)
+
+    def start(self) -> None:
+        """Coordinate from now on."""
+        self.held.start()
+        self._expiry.start()
+
+    def release(self) -> None:
+        """Take nothing new; whoever waits is sent to look for the next coordinator."""
+        self.held.release()
+
+    async def stop(self) -> None:
+        """Stop; what is being written is written."""
+        await self._expiry.stop()
+        await self.held.stop()
 
     # Members
 

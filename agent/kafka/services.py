@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from agent.byte_budget import ByteBudget
+    from agent.groups.coordinator import GroupCoordinator
     from agent.kafka.brokers import Brokers
     from agent.metrics import AgentMetrics
     from agent.pools import Pools
@@ -31,6 +32,7 @@ class Services:
     read_path: ReadPath
     timestamps: TimestampLookup
     brokers: Brokers
+    groups: GroupCoordinator
     pools: Pools
     request_budget: ByteBudget
     metrics: AgentMetrics
