@@ -1,0 +1,79 @@
+"""DescribeGroups: the members of groups, for administrators.
+
+Versions 0 to 6. A group that does not exist is `Dead`, and from version 6 on an error (KIP-1043). Authorized
+operations are not computed (the "not asked for" value is returned).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.groups.messages import GroupState
+from agent.kafka.api import Api
+from agent.kafka.apis.group_requests import group_code_of
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from agent.groups.group import GroupDescription
+    from agent.kafka.api import Context
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Describe each group."""
+    return Struct(groups=[await _describe(group_id, context) for group_id in request.groups])
+
+
+def refuse(request: Struct, context: Context, error: Exception) -> Struct:
+    """The same code for every group."""
+    del context
+    code = group_code_of(error)
+    return Struct(groups=[_failed(group_id, code) for group_id in request.groups])
+
+
+async def _describe(group_id: str, context: Context) -> Struct:
+    try:
+        found = await context.services.groups.describe(group_id)
+    except Exception as error:  # noqa: BLE001  # each group has an error of its own
+        return _failed(group_id, group_code_of(error))
+    if found is not None:
+        return _described(found)
+    missing = context.version >= 6
+    return Struct(
+        group_id=group_id,
+        group_state=GroupState.DEAD.value,
+        error_code=ErrorCode.group_id_not_found if missing else ErrorCode.none,
+        error_message=f"Group {group_id} not found." if missing else None,
+        protocol_type="",
+        protocol_data="",
+        members=[],
+    )
+
+
+def _described(group: GroupDescription) -> Struct:
+    return Struct(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol,
+        members=[
+            Struct(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+    )
+
+
+def _failed(group_id: str, code: ErrorCode) -> Struct:
+    return Struct(
+        group_id=group_id, error_code=code, group_state="", protocol_type="", protocol_data="", members=[]
+    )
+
+
+API = Api(name="describe_groups", lowest=0, highest=6, handle=handle, refuse=refuse)

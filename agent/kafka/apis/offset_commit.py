@@ -1,0 +1,97 @@
+"""OffsetCommit: where a group, or a consumer without members, is.
+
+Versions 2 to 10. Versions 2 to 4 may say how long the offsets are kept, 6 brought leader epochs (KIP-320), 7
+static members, 9 the codes of KIP-848 (that protocol is not served), 10 topic identifiers.
+Offsets are kept by topic identifier: a topic that is made anew under an old name begins without offsets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.groups.messages import MemberStamp
+from agent.kafka.api import Api
+from agent.kafka.apis.group_requests import group_code_of, missing_topic_code, topic_of
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from catalog.offsets import CommittedOffset
+
+if TYPE_CHECKING:
+    from agent.kafka.api import Context
+    from catalog.model import Topic
+
+_BY_ID = 10
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Commit what can be committed; each partition has a code of its own."""
+    answers: list[Struct] = []
+    offsets: list[CommittedOffset] = []
+    is_for_coordinator = False
+    for wanted in request.topics:
+        topic = await topic_of(wanted, context, by_id=context.version >= _BY_ID)
+        codes = [_check(partition, topic, context) for partition in wanted.partitions]
+        answers.append(_answer(wanted, codes))
+        if topic is not None:
+            is_for_coordinator |= any(code is not ErrorCode.unknown_topic_or_partition for code in codes)
+            offsets += [
+                _offset_of(partition, topic)
+                for partition, code in zip(wanted.partitions, codes, strict=True)
+                if code is ErrorCode.none
+            ]
+    # What names nothing but unknown partitions is answered without the coordinator, as Kafka does.
+    if is_for_coordinator:
+        keep_ms = request.retention_time
+        await context.services.groups.commit(
+            request.group_id,
+            MemberStamp(
+                member_id=request.member_id,
+                instance_id=request.group_instance_id,
+                generation=request.generation_id_or_member_epoch,
+            ),
+            offsets,
+            keep_ms=None if keep_ms is None or keep_ms < 0 else keep_ms,
+        )
+    return Struct(topics=answers)
+
+
+def refuse(request: Struct, context: Context, error: Exception) -> Struct:
+    """The same code for every partition."""
+    del context
+    code = group_code_of(error)
+    return Struct(topics=[_answer(wanted, [code] * len(wanted.partitions)) for wanted in request.topics])
+
+
+def _check(partition: Struct, topic: Topic | None, context: Context) -> ErrorCode:
+    if topic is None:
+        return missing_topic_code(by_id=context.version >= _BY_ID)
+    if not 0 <= partition.partition_index < topic.partition_count:
+        return ErrorCode.unknown_topic_or_partition
+    most = context.services.groups.settings.offset_metadata_max_bytes
+    if len(partition.committed_metadata or "") > most:
+        return ErrorCode.offset_metadata_too_large
+    return ErrorCode.none
+
+
+def _offset_of(partition: Struct, topic: Topic) -> CommittedOffset:
+    return CommittedOffset(
+        topic_id=topic.topic_id,
+        partition=partition.partition_index,
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
+    )
+
+
+def _answer(wanted: Struct, codes: list[ErrorCode]) -> Struct:
+    return Struct(
+        name=wanted.name,
+        topic_id=wanted.topic_id,
+        partitions=[
+            Struct(partition_index=partition.partition_index, error_code=code)
+            for partition, code in zip(wanted.partitions, codes, strict=True)
+        ],
+    )
+
+
+API = Api(name="offset_commit", lowest=2, highest=10, handle=handle, refuse=refuse)

@@ -1,0 +1,51 @@
+"""OffsetDelete: forget where a group is in some partitions (KIP-496).
+
+Version 0. Offsets of topics that a member is subscribed to are refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.api import Api
+from agent.kafka.apis.group_requests import refuse, topic_of
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from catalog.model import PartitionId
+
+if TYPE_CHECKING:
+    from agent.kafka.api import Context
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Delete what can be deleted; each partition has a code of its own."""
+    codes: dict[tuple[str, int], ErrorCode] = {}
+    known: list[tuple[str, PartitionId]] = []
+    for wanted in request.topics:
+        topic = await topic_of(wanted, context, by_id=False)
+        for partition in wanted.partitions:
+            index = partition.partition_index
+            codes[wanted.name, index] = ErrorCode.unknown_topic_or_partition
+            if topic is not None and 0 <= index < topic.partition_count:
+                known.append((wanted.name, PartitionId(topic.topic_id, index)))
+    results = await context.services.groups.delete_offsets(request.group_id, known)
+    for (name, partition_id), code in zip(known, results, strict=True):
+        codes[name, partition_id.partition] = code
+    return Struct(
+        topics=[
+            Struct(
+                name=wanted.name,
+                partitions=[
+                    Struct(
+                        partition_index=partition.partition_index,
+                        error_code=codes[wanted.name, partition.partition_index],
+                    )
+                    for partition in wanted.partitions
+                ],
+            )
+            for wanted in request.topics
+        ]
+    )
+
+
+API = Api(name="offset_delete", lowest=0, highest=0, handle=handle, refuse=refuse)
