@@ -7,7 +7,7 @@ that want them get INVALID_REQUEST rather than something they would repeat for e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
@@ -22,22 +22,22 @@ _GROUP = 0
 async def handle(request: Struct, context: Context) -> Struct:
     """Name a coordinator for each key."""
     if context.version >= 4:
-        return Struct(coordinators=[await _find(key, request, context) for key in request.coordinator_keys])
-    return await _find(request.key, request, context)
+        found = [(key, await _find(key, request, context)) for key in request.coordinator_keys]
+        return Struct(coordinators=[Struct(key=key, **values) for key, values in found])
+    return Struct(**await _find(request.key, request, context))
 
 
-async def _find(key: str, request: Struct, context: Context) -> Struct:
+async def _find(key: str, request: Struct, context: Context) -> dict[str, Any]:
     if request.key_type != _GROUP:
-        return Struct(
-            key=key,
-            error_code=ErrorCode.invalid_request,
-            error_message="only groups have coordinators here",
-            node_id=-1,
-            host="",
-            port=-1,
-        )
+        return {
+            "error_code": ErrorCode.invalid_request,
+            "error_message": "only groups have coordinators here",
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
     broker = await context.services.brokers.coordinator(key)
-    return Struct(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
+    return {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
 
 
 API = Api(name="find_coordinator", lowest=0, highest=6, handle=handle)

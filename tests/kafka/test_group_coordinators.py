@@ -1,0 +1,167 @@
+"""Groups whose coordinator dies, stops, or was never there: nothing that was committed is lost."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from tests.kafka.waiting import QUICK_GROUPS, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from agent.groups.coordinator import GroupCoordinator
+    from tests.kafka.brokers import BrokerThread
+
+_QUICK = {
+    "groups": QUICK_GROUPS,
+    "heartbeat_interval_ms": 200,
+    "broker_silent_ms": 1500,
+    "stop_timeout_ms": 5000,
+}
+
+
+@pytest.fixture
+def brokers(start_broker: Callable[..., BrokerThread]) -> list[BrokerThread]:
+    """Two agents that know of each other."""
+    started = [start_broker(**_QUICK) for _ in range(2)]
+    for each in started:
+        until(lambda each=each: len(each.run(groups_of(each).held._brokers.live())) == 2)  # type: ignore[misc]  # a default binds it
+    return started
+
+
+def groups_of(broker: BrokerThread) -> GroupCoordinator:
+    groups = broker.agent._groups
+    assert groups is not None
+    return groups
+
+
+def group_of(broker: BrokerThread) -> str:
+    """The name of a group that this agent coordinates."""
+    return next(
+        name
+        for name in (f"group-{number}" for number in count())
+        if broker.run(groups_of(broker).held.is_own(name))
+    )
+
+
+async def _die(broker: BrokerThread) -> None:
+    """Fall silent at once, as a process does that is killed."""
+    session, server = broker.agent.session, broker.agent._kafka
+    assert session._beating is not None
+    assert server is not None
+    assert server._server is not None
+    session._beating.cancel()
+    server._server.close()
+    for connection in list(server._connections):
+        connection.abort()
+
+
+class Member:
+    """A consumer that lists what was assigned to it, each time."""
+
+    def __init__(self, brokers: list[BrokerThread], group_id: str) -> None:
+        self.assignments = 0
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": ",".join(broker.address for broker in brokers),
+                "group.id": group_id,
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 200,
+                "enable.auto.commit": False,
+            }
+        )
+        self.consumer.subscribe(["granite"], on_assign=self._assigned)
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.assignments += 1
+        consumer.assign(partitions)
+
+    @property
+    def has(self) -> int:
+        self.consumer.poll(0.05)
+        return len(self.consumer.assignment())
+
+    def commit(self, offset: int) -> bool:
+        """Commit an offset of partition 0; False when it must be tried again."""
+        try:
+            self.consumer.commit(offsets=[TopicPartition("granite", 0, offset)], asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].name() in {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"}:
+                raise
+            self.consumer.poll(0.05)
+            return False
+        return True
+
+    def committed(self) -> int:
+        try:
+            places = self.consumer.committed([TopicPartition("granite", 0)], timeout=5)
+        except KafkaException:
+            return -1
+        return int(places[0].offset)
+
+
+@pytest.fixture
+def join(brokers: list[BrokerThread]) -> Iterator[Callable[[str], Member]]:
+    """Makes members, which leave with the test."""
+    made: list[Member] = []
+
+    def new(group_id: str) -> Member:
+        made.append(Member(brokers, group_id))
+        return made[-1]
+
+    yield new
+    for member in made:
+        member.consumer.close()
+
+
+def test_members_go_on_under_a_new_coordinator_without_a_rebalance(
+    brokers: list[BrokerThread], join: Callable[[str], Member]
+) -> None:
+    """The old one was killed: members, generation and offsets are found again in the catalog."""
+    brokers[0].create_topic("granite", 2)
+    member = join(group_of(brokers[0]))
+    until(lambda: member.has == 2)
+    until(lambda: member.commit(41))
+    brokers[0].run(_die(brokers[0]))
+    until(lambda: member.commit(42))
+    assert member.committed() == 42
+    assert member.assignments == 1
+
+
+def test_a_group_rebalances_under_a_new_coordinator(
+    brokers: list[BrokerThread], join: Callable[[str], Member]
+) -> None:
+    brokers[0].create_topic("granite", 2)
+    group_id = group_of(brokers[0])
+    member = join(group_id)
+    until(lambda: member.has == 2)
+    until(lambda: member.commit(7))
+    brokers[0].stop()
+    other = join(group_id)
+    until(lambda: (member.has, other.has) == (1, 1))
+    assert other.committed() == 7
+
+
+def test_an_agent_that_does_not_know_yet_that_it_lost_a_group_cannot_commit(
+    brokers: list[BrokerThread], join: Callable[[str], Member]
+) -> None:
+    """Two agents that both think that they coordinate a group: the later claim has the only say."""
+    brokers[0].create_topic("granite", 2)
+    group_id = group_of(brokers[0])
+    member = join(group_id)
+    until(lambda: member.has == 2)
+    until(lambda: member.commit(1))
+    agent = brokers[0].agent
+    before = groups_of(brokers[0]).held._held[group_id].claim_id
+    stolen = brokers[0].catalog.groups.claim(group_id, agent._ids.new_uuid(), create=False)
+    assert stolen is not None
+    assert stolen.generation == 1
+    # Refused, the client looks for the coordinator again: this agent still, which claims the group anew.
+    until(lambda: member.commit(2))
+    assert groups_of(brokers[0]).held._held[group_id].claim_id != before
+    assert member.committed() == 2
+    assert member.assignments == 1

@@ -1,0 +1,22 @@
+"""Waiting for what clients bring about in their own time."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from agent.groups.settings import GroupSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# A test need not wait for members that will not come, nor long for sessions to end.
+QUICK_GROUPS = GroupSettings(initial_rebalance_delay_ms=50, min_session_timeout_ms=500)
+
+
+def until(reached: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    """Ask until it is so."""
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "what was waited for did not happen"
+        time.sleep(0.01)
