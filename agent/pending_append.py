@@ -65,6 +65,10 @@ class PendingAppend:
             if self._results[position] is None:
                 self.settle(position, [AppendResult(error=error)])
 
+    def results(self) -> list[AppendResult] | None:
+        """The results in batch order; None while any is not known."""
+        return None if self._open else [result for result in self._results if result is not None]
+
     async def wait(self) -> list[AppendResult]:
         """The results in batch order, once all are known. May be awaited by several, and cancelled."""
         await asyncio.shield(self._done)

@@ -101,6 +101,16 @@ class Log:
                 return extents[0] if extents else None
         return None
 
+    def latest_timestamp(self, topic_id: UUID, partition: int, *, live: bool = False) -> int:
+        """The largest timestamp of a partition, -1 without any; of records that are still there if `live`.
+
+        Without `live` it costs nothing, but the record may have been compacted away or have expired.
+        """
+        params = {"topic_id": topic_id, "partition": partition}
+        query = _SQL["latest_live_timestamp" if live else "latest_timestamp"]
+        rows = self._database.read("log.latest_timestamp", query, params)
+        return int(rows[0][0]) if rows else -1
+
 
 class _Commit:
     """One try at a commit, inside its transaction."""

@@ -144,6 +144,11 @@ class Topics:
             raise TopicNotFoundError(f"there is no topic with identifier {topic_id}")
         return [state_of(row) for row in rows]
 
+    def sizes(self, topic_id: UUID) -> dict[int, int]:
+        """Bytes of live data by partition; empty when there is no such topic."""
+        rows = self._database.read("topics.sizes", _SQL["partition_sizes"], {"topic_id": topic_id})
+        return {row[0]: row[1] for row in rows}
+
     def states(self, partitions: Sequence[PartitionId]) -> list[PartitionState]:
         """Bounds of the given partitions, in section order; those that do not exist are left out."""
         params = {

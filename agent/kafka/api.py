@@ -51,7 +51,8 @@ class Later:
 class Api:
     """One API: `name` is its schema's (`list_offsets`), versions are inclusive.
 
-    `advertised_lowest` is for an API that old clients must see in a version that nobody serves.
+    `advertised_lowest` is for an API that old clients must see in a version that nobody serves. A request
+    that `outlives_client` is handled also when its connection is lost before its turn comes.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Api:
     handle: Callable[[Struct, Context], Awaitable[Struct | Later | None]]
     refuse: Callable[[Struct, Context, Exception], Struct] | None = None
     advertised_lowest: int | None = None
+    outlives_client: bool = False
 
     @property
     def key(self) -> int:

@@ -72,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._host = ""
         self._held = 0
+        self._current: memoryview | None = None
         self._taker: asyncio.Task[None] | None = None
         self._answerer: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -124,16 +125,27 @@ class Connection(asyncio.BufferedProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        for task in (self._taker, self._answerer):
-            if task is not None:
-                task.cancel()
+        if self._answerer is not None:
+            self._answerer.cancel()
         if self._retry is not None:
             self._retry.cancel()
         self._answers.clear()
-        self._frames.clear()
+        self._moved.set()
+        self._finish_writes()
         self._budget.release(self._held)
         self._held = 0
         self._gone(self)
+
+    def _finish_writes(self) -> None:
+        """Of what is open when the client has gone, only what was to be written goes on (acks 0 above all)."""
+        self._frames = deque(frame for frame in self._frames if self._dispatch.outlives_client(frame))
+        if self._current is not None and self._dispatch.outlives_client(self._current):
+            return
+        if self._taker is not None:
+            self._taker.cancel()
+            self._taker = None
+        if self._frames:
+            self._taker = self._loop.create_task(self._take(), name="kafka requests")
 
     def abort(self) -> None:
         """Close at once."""
@@ -198,10 +210,13 @@ class Connection(asyncio.BufferedProtocol):
                 await self._room()
                 if not self._frames:
                     break
-                frame = self._frames.popleft()
+                self._current = frame = self._frames.popleft()
                 held = len(frame) if len(frame) > RECEIVE_BYTES else 0
                 answer = await self._dispatch.take(frame, self._host)
+                self._current = None
                 del frame
+                if self._transport is None:
+                    continue
                 self._answers.append(_Open(held, answer))
                 if self._answerer is None:
                     self._answerer = self._loop.create_task(self._answer(), name="kafka answers")
@@ -212,12 +227,16 @@ class Connection(asyncio.BufferedProtocol):
             _log.exception("a Kafka connection is closed after an unexpected error", client=self._host)
             self.abort()
         finally:
-            self._taker = None
+            if self._taker is asyncio.current_task():
+                self._current = None
+                self._taker = None
         self._close_if_finished()
 
     async def _room(self) -> None:
         """Until the answers before have left far enough for another one to be made."""
-        while not self._writable.is_set() or len(self._answers) >= self._limits.max_pending_requests:
+        while self._transport is not None and (
+            not self._writable.is_set() or len(self._answers) >= self._limits.max_pending_requests
+        ):
             self._moved.clear()
             await self._moved.wait()
 

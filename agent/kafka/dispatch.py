@@ -64,6 +64,11 @@ class Dispatch:
         )
         return await self._handle(api, request, context, correlation_id)
 
+    def outlives_client(self, frame: memoryview) -> bool:
+        """Whether a request is to be handled although nobody waits for the answer."""
+        api = self._apis.get(int.from_bytes(frame[:2], "big"))
+        return api is not None and api.outlives_client
+
     async def _handle(self, api: Api, request: Struct, context: Context, correlation_id: int) -> Answer:
         count = self._services.metrics.kafka_requests.labels(api.name, str(context.version))
         count.inc()

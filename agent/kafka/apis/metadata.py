@@ -15,6 +15,7 @@ from agent.kafka.api import Api
 from agent.kafka.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.kafka.topics import LEADER_EPOCH
 from bedrock.errors import NotFoundError
 from catalog.errors import InvalidTopicError
 from catalog.topic_names import check_topic_name
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
     from agent.kafka.api import Context
     from catalog.model import Broker, Topic
-
-# Nothing raises the epoch of a partition: agents hold no state that a new leader would have to fence.
-LEADER_EPOCH = 0
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -49,7 +47,7 @@ async def handle(request: Struct, context: Context) -> Struct:
 
 
 def describe_brokers(brokers: Sequence[Broker]) -> list[Struct]:
-    """Brokers as Metadata and DescribeCluster list them; `broker_id` is the latter's word."""
+    """Brokers as Metadata lists them."""
     return [
         Struct(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
         for broker in brokers

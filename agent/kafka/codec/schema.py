@@ -129,6 +129,8 @@ def _unfold(annotation: Any) -> tuple[Any, bool, bool]:  # noqa: ANN401  # any t
 
 def _default(field: Field[Any]) -> object:
     inner, is_array, is_nullable = _unfold(field.type)
+    if field.metadata.get("kafka_type") == "datetime_i64":
+        return -1 if field.default in {MISSING, None} else _plain(field.default)
     if field.default is not MISSING:
         return _plain(field.default)
     if is_nullable or is_dataclass(inner):

@@ -51,6 +51,15 @@ WITH RECURSIVE search (low, high) AS (
 )
 SELECT low, high FROM search ORDER BY high - low LIMIT 1;
 
+-- name: latest_timestamp
+-- The largest timestamp that a partition ever had: kept by commits, so it may be that of a record that is gone.
+SELECT max_timestamp FROM partitions WHERE topic_id = %(topic_id)s AND partition = %(partition)s;
+
+-- name: latest_live_timestamp
+-- The largest timestamp of what a partition has now; looks at all its extents.
+SELECT coalesce(max(max_timestamp), -1) FROM extents
+WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND record_count > 0;
+
 -- name: page_of_timestamp
 -- Of a bounded page of extents from an offset on: the first that holds a record at or after a timestamp, and
 -- where the next page begins (null when there is none).

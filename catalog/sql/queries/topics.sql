@@ -62,6 +62,10 @@ FROM partitions
 WHERE topic_id = %(topic_id)s
 ORDER BY partition;
 
+-- name: partition_sizes
+-- How many bytes of live data each partition of a topic has.
+SELECT partition, live_bytes FROM partitions WHERE topic_id = %(topic_id)s ORDER BY partition;
+
 -- name: states_of
 -- Bounds of the partitions that are named and exist.
 SELECT p.topic_id, p.partition, p.log_start_offset, p.last_stable_offset, p.high_watermark, p.log_end_offset,

@@ -1,0 +1,162 @@
+"""Fetch: batches out of the log.
+
+Versions 4 to 18. Version 13 names topics by identifier. Fetch sessions (KIP-227) are not kept: whoever asks
+for one is answered with session 0, which means "ask in full each time", and whoever names one hears that it
+is not known. Every agent is as good as the leader, so no replica is ever preferred. Without transactions
+there are no aborted ones, and both isolation levels see the same. Batches that zstd compressed are not for
+clients below version 10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.fetch_plan import PartitionFetch
+from agent.kafka.api import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.topics import check_partition, find_topic
+from bedrock.errors import SiltstoneError
+from object_format.codecs import Codec
+from object_format.record_batch import iter_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.kafka.api import Context
+    from agent.read_path import FetchResult
+    from catalog.model import Topic
+
+_ZSTD_SINCE = 10
+_IDENTIFIERS_SINCE = 13
+
+
+@dataclass(slots=True)
+class _Item:
+    """One partition of a request."""
+
+    name: str
+    topic_id: UUID | None
+    wanted: Struct
+    fetch: PartitionFetch | None = None
+    result: FetchResult | None = None
+    error: Exception | None = None
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Read what there is, or wait for it."""
+    if request.session_id != 0:
+        return Struct(error_code=ErrorCode.fetch_session_id_not_found)
+    items = [
+        _Item(topic.topic, topic.topic_id, wanted) for topic in request.topics for wanted in topic.partitions
+    ]
+    await _find_topics(items, context)
+    await _fetch(items, request, context)
+    if context.version < _ZSTD_SINCE:
+        await context.services.pools.kernels.run(partial(_refuse_zstd, items))
+    topics: dict[tuple[str, UUID | None], Struct] = {}
+    for item in items:
+        topic = topics.setdefault(
+            (item.name, item.topic_id), Struct(topic=item.name, topic_id=item.topic_id, partitions=[])
+        )
+        topic.partitions.append(_partition(item))
+    return Struct(responses=list(topics.values()))
+
+
+async def _find_topics(items: Sequence[_Item], context: Context) -> None:
+    by_id = context.version >= _IDENTIFIERS_SINCE
+    found: dict[tuple[str, UUID | None], Topic] = {}
+    for item in items:
+        key = (item.name, item.topic_id)
+        wanted = item.wanted
+        try:
+            if key not in found:
+                found[key] = await find_topic(context.services.directory, *key, by_id=by_id)
+            check_partition(found[key], wanted.partition, wanted.current_leader_epoch)
+        except SiltstoneError as error:
+            item.error = error
+        else:
+            item.fetch = PartitionFetch(
+                topic=found[key],
+                partition=wanted.partition,
+                offset=wanted.fetch_offset,
+                max_bytes=max(wanted.partition_max_bytes, 0),
+            )
+
+
+async def _fetch(items: Sequence[_Item], request: Struct, context: Context) -> None:
+    good = [item for item in items if item.fetch is not None]
+    if not good:
+        return
+    read_path = context.services.read_path
+    read = partial(
+        read_path.fetch,
+        max_bytes=max(request.max_bytes, 0),
+        min_bytes=request.min_bytes,
+        max_wait_ms=request.max_wait if len(good) == len(items) else 0,
+    )
+    try:
+        results = await read([item.fetch for item in good if item.fetch])
+    except SiltstoneError as error:
+        await _fetch_apart(good, error, context)
+        return
+    for item, result in zip(good, results, strict=True):
+        item.result = result
+        item.error = result.error
+
+
+async def _fetch_apart(items: Sequence[_Item], error: SiltstoneError, context: Context) -> None:
+    """Something is wrong with one of them, perhaps: read each alone, so that it alone is refused."""
+    for item in items:
+        item.error = error
+    for item in items if len(items) > 1 else ():
+        if item.fetch is not None:
+            try:
+                item.result = await context.services.read_path.fetch_one(item.fetch)
+            except SiltstoneError as own:
+                item.error = own
+            else:
+                item.error = None
+
+
+def _refuse_zstd(items: Sequence[_Item]) -> None:
+    for item in items:
+        runs = item.result.batches if item.result is not None else ()
+        if any(header.codec is Codec.ZSTD for run in runs for _, header in iter_headers(run)):
+            item.error = KafkaError(
+                ErrorCode.unsupported_compression_type, f"zstd needs fetch requests of version {_ZSTD_SINCE}"
+            )
+
+
+def _partition(item: _Item) -> Struct:
+    result = item.result
+    if item.error is not None or result is None:
+        code = ErrorCode.unknown_server_error if item.error is None else _code(item.error)
+        return Struct(
+            partition_index=item.wanted.partition,
+            error_code=code,
+            high_watermark=-1,
+            aborted_transactions=(),
+            records=(),
+        )
+    return Struct(
+        partition_index=item.wanted.partition,
+        high_watermark=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
+        log_start_offset=result.log_start_offset,
+        aborted_transactions=(),
+        records=result.batches,
+    )
+
+
+def _code(error: Exception) -> ErrorCode:
+    code = code_of(error)
+    # What Fetch knows of "try again"; the others are for producers and admins.
+    retriable = {ErrorCode.not_enough_replicas, ErrorCode.request_timed_out}
+    return ErrorCode.kafka_storage_error if code in retriable else code
+
+
+API = Api(name="fetch", lowest=4, highest=18, handle=handle)

@@ -1,0 +1,115 @@
+"""ListOffsets: where a partition begins and ends, and offsets by time.
+
+Versions 1 to 11. Special timestamps: latest (-1), earliest (-2), the record with the largest timestamp (-3,
+KIP-734), earliest local (-4): the log start, as nothing is tiered away; latest tiered (-5) and earliest
+pending upload (-6): none, as in a Kafka without remote storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.kafka.api import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.topics import LEADER_EPOCH, check_partition, find_topic
+from agent.timestamp_lookup import TimedOffset
+from bedrock.errors import SiltstoneError
+from catalog.model import PartitionId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from agent.kafka.api import Context
+    from catalog.model import PartitionState, Topic
+
+_LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL = -1, -2, -3, -4
+_TIERED = frozenset({-5, -6})
+_NONE = TimedOffset(-1, -1)
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Look up every partition that is asked for."""
+    topics: dict[str, Topic] = {}
+    errors: dict[str, SiltstoneError] = {}
+    for wanted in request.topics:
+        try:
+            topics[wanted.name] = await find_topic(context.services.directory, wanted.name, None, by_id=False)
+        except SiltstoneError as failure:
+            errors[wanted.name] = failure
+    ids = [
+        PartitionId(topics[wanted.name].topic_id, each.partition_index)
+        for wanted in request.topics
+        if wanted.name in topics
+        for each in wanted.partitions
+    ]
+    found = await context.services.pools.catalog.run(partial(context.services.catalog.topics.states, ids))
+    states = {PartitionId(state.topic_id, state.partition): state for state in found}
+    answers = []
+    for wanted in request.topics:
+        topic, error = topics.get(wanted.name), errors.get(wanted.name)
+        parts = [_answer(topic, error, states, each, context) for each in wanted.partitions]
+        answers.append(Struct(name=wanted.name, partitions=await asyncio.gather(*parts)))
+    return Struct(topics=answers)
+
+
+async def _answer(
+    topic: Topic | None,
+    error: SiltstoneError | None,
+    states: Mapping[PartitionId, PartitionState],
+    wanted: Struct,
+    context: Context,
+) -> Struct:
+    index = wanted.partition_index
+    try:
+        if topic is None:
+            raise error or KafkaError(ErrorCode.unknown_topic_or_partition)
+        check_partition(topic, index, wanted.current_leader_epoch)
+        state = states.get(PartitionId(topic.topic_id, index))
+        if state is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        found = await _find(topic, state, wanted.timestamp, context)
+    except SiltstoneError as failure:
+        return Struct(partition_index=index, error_code=code_of(failure))
+    epoch = LEADER_EPOCH if found.offset >= 0 else -1
+    return Struct(partition_index=index, timestamp=found.timestamp, offset=found.offset, leader_epoch=epoch)
+
+
+async def _find(topic: Topic, state: PartitionState, timestamp: int, context: Context) -> TimedOffset:
+    if timestamp == _LATEST:
+        return TimedOffset(state.last_stable_offset, -1)
+    if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:
+        return TimedOffset(state.log_start_offset, -1)
+    if timestamp in _TIERED:
+        return _NONE
+    if timestamp == _MAX_TIMESTAMP:
+        return await _find_latest(topic, state, context)
+    if timestamp < 0:
+        raise KafkaError(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning here")
+    found = await context.services.timestamps.find(topic, state.partition, timestamp)
+    return _NONE if found is None else _not_before_start(found, state)
+
+
+async def _find_latest(topic: Topic, state: PartitionState, context: Context) -> TimedOffset:
+    """The first record with the largest timestamp; the cheap way first, which may name one that is gone."""
+    services = context.services
+    latest = services.catalog.log.latest_timestamp
+    for live in (False, True):
+        timestamp = await services.pools.catalog.run(
+            partial(latest, topic.topic_id, state.partition, live=live)
+        )
+        if timestamp < 0:
+            return _NONE
+        found = await services.timestamps.find(topic, state.partition, timestamp)
+        if found is not None:
+            return _not_before_start(found, state)
+    return _NONE
+
+
+def _not_before_start(found: TimedOffset, state: PartitionState) -> TimedOffset:
+    return TimedOffset(max(found.offset, state.log_start_offset), found.timestamp)
+
+
+API = Api(name="list_offsets", lowest=1, highest=11, handle=handle)

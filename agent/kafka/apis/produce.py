@@ -1,0 +1,218 @@
+"""Produce: batches into the log.
+
+Versions 3 to 13; 0 to 2, which carried older record formats, are advertised as Kafka 4 does (librdkafka stops
+compressing otherwise, KAFKA-18659) and not served. Version 13 names topics by identifier. acks 1 and all mean
+the same: the answer comes after the catalog's commit. With acks 0 there is no answer, and a refusal closes
+the connection, as in Kafka. `timeout` holds for acks all alone, as in Kafka.
+
+Batches are validated in the kernel pool and enqueued in the order of the connection's requests; what waits
+for the commit does not keep the next request waiting. A full write buffer is NOT_ENOUGH_REPLICAS, a file that
+could not be committed NOT_ENOUGH_REPLICAS_AFTER_APPEND. Transactions are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.errors import InvalidRecordError
+from agent.kafka.api import Api, Later
+from agent.kafka.codec import MalformedMessageError, Struct
+from agent.kafka.errors import ErrorCode, KafkaError, code_of, code_of_refusal, message_of
+from agent.kafka.topics import check_partition, find_topic
+from agent.validation import ValidatedBatches, validate
+from bedrock.errors import SiltstoneError
+from object_format.codecs import Codec
+from object_format.record_batch import BATCH_OVERHEAD, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.kafka.api import Context
+    from agent.pending_append import AppendResult, PendingAppend
+    from catalog.model import Topic
+
+_ZSTD_SINCE = 7
+_IDENTIFIERS_SINCE = 13
+
+
+@dataclass(slots=True)
+class _Item:
+    """One partition of a request, and how far it has come."""
+
+    name: str
+    topic_id: UUID | None
+    index: int
+    records: memoryview | None
+    topic: Topic | None = None
+    validated: ValidatedBatches | None = None
+    pending: PendingAppend | None = None
+    error: Exception | None = None
+
+
+async def handle(request: Struct, context: Context) -> Later | None:
+    """Validate and enqueue; the answer comes with the commit."""
+    items = [
+        _Item(topic.name, topic.topic_id, part.index, part.records)
+        for topic in request.topic_data
+        for part in topic.partition_data
+    ]
+    refusal = _refusal(request)
+    if refusal is not None:
+        for item in items:
+            item.error = refusal
+    else:
+        await _find_topics(items, context)
+        now_ms = context.services.clock.now_ms()
+        await context.services.pools.kernels.run(partial(_validate, items, context.version, now_ms))
+        _enqueue(items, context)
+    for item in items:
+        item.records = None  # what the write path needs of it, it holds
+    if request.acks == 0:
+        _require_none_refused(items)
+        return None
+    seconds = max(request.timeout, 0) / 1000 if request.acks == -1 else None
+    return Later(partial(_answer, items, seconds))
+
+
+def _refusal(request: Struct) -> KafkaError | None:
+    if request.acks not in {-1, 0, 1}:
+        return KafkaError(ErrorCode.invalid_required_acks, f"acks cannot be {request.acks}")
+    if request.transactional_id is not None:
+        return KafkaError(
+            ErrorCode.transactional_id_authorization_failed, "transactions are not supported yet"
+        )
+    return None
+
+
+async def _find_topics(items: Sequence[_Item], context: Context) -> None:
+    by_id = context.version >= _IDENTIFIERS_SINCE
+    for item in items:
+        try:
+            item.topic = await find_topic(context.services.directory, item.name, item.topic_id, by_id=by_id)
+            check_partition(item.topic, item.index)
+        except SiltstoneError as error:
+            item.error = error
+
+
+def _validate(items: Sequence[_Item], version: int, now_ms: int) -> None:
+    """Judge what may be judged; for the kernel pool."""
+    for item in items:
+        if item.error is None and item.topic is not None:
+            try:
+                records = _one_batch(item.records, version)
+                item.validated = validate(item.topic, item.index, records, now_ms=now_ms)
+                _require_one(item.validated)
+            except Exception as error:  # noqa: BLE001  # it is this partition's answer
+                item.error = error
+
+
+def _one_batch(records: memoryview | None, version: int) -> memoryview:
+    """The records, if their header is one that this version of the request may carry."""
+    if not records:
+        raise KafkaError(ErrorCode.invalid_record, "a produce request must hold one batch for a partition")
+    if len(records) < BATCH_OVERHEAD:
+        return records  # validation says what is wrong
+    try:
+        header = read_header(records)
+    except SiltstoneError:
+        return records
+    if header.is_transactional:
+        raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not supported yet")
+    if version < _ZSTD_SINCE and header.codec is Codec.ZSTD:
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type, f"zstd needs produce requests of version {_ZSTD_SINCE}"
+        )
+    return records
+
+
+def _require_one(validated: ValidatedBatches) -> None:
+    if len(validated.batches) != 1:
+        raise KafkaError(
+            ErrorCode.invalid_record,
+            f"a produce request must hold one batch for a partition, not {len(validated.batches)}",
+        )
+
+
+def _enqueue(items: Sequence[_Item], context: Context) -> None:
+    valid = [item for item in items if item.error is None and item.validated is not None]
+    try:
+        pending = context.services.write_path.enqueue([item.validated for item in valid if item.validated])
+    except SiltstoneError as error:
+        for item in valid:
+            item.error = error
+        return
+    for item, appended in zip(valid, pending, strict=True):
+        item.pending = appended
+
+
+def _require_none_refused(items: Sequence[_Item]) -> None:
+    for item in items:
+        if item.error is not None:
+            raise MalformedMessageError(f"records sent with acks 0 are refused: {item.error}")
+
+
+async def _answer(items: Sequence[_Item], seconds: float | None) -> Struct:
+    """The answer, once everything is committed or the time is up."""
+    try:
+        async with asyncio.timeout(seconds):
+            for item in items:
+                if item.pending is not None:
+                    await item.pending.wait()
+    except TimeoutError:
+        pass  # those that are not settled say so
+    topics: dict[tuple[str, UUID | None], Struct] = {}
+    for item in items:
+        topic = topics.setdefault(
+            (item.name, item.topic_id),
+            Struct(name=item.name, topic_id=item.topic_id, partition_responses=[]),
+        )
+        topic.partition_responses.append(_partition(item))
+    return Struct(responses=list(topics.values()))
+
+
+def _partition(item: _Item) -> Struct:
+    if item.error is None and item.pending is not None and item.validated is not None:
+        results = item.pending.results()
+        if results is not None:
+            return _appended(item, item.validated, results[0])
+        item.error = KafkaError(ErrorCode.request_timed_out, "the records were not committed in time")
+    error = item.error or KafkaError(ErrorCode.unknown_server_error)
+    bad = error.record_errors if isinstance(error, InvalidRecordError) else ()
+    return Struct(
+        index=item.index,
+        error_code=code_of(error),
+        base_offset=-1,
+        error_message=message_of(error),
+        record_errors=[Struct(batch_index=record, batch_index_error_message=why) for _, record, why in bad],
+    )
+
+
+def _appended(item: _Item, validated: ValidatedBatches, result: AppendResult) -> Struct:
+    if result.refusal is not None:
+        return Struct(
+            index=item.index,
+            error_code=code_of_refusal(result.refusal),
+            base_offset=-1,
+            error_message=result.detail,
+        )
+    if result.error is not None:
+        return Struct(
+            index=item.index,
+            error_code=code_of(result.error),
+            base_offset=-1,
+            error_message=result.error.message,
+        )
+    append_time = validated.topic.config.message_timestamp_type == "LogAppendTime"
+    return Struct(
+        index=item.index,
+        base_offset=result.base_offset,
+        log_append_time=validated.batches[0].max_timestamp if append_time else -1,
+        log_start_offset=result.log_start_offset,
+    )
+
+
+API = Api(name="produce", lowest=3, highest=13, handle=handle, advertised_lowest=0, outlives_client=True)

@@ -1,0 +1,41 @@
+"""Topics as requests name them: by name, or since KIP-516 by identifier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.errors import ErrorCode, KafkaError
+from agent.topic_directory import require_partition
+from bedrock.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from agent.topic_directory import TopicDirectory
+    from catalog.model import Topic
+
+LEADER_EPOCH = 0
+"""Nothing raises the epoch of a partition: agents hold no state that a new leader would have to fence."""
+
+
+async def find_topic(directory: TopicDirectory, name: str, topic_id: UUID | None, *, by_id: bool) -> Topic:
+    """The topic; a `KafkaError` tells a client that there is none."""
+    try:
+        if not by_id:
+            return await directory.get(name)
+        if topic_id is not None:
+            return await directory.get_by_id(topic_id)
+    except NotFoundError as error:
+        code = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+        raise KafkaError(code, error.message) from error
+    raise KafkaError(ErrorCode.unknown_topic_id, "no topic identifier was given")
+
+
+def check_partition(topic: Topic, partition: int, current_leader_epoch: int = -1) -> None:
+    """Raise unless the topic has the partition, and a client does not know of a later leader than we do."""
+    require_partition(topic, partition)
+    if current_leader_epoch > LEADER_EPOCH:
+        raise KafkaError(
+            ErrorCode.unknown_leader_epoch,
+            f"{topic.name}-{partition} is in epoch {LEADER_EPOCH}, not {current_leader_epoch}",
+        )

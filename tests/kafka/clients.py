@@ -1,0 +1,57 @@
+"""Short ways to do with real clients what every test does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PATIENCE_SECONDS = 30.0
+
+
+def produce(address: str, topic: str, records: Sequence[tuple[bytes | None, bytes]], **settings: Any) -> None:  # noqa: ANN401  # any setting
+    """Send records with librdkafka; underscores in names of settings stand for dots. Fails on any error."""
+    changes = {name.replace("_", "."): value for name, value in settings.items()}
+    partition = changes.pop("partition", 0)
+    failures: list[object] = []
+
+    def delivered(error: object, message: Message) -> None:
+        del message
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 1, **changes})
+    for key, value in records:
+        producer.produce(topic, key=key, value=value, partition=partition, on_delivery=delivered)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert failures == []
+
+
+def consume(
+    address: str,
+    topic: str,
+    count: int,
+    *,
+    offset: int = -2,
+    partition: int = 0,
+    **settings: Any,  # noqa: ANN401  # as above
+) -> list[Message]:
+    """Read `count` records from an offset on (-2 is the earliest), with librdkafka and without a group."""
+    changes = {name.replace("_", "."): value for name, value in settings.items()}
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "unused", "enable.auto.commit": False, **changes}
+    )
+    consumer.assign([TopicPartition(topic, partition, offset)])
+    messages: list[Message] = []
+    try:
+        while len(messages) < count:
+            message = consumer.poll(PATIENCE_SECONDS)
+            assert message is not None, f"{len(messages)} of {count} records came"
+            assert message.error() is None, message.error()
+            messages.append(message)
+    finally:
+        consumer.close()
+    return messages
