@@ -299,3 +299,22 @@ def test_leaving_tells_for_each_member_whether_it_was_there(stage: Stage) -> Non
         ErrorCode.none,
         ErrorCode.unknown_member_id,
     ]
+
+
+def test_a_member_that_waited_long_for_its_assignment_has_a_new_session_then(stage: Stage) -> None:
+    """While it waits it need not send heartbeats; once it is answered it must again."""
+    ids = [stage.new_member_id(), stage.new_member_id()]
+    for member_id in ids:
+        stage.join(member_id)
+    stage.pass_time(6.1)
+    follower = stage.sync(ids[1])
+    for _ in range(3):
+        stage.pass_time(5)
+        stage.heartbeat(ids[0])
+    stage.sync(ids[0], assignments={})
+    assert follower.error is ErrorCode.none
+    stage.pass_time(9)
+    assert stage.heartbeat(ids[0]) is ErrorCode.none
+    stage.pass_time(1.1)
+    assert stage.heartbeat(ids[0]) is ErrorCode.rebalance_in_progress
+    assert stage.heartbeat(ids[1]) is ErrorCode.unknown_member_id

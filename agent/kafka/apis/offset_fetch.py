@@ -82,8 +82,7 @@ async def _topics(group_id: str, wanted: Sequence[Struct] | None, context: Conte
         topic_id: UUID | None = None if topic is None else topic.topic_id
         answers.append(
             Struct(
-                name=each.name,
-                topic_id=each.topic_id,
+                **({"topic_id": each.topic_id} if by_id else {"name": each.name}),
                 partitions=[
                     _partition(index, None if topic_id is None else known.get((topic_id, index)), code)
                     for index in each.partition_indexes
@@ -97,8 +96,7 @@ async def _everything(group_id: str, context: Context) -> list[Struct]:
     found = await context.services.groups.fetch_all(group_id)
     return [
         Struct(
-            name=name,
-            topic_id=topic_id,
+            **({"topic_id": topic_id} if context.version >= _BY_ID else {"name": name}),
             partitions=[_partition(offset.partition, offset, ErrorCode.none) for _, offset in offsets],
         )
         for (name, topic_id), offsets in groupby(found, key=lambda row: (row[0], row[1].topic_id))
