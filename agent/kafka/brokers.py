@@ -7,6 +7,7 @@ Ravishankar, 1998) over the live agents, by which an agent that comes or goes mo
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from functools import partial
 from hashlib import blake2b
@@ -66,19 +67,24 @@ class Brokers:
         self._silent_ms = silent_ms
         self._live: tuple[Broker, ...] = (own,)
         self._until = 0.0
+        self._looking_up = asyncio.Lock()
 
     async def live(self) -> tuple[Broker, ...]:
         """The live brokers by node id, this agent always among them; as last known when nobody can tell."""
-        if self._clock.monotonic() >= self._until:
-            self._until = self._clock.monotonic() + _KEEP_SECONDS
-            try:
-                found = await self._pool.run(partial(self._table.live, self._silent_ms))
-            except SiltstoneError as error:
-                _log.warning("the live brokers could not be looked up", reason=str(error))
-            else:
-                others = [broker for broker in found if broker.node_id != self.own.node_id]
-                self._live = tuple(sorted([*others, self.own], key=lambda broker: broker.node_id))
+        async with self._looking_up:
+            if self._clock.monotonic() >= self._until:
+                await self._look_up()
+                self._until = self._clock.monotonic() + _KEEP_SECONDS
         return self._live
+
+    async def _look_up(self) -> None:
+        try:
+            found = await self._pool.run(partial(self._table.live, self._silent_ms))
+        except SiltstoneError as error:
+            _log.warning("the live brokers could not be looked up", reason=str(error))
+            return
+        others = [broker for broker in found if broker.node_id != self.own.node_id]
+        self._live = tuple(sorted([*others, self.own], key=lambda broker: broker.node_id))
 
     async def controller(self) -> Broker:
         """Whom clients send what changes topics to; any would do."""

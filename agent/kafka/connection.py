@@ -137,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gone(self)
 
     def _finish_writes(self) -> None:
-        """Of what is open when the client has gone, only what was to be written goes on (acks 0 above all)."""
+        """Of what is open when the client has gone, let only writes go on (those with acks 0 above all)."""
         self._frames = deque(frame for frame in self._frames if self._dispatch.outlives_client(frame))
         if self._current is not None and self._dispatch.outlives_client(self._current):
             return

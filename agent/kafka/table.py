@@ -2,12 +2,23 @@
 
 from agent.kafka.api import Api
 from agent.kafka.apis import (
+    alter_configs,
     api_versions,
+    create_partitions,
+    create_topics,
     delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
     describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_topic_partitions,
     fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
@@ -19,6 +30,7 @@ from agent.kafka.apis import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sasl_handshake,
     sync_group,
 )
 
@@ -41,4 +53,16 @@ APIS: tuple[Api, ...] = (
     describe_groups.API,
     list_groups.API,
     delete_groups.API,
+    alter_configs.API,
+    create_partitions.API,
+    create_topics.API,
+    delete_records.API,
+    delete_topics.API,
+    describe_cluster.API,
+    describe_configs.API,
+    describe_log_dirs.API,
+    describe_producers.API,
+    describe_topic_partitions.API,
+    incremental_alter_configs.API,
+    sasl_handshake.API,
 )

@@ -102,6 +102,9 @@ def _field(field: Field[Any], versions: Sequence[Field[Any]]) -> FieldSchema:
     nested = None
     if is_dataclass(inner):
         nested = _struct(inner, [_unfold(version.type)[0] for version in versions])
+    default = _default(versions[-1])
+    if default is None and not is_nullable and (is_array or nested is None):
+        default = () if is_array else _ZEROS.get(str(field.metadata["kafka_type"]), 0)
     return FieldSchema(
         name=field.name,
         kind="struct" if nested else str(field.metadata["kafka_type"]),
@@ -109,7 +112,7 @@ def _field(field: Field[Any], versions: Sequence[Field[Any]]) -> FieldSchema:
         is_array=is_array,
         is_nullable=is_nullable and "tag" not in field.metadata,
         tag=field.metadata.get("tag"),
-        default=_default(versions[-1]),
+        default=default,
     )
 
 

@@ -30,6 +30,10 @@ class Struct:
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # as above
             ...
 
+        @override
+        def __setattr__(self, name: str, value: Any) -> None:  # as above
+            ...
+
     @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Struct) and self.__dict__ == other.__dict__

@@ -200,10 +200,14 @@ def _field_writer(field: FieldSchema, *, is_flexible: bool) -> Write:
     return write
 
 
+def _differs(value: object, default: object) -> bool:
+    return bool(value) if default == () else value != default
+
+
 def _write_tags(
     out: Output, values: dict[str, Any], tagged: Sequence[tuple[int, str, object, Write]]
 ) -> None:
-    present = [each for each in tagged if values.get(each[1], each[2]) != each[2]]
+    present = [each for each in tagged if _differs(values.get(each[1], each[2]), each[2])]
     write_varint(out, len(present))
     for tag, name, _, write_field in present:
         part = Output()

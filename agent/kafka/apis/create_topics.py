@@ -1,0 +1,101 @@
+"""CreateTopics.
+
+Versions 2 to 7. Any replication factor but 0 is taken and answered as 1: copies are the object store's
+affair. A manual assignment gives the number of partitions and nothing else. -1 partitions are one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.kafka.api import Api
+from agent.kafka.apis.describe_configs import config_source
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
+from bedrock.errors import NotFoundError, SiltstoneError
+from catalog.errors import TopicExistsError
+from catalog.topic_config import SETTINGS, TopicConfig
+from catalog.topic_names import check_partition_count, check_topic_name
+
+if TYPE_CHECKING:
+    from agent.kafka.api import Context
+    from catalog.model import Topic
+
+_DEFAULT_PARTITIONS = 1
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Create each topic, or say why not."""
+    names = Counter(wanted.name for wanted in request.topics)
+    answers = []
+    for wanted in request.topics:
+        try:
+            if names[wanted.name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, f"topic {wanted.name!r} is named twice")
+            answers.append(await _create(wanted, context, validate_only=request.validate_only))
+        except SiltstoneError as error:
+            answers.append(
+                Struct(name=wanted.name, error_code=code_of(error), error_message=message_of(error))
+            )
+    return Struct(topics=answers)
+
+
+async def _create(wanted: Struct, context: Context, *, validate_only: bool) -> Struct:
+    check_topic_name(wanted.name)
+    count = _partition_count(wanted)
+    settings = {each.name: each.value for each in wanted.configs if each.value is not None}
+    config = TopicConfig.of(settings)
+    topic: Topic | None = None
+    if validate_only:
+        await _require_free(wanted.name, context)
+    else:
+        create = partial(context.services.catalog.topics.create, wanted.name, count, settings)
+        topic = await context.services.pools.catalog.run(create)
+        context.services.directory.forget(wanted.name)
+    return Struct(
+        name=wanted.name,
+        topic_id=topic.topic_id if topic is not None else None,
+        num_partitions=count,
+        replication_factor=1,
+        configs=[
+            Struct(name=name, value=config.text(name), config_source=config_source(config, name))
+            for name in SETTINGS
+        ],
+    )
+
+
+def _partition_count(wanted: Struct) -> int:
+    if wanted.assignments:
+        if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+            raise KafkaError(
+                ErrorCode.invalid_request, "give an assignment, or numbers of partitions and replicas"
+            )
+        if sorted(each.partition_index for each in wanted.assignments) != list(
+            range(len(wanted.assignments))
+        ):
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment, "the partitions assigned are not 0, 1, 2 and so on"
+            )
+        return len(wanted.assignments)
+    if wanted.replication_factor == 0 or wanted.replication_factor < -1:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor, "the replication factor must be positive, or -1"
+        )
+    count: int = _DEFAULT_PARTITIONS if wanted.num_partitions == -1 else wanted.num_partitions
+    if count < 1:
+        raise KafkaError(ErrorCode.invalid_partitions, f"a topic cannot have {count} partitions")
+    check_partition_count(wanted.name, count)
+    return count
+
+
+async def _require_free(name: str, context: Context) -> None:
+    try:
+        await context.services.pools.catalog.run(partial(context.services.catalog.topics.get, name))
+    except NotFoundError:
+        return
+    raise TopicExistsError(f"topic {name!r} exists")
+
+
+API = Api(name="create_topics", lowest=2, highest=7, handle=handle)

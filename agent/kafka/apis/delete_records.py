@@ -1,0 +1,56 @@
+"""DeleteRecords: moves the start of a log forward.
+
+Versions 0 to 2. Offset -1 stands for the high watermark. The bytes go later, by garbage collection.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.kafka.api import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.topics import check_partition, find_topic
+from bedrock.errors import SiltstoneError
+from catalog.model import PartitionId
+
+if TYPE_CHECKING:
+    from agent.kafka.api import Context
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Move each log start, or say why not."""
+    return Struct(
+        topics=[
+            Struct(
+                name=wanted.name,
+                partitions=[await _one(wanted.name, each, context) for each in wanted.partitions],
+            )
+            for wanted in request.topics
+        ]
+    )
+
+
+async def _one(name: str, wanted: Struct, context: Context) -> Struct:
+    services, index = context.services, wanted.partition_index
+    catalog, run = services.catalog, services.pools.catalog.run
+    try:
+        topic = await find_topic(services.directory, name, None, by_id=False)
+        check_partition(topic, index)
+        if topic.config.compacts and not topic.config.deletes:
+            raise KafkaError(ErrorCode.policy_violation, f"topic {name!r} is compacted and never deletes")
+        states = await run(partial(catalog.topics.states, [PartitionId(topic.topic_id, index)]))
+        if not states:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        end = states[0].high_watermark
+        offset = end if wanted.offset == -1 else wanted.offset
+        if not 0 <= offset <= end:
+            raise KafkaError(ErrorCode.offset_out_of_range, f"{name}-{index} ends at {end}")
+        start = await run(partial(catalog.retention.advance_log_start, topic.topic_id, index, offset))
+    except SiltstoneError as error:
+        return Struct(partition_index=index, low_watermark=-1, error_code=code_of(error))
+    return Struct(partition_index=index, low_watermark=start)
+
+
+API = Api(name="delete_records", lowest=0, highest=2, handle=handle)

@@ -1,0 +1,35 @@
+"""DescribeCluster (KIP-700).
+
+Versions 0 to 2. There are brokers, and no controllers that clients could ask; fenced brokers are not shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.api import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from agent.kafka.api import Context
+
+_BROKERS = 1
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Describe the live brokers."""
+    if request.endpoint_type != _BROKERS:
+        raise KafkaError(ErrorCode.mismatched_endpoint_type, "this is a broker's endpoint")
+    brokers = context.services.brokers
+    return Struct(
+        cluster_id=brokers.cluster_id,
+        controller_id=(await brokers.controller()).node_id,
+        brokers=[
+            Struct(broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+            for broker in await brokers.live()
+        ],
+    )
+
+
+API = Api(name="describe_cluster", lowest=0, highest=2, handle=handle)

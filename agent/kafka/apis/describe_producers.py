@@ -1,0 +1,59 @@
+"""DescribeProducers (KIP-664): the idempotent producers that partitions remember.
+
+Version 0. At most a thousand for a partition, the latest first; none has a transaction.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.kafka.api import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import code_of, message_of
+from agent.kafka.topics import check_partition, find_topic
+from bedrock.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from agent.kafka.api import Context
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Describe each partition, or say why not."""
+    return Struct(
+        topics=[
+            Struct(
+                name=wanted.name,
+                partitions=[await _one(wanted.name, index, context) for index in wanted.partition_indexes],
+            )
+            for wanted in request.topics
+        ]
+    )
+
+
+async def _one(name: str, index: int, context: Context) -> Struct:
+    services = context.services
+    try:
+        topic = await find_topic(services.directory, name, None, by_id=False)
+        check_partition(topic, index)
+        known = await services.pools.catalog.run(
+            partial(services.catalog.producers.of_partition, topic.topic_id, index)
+        )
+    except SiltstoneError as error:
+        return Struct(partition_index=index, error_code=code_of(error), error_message=message_of(error))
+    return Struct(
+        partition_index=index,
+        active_producers=[
+            Struct(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.updated_ms,
+                coordinator_epoch=-1,
+            )
+            for producer in known
+        ],
+    )
+
+
+API = Api(name="describe_producers", lowest=0, highest=0, handle=handle)

@@ -1,0 +1,57 @@
+"""DescribeTopicPartitions (KIP-966): topics page by page.
+
+Version 0. Topics come by name, partitions in order; a cursor says where the next page begins. An empty list
+asks for all topics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.api import Api
+from agent.kafka.apis.metadata import describe_partition
+from agent.kafka.codec import Struct
+from agent.kafka.errors import code_of
+from agent.kafka.topics import find_topic
+from bedrock.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from agent.kafka.api import Context
+
+_MOST_PARTITIONS = 2000
+
+
+async def handle(request: Struct, context: Context) -> Struct:
+    """Describe topics from the cursor on, as many partitions as are allowed."""
+    brokers = await context.services.brokers.live()
+    left = max(1, min(request.response_partition_limit, _MOST_PARTITIONS))
+    start = request.cursor
+    described: list[Struct] = []
+    for name in await _names(request, context):
+        if start is not None and name < start.topic_name:
+            continue
+        first = max(0, start.partition_index) if start is not None and name == start.topic_name else 0
+        if left == 0:
+            return Struct(topics=described, next_cursor=Struct(topic_name=name, partition_index=first))
+        try:
+            topic = await find_topic(context.services.directory, name, None, by_id=False)
+        except SiltstoneError as error:
+            described.append(Struct(name=name, error_code=code_of(error)))
+            continue
+        last = min(topic.partition_count, first + left)
+        parts = [describe_partition(topic, partition, brokers) for partition in range(first, last)]
+        described.append(Struct(name=name, topic_id=topic.topic_id, partitions=parts))
+        left -= len(parts)
+        if last < topic.partition_count:
+            return Struct(topics=described, next_cursor=Struct(topic_name=name, partition_index=last))
+    return Struct(topics=described)
+
+
+async def _names(request: Struct, context: Context) -> list[str]:
+    if request.topics:
+        return sorted({wanted.name for wanted in request.topics})
+    topics = await context.services.pools.catalog.run(context.services.catalog.topics.list)
+    return sorted(topic.name for topic in topics)
+
+
+API = Api(name="describe_topic_partitions", lowest=0, highest=0, handle=handle)
