@@ -12,9 +12,7 @@ _ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) to (\d+) \| ", re.MULTILINE)
 
 
 def test_the_page_lists_every_api_with_its_versions() -> None:
-    rows = {
-        (name, int(key), int(low), int(high)) for name, key, low, high in _ROW.findall(_PAGE.read_text())
-    }
+    rows = {(name, int(key), int(low), int(high)) for name, key, low, high in _ROW.findall(_PAGE.read_text())}
     served = {(api.name.title().replace("_", ""), api.key, api.lowest, api.highest) for api in APIS}
     assert rows == served
 
