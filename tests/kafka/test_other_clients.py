@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-import aiokafka
+import aiokafka  # type: ignore[import-untyped]  # it brings no types
 import pytest
 
 with warnings.catch_warnings():
     # It reads its schemas by a function that Python 3.11 warns of.
     warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
+    import kafka  # type: ignore[import-untyped]  # it brings no types
 
 if TYPE_CHECKING:
     from tests.kafka.brokers import BrokerThread
