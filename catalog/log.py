@@ -107,7 +107,7 @@ class Log:
         Without `live` it costs nothing, but the record may have been compacted away or have expired.
         """
         params = {"topic_id": topic_id, "partition": partition}
-        query = _SQL["latest_live_timestamp" if live else "latest_timestamp"]
+        query = _SQL["latest_live_timestamp"] if live else _SQL["latest_timestamp"]
         rows = self._database.read("log.latest_timestamp", query, params)
         return int(rows[0][0]) if rows else -1
 

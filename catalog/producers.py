@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.model import KnownProducer
+from catalog.sequences import BATCH
 from catalog.sql_files import load_queries
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ class Producers:
         params = {"topic_id": topic_id, "partition": partition, "limit": limit}
         rows = self._database.read("producers.of_partition", _SQL["producers_of"], params)
         return [
-            KnownProducer(producer_id=row[0], producer_epoch=row[1], last_sequence=row[2], updated_ms=row[3])
+            KnownProducer(
+                producer_id=row[0],
+                producer_epoch=row[1],
+                last_sequence=BATCH.unpack(row[2][-BATCH.size :])[1],
+                updated_ms=row[3],
+            )
             for row in rows
         ]

@@ -13,6 +13,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.table import APIS
 from object_format.records import encode_batch
+from tests.kafka.waiting import until
 from tests.kafka.wire import Wire, read_answer, request_frame
 
 if TYPE_CHECKING:
@@ -129,6 +130,47 @@ def test_sequences_wrap_round_and_duplicates_get_their_first_offset(broker: Brok
         assert send(5, b"gap").error_code == ErrorCode.out_of_order_sequence_number
         assert send(0, b"e", epoch=1).base_offset == 4
         assert send(2, b"old", epoch=0).error_code == ErrorCode.invalid_producer_epoch
+        described = wire.ask(
+            "describe_producers", 0, Struct(topics=[Struct(name="granite", partition_indexes=[0])])
+        )
+    (known,) = described.topics[0].partitions[0].active_producers
+    assert (known.producer_id, known.producer_epoch, known.last_sequence) == (producer.producer_id, 1, 0)
+
+
+def test_log_directories_show_the_bytes_of_partitions(broker: BrokerThread) -> None:
+    broker.create_topic("granite")
+    with Wire(broker.host_and_port) as wire:
+        wire.ask("produce", 9, produce_request([b"x" * 1000]))
+        (directory,) = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
+    assert directory.topics[0].partitions[0].partition_size > 1000
+
+
+def test_what_was_sent_with_acks_0_is_taken_though_the_client_has_gone(broker: BrokerThread) -> None:
+    broker.create_topic("granite")
+    frames = [
+        request_frame("produce", 9, number, produce_request([b"value"], acks=0)) for number in range(20)
+    ]
+    with Wire(broker.host_and_port) as wire:
+        wire.send(b"".join(frames))
+    topic = broker.catalog.topics.get("granite")
+    until(lambda: broker.catalog.topics.partitions(topic.topic_id)[0].high_watermark == 20)
+
+
+def test_topics_are_found_by_identifier(broker: BrokerThread) -> None:
+    topic = broker.create_topic("granite")
+    with Wire(broker.host_and_port) as wire:
+        batch = encode_batch([1], [b"key"], [b"value"])
+        partition = Struct(index=0, records=batch)
+        sent = Struct(topic_id=topic.topic_id, partition_data=[partition])
+        answer = wire.ask("produce", 13, Struct(acks=-1, timeout=20_000, topic_data=[sent]))
+        assert only_partition(answer).base_offset == 0
+        wanted = Struct(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        asked = Struct(topic_id=topic.topic_id, partitions=[wanted])
+        fetched = wire.ask("fetch", 17, Struct(max_wait=1000, min_bytes=1, topics=[asked]))
+        unknown = Struct(topic_id=broker.agent.session.session_id, partitions=[wanted])
+        missed = wire.ask("fetch", 17, Struct(max_wait=1000, min_bytes=1, topics=[unknown]))
+    assert bytes(fetched.responses[0].partitions[0].records) == batch
+    assert missed.responses[0].partitions[0].error_code == ErrorCode.unknown_topic_id
 
 
 def test_a_keyless_record_in_a_compacted_topic_is_named(broker: BrokerThread) -> None:
