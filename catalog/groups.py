@@ -55,7 +55,7 @@ class Groups:
 
     def claim(self, group_id: str, claim_id: UUID, *, create: bool) -> GroupRecord | None:
         """Become the coordinator of a group; None when there is none and it shall not be made."""
-        query = _SQL["claim_new_group" if create else "claim_group"]
+        query = _SQL["claim_new_group"] if create else _SQL["claim_group"]
         params = {"group_id": group_id, "claim_id": claim_id, "now_ms": self._clock.now_ms()}
 
         def work(transaction: Transaction) -> list[Row]:

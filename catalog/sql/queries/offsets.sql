@@ -11,7 +11,8 @@ INSERT INTO committed_offsets (
 )
 SELECT %(group_id)s, topic_id, partition, committed_offset, leader_epoch, metadata, %(now_ms)s, %(expires_ms)s
 FROM unnest(
-    %(topic_ids)s, %(partitions)s, %(offsets)s, %(leader_epochs)s, %(metadata)s::bytea[]
+    %(topic_ids)s::uuid[], %(partitions)s::integer[], %(offsets)s::bigint[], %(leader_epochs)s::integer[],
+    %(metadata)s::bytea[]
 ) AS given (topic_id, partition, committed_offset, leader_epoch, metadata)
 JOIN topics USING (topic_id)
 WHERE deleted_ms IS NULL
@@ -23,7 +24,7 @@ SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader
 -- name: fetch_offsets
 -- The offsets of a group in these partitions.
 SELECT topic_id, partition, committed_offset, leader_epoch, metadata
-FROM unnest(%(topic_ids)s, %(partitions)s) AS wanted (topic_id, partition)
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
 JOIN committed_offsets USING (topic_id, partition)
 WHERE group_id = %(group_id)s;
 
@@ -38,7 +39,7 @@ ORDER BY t.name, o.partition;
 -- name: delete_offsets
 -- Forgets the offsets of a group in these partitions.
 DELETE FROM committed_offsets
-USING unnest(%(topic_ids)s, %(partitions)s) AS unwanted (topic_id, partition)
+USING unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS unwanted (topic_id, partition)
 WHERE committed_offsets.group_id = %(group_id)s
     AND committed_offsets.topic_id = unwanted.topic_id
     AND committed_offsets.partition = unwanted.partition;
