@@ -88,8 +88,8 @@ async def _find(topic: Topic, state: PartitionState, timestamp: int, context: Co
         return await _find_latest(topic, state, context)
     if timestamp < 0:
         raise KafkaError(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning here")
-    found = await context.services.timestamps.find(topic, state.partition, timestamp)
-    return _NONE if found is None else _not_before_start(found, state)
+    found = await _at_or_after(topic, state, timestamp, context)
+    return _NONE if found is None else found
 
 
 async def _find_latest(topic: Topic, state: PartitionState, context: Context) -> TimedOffset:
@@ -102,14 +102,23 @@ async def _find_latest(topic: Topic, state: PartitionState, context: Context) ->
         )
         if timestamp < 0:
             return _NONE
-        found = await services.timestamps.find(topic, state.partition, timestamp)
+        found = await _at_or_after(topic, state, timestamp, context)
         if found is not None:
-            return _not_before_start(found, state)
+            return found
     return _NONE
 
 
-def _not_before_start(found: TimedOffset, state: PartitionState) -> TimedOffset:
-    return TimedOffset(max(found.offset, state.log_start_offset), found.timestamp)
+async def _at_or_after(
+    topic: Topic, state: PartitionState, timestamp: int, context: Context
+) -> TimedOffset | None:
+    services = context.services
+    return await services.timestamps.find(
+        topic,
+        state.partition,
+        timestamp,
+        log_start_offset=state.log_start_offset,
+        budget=services.read_path.budget,
+    )
 
 
 API = Api(name="list_offsets", lowest=1, highest=11, handle=handle)
