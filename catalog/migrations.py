@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from catalog.database import Connection, Database
 
 _ADVISORY_LOCK = 0x51175704E  # any number that nobody else uses in this database
+_TRIES = 3
 _PATIENCE = b"SET LOCAL statement_timeout = '1h'; SET LOCAL lock_timeout = '10min'"
 
 
@@ -48,23 +49,8 @@ def migrate(database: Database) -> int:
 
     An empty database gets `schema.sql`; an older one gets the migrations that it lacks. All or nothing.
     """
-    migrations = load_migrations()
     try:
-        with psycopg.connect(database.conninfo, autocommit=True) as connection, connection.transaction():
-            connection.execute(_PATIENCE)
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
-            found = schema_version(connection)
-            if found == 0:
-                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}".encode())
-                connection.execute(load_schema())
-                connection.execute("INSERT INTO schema_version (version) VALUES (%s)", (len(migrations),))
-            else:
-                for migration in migrations[found:]:
-                    connection.execute(migration.sql)
-                connection.execute(
-                    "UPDATE schema_version SET version = greatest(version, %s)", (len(migrations),)
-                )
-            version = schema_version(connection)
+        version = _repeatedly_migrated(database)
     except psycopg.OperationalError as error:
         raise CatalogUnavailableError(
             f"the catalog at {database.address} cannot be reached or migrated: {str(error).strip()}",
@@ -77,6 +63,39 @@ def migrate(database: Database) -> int:
         ) from error
     check_schema_version(version)
     return version
+
+
+def _repeatedly_migrated(database: Database) -> int:
+    """The version after the migration; a connection that is lost on the way is made again a few times."""
+    tries = _TRIES
+    while True:
+        tries -= 1
+        with psycopg.connect(database.conninfo, autocommit=True) as connection:
+            try:
+                return _migrate_by(connection)
+            except psycopg.OperationalError:
+                if not tries or not connection.closed:
+                    raise
+
+
+def _migrate_by(connection: Connection) -> int:
+    """Everything that is missing, in one transaction."""
+    migrations = load_migrations()
+    with connection.transaction():
+        connection.execute(_PATIENCE)
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
+        found = schema_version(connection)
+        if found == 0:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}".encode())
+            connection.execute(load_schema())
+            connection.execute("INSERT INTO schema_version (version) VALUES (%s)", (len(migrations),))
+        else:
+            for migration in migrations[found:]:
+                connection.execute(migration.sql)
+            connection.execute(
+                "UPDATE schema_version SET version = greatest(version, %s)", (len(migrations),)
+            )
+        return schema_version(connection)
 
 
 def check_schema(database: Database) -> int:

@@ -35,7 +35,7 @@ def _query(sql: bytes) -> Query:
 
 @pytest.fixture
 def database(catalog_url: str, clock: Clock, ids: Ids) -> Iterator[Database]:
-    database = Database(catalog_url, clock, ids, DatabaseLimits(statement_seconds=2))
+    database = Database(catalog_url, clock, ids, DatabaseLimits(statement_seconds=5))
     yield database
     database.close()
 
