@@ -101,7 +101,7 @@ class Findings:
         self.checked[name] = self.checked.get(name, 0) + number
 
     def wait_for(self, name: str, size: int) -> None:
-        """Note an object of `size` bytes that is in order as it is, for now."""
+        """Note an object of `size` bytes that is in order, and will go or come in time."""
         for key, number in ((f"{name}_objects", 1), (f"{name}_bytes", size)):
             self.pending[key] = self.pending.get(key, 0) + number
 

@@ -279,19 +279,3 @@ def test_only_reaching_the_log_start_makes_clean(scene: Scene) -> None:
     (size,) = scene.catalog.planning.partition_sizes()
     assert (size.state.first_dirty_offset, size.live_bytes, size.dirty_bytes) == (10, 40, 0)
     assert size.dirty_since_ms is None
-
-
-@pytest.mark.timeout(120)
-def test_a_job_of_megabytes_is_submitted_and_swapped(scene: Scene) -> None:
-    """A statement that does not fit the socket's buffer is sent to its end, also in a pipeline."""
-    topic = scene.topic(partitions=200, cleanup_policy="compact")
-    keys = [PartitionId(topic.topic_id, partition) for partition in range(200)]
-    for _ in range(80):
-        scene.catalog.log.commit(scene.file({key: [run_of(5)] for key in keys}))
-    before = [extent for key in keys for extent in scene.extents(topic, key.partition)]
-    assert len(before) == 16_000
-
-    job = scene.claimed(before)
-    scene.catalog.jobs.complete(scene.result(job))
-
-    assert [len(scene.extents(topic, key.partition)) for key in keys] == [1] * 200
