@@ -51,3 +51,7 @@ class OutOfOrderSequenceError(InvalidInputError):
 
 class OffsetsOutOfOrderError(InvalidInputError):
     """Batches that come with their offsets do not begin at or behind the log end offset, or do not rise."""
+
+
+class InvalidTransactionError(InvalidInputError):
+    """A batch or a marker does not fit the state of its producer's transaction."""

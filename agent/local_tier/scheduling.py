@@ -1,0 +1,16 @@
+"""Work that a log wants done later, and not by the thread that holds its lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Scheduler(Protocol):
+    """Runs tasks once, on a thread of its own."""
+
+    def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
+        """Run `task` after `delay_ms`; `name` is for logs, where one that raises is noted."""
+        ...

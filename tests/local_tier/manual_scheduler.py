@@ -1,0 +1,39 @@
+"""A scheduler that runs what is due when it is told to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bedrock.clock import ManualClock
+
+
+class ManualScheduler:
+    """Tasks wait for `run`, which runs those that are due by the clock, in the order they came due."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._tasks: list[tuple[int, int, str, Callable[[], None]]] = []
+        self._count = 0
+
+    @property
+    def waiting(self) -> list[str]:
+        """The names of the tasks that were not run yet."""
+        return [name for _, _, name, _ in sorted(self._tasks, key=lambda task: task[:2])]
+
+    def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
+        self._count += 1
+        self._tasks.append((self._clock.now_ms() + delay_ms, self._count, name, task))
+
+    def run(self) -> None:
+        """Run what is due, and what that makes due."""
+        while due := sorted((t for t in self._tasks if t[0] <= self._clock.now_ms()), key=lambda t: t[:2]):
+            self._tasks.remove(due[0])
+            due[0][3]()
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, then run what is due."""
+        self._clock.advance(ms / 1000)
+        self.run()
