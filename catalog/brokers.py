@@ -10,7 +10,6 @@ from catalog.sql_files import load_queries
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from catalog.database import Database
 
 _SQL = load_queries("brokers")
@@ -22,9 +21,8 @@ class Brokers:
     A broker is a session with an address; `Sessions.register` makes one.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
 
     def new_node_id(self) -> int:
         """A node id for an agent that starts."""
@@ -32,7 +30,7 @@ class Brokers:
 
     def live(self, silent_ms: int) -> list[Broker]:
         """The brokers whose last heartbeat is at most that many milliseconds old, by node id."""
-        params = {"since_ms": self._clock.now_ms() - silent_ms}
+        params = {"now_ms": self._database.injected_now_ms, "silent_ms": silent_ms}
         rows = self._database.read("brokers.live", _SQL["live_brokers"], params)
         return [Broker(node_id=row[0], host=row[1], port=row[2], rack=row[3]) for row in rows]
 

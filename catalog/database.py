@@ -23,10 +23,12 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 from typing_extensions import override
 
+from bedrock.clock import SystemClock
 from bedrock.errors import FatalError
 from catalog import arrays
 from catalog.errors import CatalogAddressError, CatalogUnavailableError
 from catalog.operation_counts import OperationCounts
+from catalog.sql_files import load_queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +42,7 @@ Row = tuple[Any, ...]
 Connection = psycopg.Connection[Row]
 
 SCHEMA = "siltstone"
+_SQL = load_queries("time")
 _ATTEMPTS = 8
 _FIRST_WAIT_SECONDS = 0.01
 _LONGEST_WAIT_SECONDS = 2.0
@@ -102,9 +105,12 @@ def describe_address(url: str) -> str:
 class Transaction:
     """What a unit of work may do; handed to it by `Database.transact`."""
 
-    def __init__(self, connection: Connection, pipeline: psycopg.Pipeline, patience: float) -> None:
+    def __init__(
+        self, connection: Connection, pipeline: psycopg.Pipeline, patience: float, injected: Clock | None
+    ) -> None:
         self._connection = connection
         self._patience = patience
+        self._injected = injected
         self._pipeline = pipeline
         self.statements = 0
 
@@ -143,6 +149,15 @@ class Transaction:
         self.wait()
         return cursor.fetchall()
 
+    def now_ms(self) -> int:
+        """The catalog's time: the server's clock decides, for all machines are compared by it.
+
+        One round trip, unless a test or a simulation owns the time.
+        """
+        if self._injected is not None:
+            return self._injected.now_ms()
+        return int(self.rows(_SQL["server_now"])[0][0])
+
     def count(self, query: Query, params: Mapping[str, object] | None = None) -> int:
         """Send a statement, wait for it, and say how many rows it touched."""
         cursor = self.send(query, params)
@@ -151,7 +166,7 @@ class Transaction:
 
 
 @contextmanager
-def _transaction(connection: Connection, patience: float) -> Iterator[Transaction]:
+def _transaction(connection: Connection, patience: float, injected: Clock | None) -> Iterator[Transaction]:
     """A transaction in one pipeline: BEGIN goes out with the first statements, COMMIT with the last.
 
     `patience` bounds in seconds how long the server may take nothing of what is sent.
@@ -159,7 +174,7 @@ def _transaction(connection: Connection, patience: float) -> Iterator[Transactio
     try:
         with connection.pipeline() as pipeline:
             connection.execute(b"BEGIN")
-            yield Transaction(connection, pipeline, patience)
+            yield Transaction(connection, pipeline, patience, injected)
             connection.execute(b"COMMIT")
     except BaseException:
         if not connection.closed:
@@ -168,11 +183,16 @@ def _transaction(connection: Connection, patience: float) -> Iterator[Transactio
 
 
 class Database:
-    """A pool of connections to one catalog; safe to use from many threads."""
+    """A pool of connections to one catalog; safe to use from many threads.
+
+    A `SystemClock` is one machine's among many: then the server's clock stamps and judges what lies in the
+    catalog. Any other clock is taken to be everybody's, as in tests and simulations.
+    """
 
     def __init__(self, url: str, clock: Clock, ids: Ids, limits: DatabaseLimits | None = None) -> None:
         self._limits = limits or DatabaseLimits()
         self._clock = clock
+        self._injected = None if isinstance(clock, SystemClock) else clock
         self._ids = ids
         self.conninfo = connection_string(url, self._limits)
         self.address = describe_address(url)
@@ -197,11 +217,21 @@ class Database:
         """Close every connection; waits for none of them to come back."""
         self._pool.close()
 
+    @property
+    def injected_now_ms(self) -> int | None:
+        """The time for statements that ask the server's clock where it is None."""
+        return None if self._injected is None else self._injected.now_ms()
+
+    def now_ms(self) -> int:
+        """The catalog's time, as `Transaction.now_ms` has it."""
+        injected = self.injected_now_ms
+        return injected if injected is not None else int(self.read("time.now", _SQL["server_now"])[0][0])
+
     def transact(self, operation: str, work: Callable[[Transaction], T], *, idempotent: bool = True) -> T:
         """Do `work` in one transaction and return what it returns; counts it under `operation`."""
 
         def attempt(connection: Connection, tally: _Tally) -> T:
-            with _transaction(connection, self._limits.statement_seconds) as transaction:
+            with _transaction(connection, self._limits.statement_seconds, self._injected) as transaction:
                 try:
                     return work(transaction)
                 finally:

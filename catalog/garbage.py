@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from catalog.database import Database, Row, Transaction
 
 _SQL = load_queries("garbage")
@@ -40,9 +39,8 @@ class CatalogFile:
 class Garbage:
     """What may be deleted; part of `Catalog`, and as safe to use from many threads."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
 
     def dead_files(self, before_ms: int, limit: int) -> list[CatalogFile]:
         """At most `limit` files that died before `before_ms` and that no open job reads, oldest first."""
@@ -70,11 +68,10 @@ class Garbage:
 
         Returns how many rows went. Two who call it at once do not get in each other's way.
         """
-        now_ms = self._clock.now_ms()
 
         def work(transaction: Transaction) -> int:
             picked = transaction.rows(_SQL["pick_deleted_topic"])
-            return _remove_some(transaction, picked[0][0], limit, now_ms) if picked else 0
+            return _remove_some(transaction, picked[0][0], limit, transaction.now_ms()) if picked else 0
 
         return self._database.transact("garbage.remove_deleted", work)
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.database import Database, Row, Transaction
     from catalog.model import Extent, JobResult, JobSpec
@@ -38,9 +37,8 @@ _OPEN = (JobState.SUBMITTED, JobState.RUNNING)
 class Jobs:
     """The jobs of a catalog; part of `Catalog`, and as safe to use from many threads."""
 
-    def __init__(self, database: Database, clock: Clock, ids: Ids) -> None:
+    def __init__(self, database: Database, ids: Ids) -> None:
         self._database = database
-        self._clock = clock
         self._ids = ids
 
     def submit(self, spec: JobSpec) -> None:
@@ -53,7 +51,7 @@ class Jobs:
         kept = write_spec(spec).decode()
 
         def work(transaction: Transaction) -> None:
-            params = {"job_id": spec.job_id, "spec": kept, "now_ms": self._clock.now_ms()}
+            params = {"job_id": spec.job_id, "spec": kept, "now_ms": transaction.now_ms()}
             if transaction.count(_SQL["insert_job"], params):
                 _claim_extents(transaction, spec, extents)
 
@@ -69,11 +67,11 @@ class Jobs:
             "application_id": application_id,
             "limit": limit,
             "attempt_ids": arrays.uuids([self._ids.new_uuid() for _ in range(limit)]),
-            "now_ms": self._clock.now_ms(),
         }
 
         def work(transaction: Transaction) -> list[Row]:
-            return transaction.rows(_SQL["claimed_before"], params) or transaction.rows(_SQL["claim"], params)
+            claim = {**params, "now_ms": transaction.now_ms()}
+            return transaction.rows(_SQL["claimed_before"], params) or transaction.rows(_SQL["claim"], claim)
 
         return [_job_of(row) for row in self._database.transact("jobs.claim", work)]
 
@@ -97,10 +95,10 @@ class Jobs:
         )
 
     def _change(self, query: str, job_id: UUID, attempt_id: UUID, **more: object) -> None:
-        params = {"job_id": job_id, "attempt_id": attempt_id, "now_ms": self._clock.now_ms(), **more}
+        params = {"job_id": job_id, "attempt_id": attempt_id, **more}
 
         def work(transaction: Transaction) -> int:
-            return transaction.count(_SQL[query], params)
+            return transaction.count(_SQL[query], {**params, "now_ms": transaction.now_ms()})
 
         if not self._database.transact(f"jobs.{query}", work):
             raise _superseded(job_id, attempt_id)
@@ -111,7 +109,7 @@ class Jobs:
         A job that has gone silent after `MOST_ATTEMPTS` claims is failed instead: it may be what kills those
         that run it. Its extents are free again.
         """
-        params = {"before_ms": self._clock.now_ms() - older_than_ms, "most_attempts": MOST_ATTEMPTS}
+        params = {"before_ms": self._database.now_ms() - older_than_ms, "most_attempts": MOST_ATTEMPTS}
 
         def work(transaction: Transaction) -> list[Row]:
             return transaction.rows(_SQL["resubmit_expired"], params)
@@ -147,7 +145,7 @@ class Jobs:
                     return
                 raise _superseded(result.job_id, result.attempt_id)
             check_result(spec, result)
-            now_ms = self._clock.now_ms()
+            now_ms = transaction.now_ms()
             removed = Swap(transaction, spec, result, now_ms).run()
             _free_extents(transaction, result.job_id, removed, now_ms)
             self._finish(
@@ -203,8 +201,8 @@ class Jobs:
         state, attempt_id, spec = rows[0]
         return JobState(state), attempt_id, read_spec(spec)
 
+    @staticmethod
     def _finish(
-        self,
         transaction: Transaction,
         job_id: UUID,
         state: JobState,
@@ -221,7 +219,7 @@ class Jobs:
                 "job_id": job_id,
                 "state": state.value,
                 "attempt_id": attempt_id,
-                "now_ms": self._clock.now_ms(),
+                "now_ms": transaction.now_ms(),
                 "failure": failure,
                 "counts": Jsonb(counts or {}),
             },

@@ -23,7 +23,6 @@ from catalog.sql_files import load_queries
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from catalog.database import Database, Row, Transaction
     from catalog.model import Extent, FileCommit, SectionCommit, SectionResult
     from catalog.sequences import ProducerState
@@ -37,9 +36,8 @@ _TIMESTAMP_PAGE: Final = 1000
 class Log:
     """Commits and extents; part of `Catalog`, and as safe to use from many threads."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
 
     def commit(self, commit: FileCommit, *, with_extents: bool = False) -> tuple[SectionResult, ...]:
         """Make an uploaded file part of the log; the answers stand in the order of its sections.
@@ -50,10 +48,9 @@ class Log:
         not commit, CommitForgottenError when the first answer was given too long ago to be known still.
         """
         check_commit(commit)
-        now_ms = self._clock.now_ms()
 
         def work(transaction: Transaction) -> tuple[SectionResult, ...]:
-            answers, committed_ms = _Commit(transaction, commit, now_ms).run()
+            answers, committed_ms = _Commit(transaction, commit, self._database.injected_now_ms).run()
             # Made while the server is still busy with what was sent.
             return section_results(answers, commit, committed_ms, with_extents=with_extents)
 
@@ -115,10 +112,11 @@ class Log:
 class _Commit:
     """One try at a commit, inside its transaction."""
 
-    def __init__(self, transaction: Transaction, commit: FileCommit, now_ms: int) -> None:
+    def __init__(self, transaction: Transaction, commit: FileCommit, now_ms: int | None) -> None:
         self._transaction = transaction
         self._commit = commit
-        self._now_ms = now_ms
+        self._injected_now_ms = now_ms
+        self._now_ms = 0
         self._sections = SectionColumns(commit.sections)
         self._named = NamedProducers(commit.sections, self._sections)
         self._rows = CommitRows(self._sections)
@@ -146,6 +144,7 @@ class _Commit:
         params = {
             "file_id": self._commit.file_id,
             "session_id": self._commit.session_id,
+            "now_ms": self._injected_now_ms,
             **self._sections.keys(),
         }
         send = self._transaction.send
@@ -175,7 +174,8 @@ class _Commit:
         return read_answers(data, self._commit), committed_ms
 
     def _check_session(self, rows: list[Row]) -> None:
-        state = rows[0][0] if rows else "unknown"
+        """Whoever may commit learns the catalog's time from the same row."""
+        state, self._now_ms = rows[0] if rows else ("unknown", 0)
         if state != "active":
             raise fenced(self._commit.session_id, state)
 

@@ -20,6 +20,7 @@ from catalog.offsets import Offsets
 from catalog.planning import Planning
 from catalog.producers import Producers
 from catalog.retention import Retention
+from catalog.server_clock import CatalogClock
 from catalog.sessions import Sessions
 from catalog.topics import Topics
 
@@ -43,15 +44,16 @@ class Catalog:
 
     def __init__(self, database: Database, clock: Clock, ids: Ids) -> None:
         self._database = database
+        self.clock: Clock = CatalogClock(database, clock)
         self.home = ObjectHome(database)
-        self.garbage = Garbage(database, clock)
-        self.topics = Topics(database, clock, ids, self.garbage)
-        self.sessions = Sessions(database, clock)
-        self.log = Log(database, clock)
-        self.jobs = Jobs(database, clock, ids)
+        self.garbage = Garbage(database)
+        self.topics = Topics(database, ids, self.garbage)
+        self.sessions = Sessions(database)
+        self.log = Log(database)
+        self.jobs = Jobs(database, ids)
         self.planning = Planning(database)
-        self.retention = Retention(database, clock)
-        self.brokers = Brokers(database, clock)
+        self.retention = Retention(database)
+        self.brokers = Brokers(database)
         self.producers = Producers(database)
         self.groups = Groups(database, clock)
         self.offsets = Offsets(database, clock)

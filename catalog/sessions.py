@@ -12,7 +12,6 @@ from catalog.sql_files import load_queries
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from catalog.database import Database, Row, Transaction
     from catalog.model import Broker
 
@@ -41,34 +40,33 @@ class Session:
 class Sessions:
     """The sessions of a catalog; part of `Catalog`, and as safe to use from many threads.
 
-    Heartbeats carry the clock of the process that sends them: whoever fences silent sessions must allow for
-    the difference between two machines' clocks.
+    Heartbeats are stamped and judged by the catalog's time; the clocks of the machines do not matter.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
 
     def register(self, session_id: UUID, description: str, broker: Broker | None = None) -> None:
         """Make a session known, so that it may commit; with `broker`, Kafka clients are sent to it."""
         params = {
             "session_id": session_id,
             "description": description,
-            "now_ms": self._clock.now_ms(),
             "node_id": broker.node_id if broker else None,
             "host": broker.host if broker else None,
             "port": broker.port if broker else None,
             "rack": broker.rack if broker else None,
         }
-        self._database.transact(
-            "sessions.register", lambda transaction: transaction.send(_SQL["register_session"], params)
-        )
+
+        def work(transaction: Transaction) -> None:
+            transaction.send(_SQL["register_session"], {**params, "now_ms": transaction.now_ms()})
+
+        self._database.transact("sessions.register", work)
 
     def heartbeat(self, session_id: UUID) -> None:
         """Say that a session lives; SessionFencedError when it may no longer commit."""
-        params = {"session_id": session_id, "now_ms": self._clock.now_ms()}
 
         def work(transaction: Transaction) -> int:
+            params = {"session_id": session_id, "now_ms": transaction.now_ms()}
             return transaction.count(_SQL["heartbeat_session"], params)
 
         if not self._database.transact("sessions.heartbeat", work):
@@ -90,9 +88,9 @@ class Sessions:
 
     def fence_silent(self, older_than_ms: int) -> list[UUID]:
         """Fence the sessions whose last heartbeat is older than that many milliseconds; returns them."""
-        before_ms = self._clock.now_ms() - older_than_ms
 
         def work(transaction: Transaction) -> list[Row]:
+            before_ms = transaction.now_ms() - older_than_ms
             return transaction.rows(_SQL["fence_silent_sessions"], {"before_ms": before_ms})
 
         return [row[0] for row in self._database.transact("sessions.fence_silent", work)]

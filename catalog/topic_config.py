@@ -47,7 +47,7 @@ class Setting:
             return f"one of {', '.join(self.choices)}"
         article = "a number" if self.kind == "double" else "a whole number"
         return (
-            f"{article} from {self.lowest:g} to {self.highest:g}"
+            f"{article} from {_plain(self.lowest)} to {_plain(self.highest)}"
             if self._narrow
             else self._open_range(article)
         )
@@ -57,7 +57,7 @@ class Setting:
         return self.highest is not None and self.highest < _INT_MAX
 
     def _open_range(self, article: str) -> str:
-        return f"{article} from {self.lowest:g}" if self.lowest is not None else article
+        return f"{article} from {_plain(self.lowest)}" if self.lowest is not None else article
 
     def parse(self, text: str) -> bool | int | float | str:
         """The typed value of `text`; InvalidConfigError names setting, value and what is allowed."""
@@ -97,6 +97,11 @@ class Setting:
         lowest = -width - 1 if self.lowest is None else self.lowest
         highest = width if self.highest is None else self.highest
         return value if lowest <= value <= highest else _refuse()
+
+
+def _plain(bound: float | None) -> str:
+    """A bound as people write it: a whole number without an exponent."""
+    return str(int(bound)) if bound is not None and float(bound).is_integer() else f"{bound:g}"
 
 
 def _refuse() -> int:

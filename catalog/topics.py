@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.database import Database, Transaction
     from catalog.garbage import Garbage
@@ -35,9 +34,8 @@ _CREATE_TRIES = 5
 class Topics:
     """What topics there are; part of `Catalog`, and as safe to use from many threads."""
 
-    def __init__(self, database: Database, clock: Clock, ids: Ids, garbage: Garbage) -> None:
+    def __init__(self, database: Database, ids: Ids, garbage: Garbage) -> None:
         self._database = database
-        self._clock = clock
         self._ids = ids
         self._garbage = garbage
 
@@ -51,11 +49,10 @@ class Topics:
             "name": name,
             "partition_count": partition_count,
             "config": Jsonb(settings.as_strings()),
-            "created_ms": self._clock.now_ms(),
         }
 
         def work(transaction: Transaction) -> Topic | None:
-            transaction.send(_SQL["insert_topic"], params)
+            transaction.send(_SQL["insert_topic"], {**params, "created_ms": transaction.now_ms()})
             transaction.send(_SQL["insert_partitions"], params)
             rows = transaction.rows(_SQL["find_topic"], params)
             return topic_of(rows[0]) if rows else None
@@ -126,10 +123,10 @@ class Topics:
         process dies before the last one, `garbage.remove_deleted` goes on where it stopped.
         """
         topic_id = self.get(name).topic_id
-        params = {"topic_id": topic_id, "now_ms": self._clock.now_ms()}
+        params = {"topic_id": topic_id}
 
         def work(transaction: Transaction) -> None:
-            transaction.send(_SQL["mark_topic_deleted"], params)
+            transaction.send(_SQL["mark_topic_deleted"], {**params, "now_ms": transaction.now_ms()})
             transaction.send(_SQL["lock_topic_partitions"], params)
             transaction.send(_SQL["delete_partitions"], params)
 

@@ -20,6 +20,7 @@ from object_store.identity import require_tied
 from object_store.interface import Purpose
 from planner.listing import files_beside_objects
 from planner.owners import Owners, Ownership
+from planner.retention import expire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,6 +58,8 @@ class GarbageSettings:
 class GarbageReport:
     """What a round of garbage collection did; objects that would not go are there for the next round."""
 
+    expired_extents: int = 0
+    expired_bytes: int = 0
     fenced_sessions: int = 0
     removed_rows: int = 0
     dead_files: int = 0
@@ -80,6 +83,8 @@ def collect_garbage(
     """
     require_tied(store, catalog.home)
     report = GarbageReport()
+    expired = expire(catalog)
+    report.expired_extents, report.expired_bytes = expired.extents, expired.size
     report.fenced_sessions = len(catalog.sessions.fence_silent(settings.session_silence_ms))
     while removed := catalog.garbage.remove_deleted():
         report.removed_rows += removed

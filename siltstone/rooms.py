@@ -68,7 +68,7 @@ def opened(settings: Settings, *, tied: bool = True, create: bool = True) -> Ite
     ):
         if tied:
             tie(store, catalog.home, ids)
-        yield Rooms(catalog=catalog, store=store, store_config=config, clock=clock, ids=ids)
+        yield Rooms(catalog=catalog, store=store, store_config=config, clock=catalog.clock, ids=ids)
 
 
 def make_data_dir(settings: Settings) -> None:

@@ -133,6 +133,7 @@ def test_defaults_are_kafkas() -> None:
         ("cleanup.policy", "shred", "one or more of compact, delete"),
         ("cleanup.policy", "", "one or more of compact, delete"),
         ("min.cleanable.dirty.ratio", "1.5", "a number from 0 to 1"),
+        ("segment.bytes", "1", "a whole number from 1048576"),
         ("min.cleanable.dirty.ratio", "nan", "a number from 0 to 1"),
         ("retention.ms", "-2", "a whole number from -1"),
         ("retention.ms", "1_000", "a whole number from -1"),

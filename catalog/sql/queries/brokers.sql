@@ -6,7 +6,9 @@ SELECT nextval('broker_ids')::integer;
 -- Agents that speak the Kafka protocol and were heard of lately.
 SELECT node_id, host, port, rack
 FROM sessions
-WHERE state = 'active' AND node_id IS NOT NULL AND heartbeat_ms >= %(since_ms)s
+WHERE state = 'active' AND node_id IS NOT NULL
+  AND heartbeat_ms >= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+                      - %(silent_ms)s::bigint
 ORDER BY node_id;
 
 -- name: cluster_id

@@ -12,8 +12,9 @@ LEFT JOIN commit_results AS r USING (file_id)
 WHERE f.file_id IS NOT NULL OR r.file_id IS NOT NULL;
 
 -- name: lock_session
--- The session's state; it cannot be fenced while the commit is under way.
-SELECT state FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
+-- The session's state, and the catalog's time; it cannot be fenced while the commit is under way.
+SELECT state, coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
 
 -- name: lock_partitions
 -- Locks the rows of a commit, in the order that every transaction keeps, and gives what assigning offsets needs;

@@ -6,35 +6,110 @@ SET log_start_offset = greatest(log_start_offset, least(%(offset)s, high_waterma
 WHERE topic_id = %(topic_id)s AND partition = %(partition)s
 RETURNING log_start_offset;
 
--- name: lock_partition
--- Locks a partition and says where its log and its dirty part begin.
-SELECT log_start_offset, first_dirty_offset FROM partitions
-WHERE topic_id = %(topic_id)s AND partition = %(partition)s
-FOR UPDATE;
+-- name: due_partitions
+-- Of a page of partitions those whose oldest extent has expired, and the page's last one. Costs one probe of the
+-- extents' key for each partition of the page, however many extents there are.
+SELECT topic_id, partition, gone
+FROM (
+    SELECT p.topic_id, p.partition, coalesce(oldest.gone, false) AS gone,
+           lead(p.partition) OVER (ORDER BY p.topic_id, p.partition) IS NULL AS last
+    FROM (
+        SELECT topic_id, partition, log_start_offset, live_bytes
+        FROM partitions
+        WHERE (topic_id, partition) > (%(after_topic)s, %(after_partition)s)
+        ORDER BY topic_id, partition
+        LIMIT %(limit)s
+    ) AS p
+    LEFT JOIN unnest(
+        %(topic_ids)s::uuid[],
+        %(retention_ms)s::bigint[],
+        %(retention_bytes)s::bigint[]
+    ) AS rule (topic_id, retention_ms, retention_bytes) USING (topic_id)
+    LEFT JOIN LATERAL (
+        SELECT e.last_offset < p.log_start_offset
+               OR rule.retention_bytes >= 0 AND p.live_bytes - e.length >= rule.retention_bytes
+               OR rule.retention_ms >= 0
+                  AND coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+                      - CASE WHEN e.max_timestamp >= 0 THEN e.max_timestamp ELSE e.committed_ms END
+                      > rule.retention_ms AS gone
+        FROM extents AS e
+        WHERE e.topic_id = p.topic_id AND e.partition = p.partition
+        ORDER BY e.base_offset
+        LIMIT 1
+    ) AS oldest ON true
+) AS page
+WHERE gone OR last
+ORDER BY topic_id, partition;
+
+-- name: share_topics
+-- The settings of topics, which stay as they are until the transaction ends.
+SELECT topic_id, config FROM topics
+WHERE topic_id = ANY (%(topic_ids)s::uuid[]) AND deleted_ms IS NULL
+ORDER BY topic_id
+FOR SHARE;
+
+-- name: lock_partitions
+-- Locks partitions, in the order that every transaction keeps, and says where their dirty parts begin.
+SELECT p.topic_id, p.partition, p.first_dirty_offset
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
+JOIN partitions AS p USING (topic_id, partition)
+ORDER BY p.topic_id, p.partition
+FOR UPDATE OF p;
 
 -- name: remove_expired
--- Removes a bounded number of extents that lie below the log start, oldest first.
-WITH expired AS (
-    SELECT topic_id, partition, base_offset FROM extents
-    WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND base_offset < %(log_start_offset)s
-      AND last_offset < %(log_start_offset)s
-    ORDER BY base_offset
-    LIMIT %(limit)s
-    FOR UPDATE
+-- Removes of each partition at most so many of its oldest extents: the first ones that all lie below the log start,
+-- or leave no fewer bytes than are to be kept, or are too old; never at or past the high watermark.
+WITH doomed AS (
+    SELECT wanted.topic_id, wanted.partition, judged.base_offset
+    FROM unnest(
+        %(topic_ids)s::uuid[],
+        %(partitions)s::integer[],
+        %(retention_ms)s::bigint[],
+        %(retention_bytes)s::bigint[]
+    ) AS wanted (topic_id, partition, retention_ms, retention_bytes)
+    JOIN partitions AS p USING (topic_id, partition)
+    CROSS JOIN LATERAL (
+        SELECT e.base_offset,
+               bool_and(e.last_offset < p.high_watermark AND (
+                   e.last_offset < p.log_start_offset
+                   OR wanted.retention_bytes >= 0 AND p.live_bytes - e.bytes >= wanted.retention_bytes
+                   OR wanted.retention_ms >= 0 AND %(now_ms)s::bigint - e.stamp > wanted.retention_ms
+               )) OVER (ORDER BY e.base_offset) AS gone
+        FROM (
+            SELECT base_offset, last_offset, sum(length) OVER (ORDER BY base_offset) AS bytes,
+                   CASE WHEN max_timestamp >= 0 THEN max_timestamp ELSE committed_ms END AS stamp
+            FROM (
+                SELECT base_offset, last_offset, length, max_timestamp, committed_ms
+                FROM extents
+                WHERE topic_id = wanted.topic_id AND partition = wanted.partition
+                ORDER BY base_offset
+                LIMIT %(limit)s
+            ) AS oldest
+        ) AS e
+    ) AS judged
+    WHERE judged.gone
+),
+held AS (
+    SELECT e.topic_id, e.partition, e.base_offset
+    FROM doomed JOIN extents AS e USING (topic_id, partition, base_offset)
+    ORDER BY e.topic_id, e.partition, e.base_offset
+    FOR UPDATE OF e
 )
-DELETE FROM extents AS e USING expired AS x, files AS f
-WHERE e.topic_id = x.topic_id AND e.partition = x.partition AND e.base_offset = x.base_offset
+DELETE FROM extents AS e USING held AS h, files AS f
+WHERE e.topic_id = h.topic_id AND e.partition = h.partition AND e.base_offset = h.base_offset
   AND f.file_id = e.file_id
-RETURNING e.file_id, e.job_id IS NOT NULL, e.last_offset, e.length, f.kind;
+RETURNING e.topic_id, e.partition, e.last_offset, e.length, e.file_id, e.job_id IS NOT NULL, f.kind;
 
--- name: subtract_from_partition
--- Takes removed extents off a partition's sums.
+-- name: move_log_starts
+-- Lets logs begin behind what was removed, and takes that off the partitions' sums.
 UPDATE partitions AS p
-SET live_bytes = live_bytes - %(live_bytes)s,
-    dirty_bytes = dirty_bytes - %(dirty_bytes)s,
-    ingestion_extents = ingestion_extents - %(ingestion_extents)s,
-    compacted_extents = compacted_extents - %(compacted_extents)s,
-    dirty_since_ms = CASE WHEN dirty_bytes = %(dirty_bytes)s THEN NULL ELSE (
+SET log_start_offset = greatest(p.log_start_offset, v.log_start_offset),
+    last_stable_offset = greatest(p.last_stable_offset, v.log_start_offset),
+    live_bytes = p.live_bytes - v.live_bytes,
+    dirty_bytes = p.dirty_bytes - v.dirty_bytes,
+    ingestion_extents = p.ingestion_extents - v.ingestion_extents,
+    compacted_extents = p.compacted_extents - v.compacted_extents,
+    dirty_since_ms = CASE WHEN p.dirty_bytes = v.dirty_bytes THEN NULL ELSE (
         SELECT e.committed_ms FROM extents AS e
         WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.last_offset >= p.first_dirty_offset
           AND e.base_offset >= coalesce((
@@ -44,4 +119,13 @@ SET live_bytes = live_bytes - %(live_bytes)s,
         ORDER BY e.base_offset
         LIMIT 1
     ) END
-WHERE topic_id = %(topic_id)s AND partition = %(partition)s;
+FROM unnest(
+    %(topic_ids)s::uuid[],
+    %(partitions)s::integer[],
+    %(log_start_offsets)s::bigint[],
+    %(live_bytes)s::bigint[],
+    %(dirty_bytes)s::bigint[],
+    %(ingestion_extents)s::bigint[],
+    %(compacted_extents)s::bigint[]
+) AS v (topic_id, partition, log_start_offset, live_bytes, dirty_bytes, ingestion_extents, compacted_extents)
+WHERE p.topic_id = v.topic_id AND p.partition = v.partition;
