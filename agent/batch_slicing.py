@@ -10,6 +10,7 @@ from object_format.record_batch import iter_headers, patch_offsets, trim_batches
 from object_format.segment_file import parse_data_blocks
 
 if TYPE_CHECKING:
+    from agent.hot_tail import TailRead
     from agent.range_cache import ByteRange
     from catalog.model import Extent
 
@@ -36,7 +37,7 @@ class ServedBatches:
     """
 
     next_offset: int
-    runs: list[bytearray] = field(default_factory=list)
+    runs: list[bytearray | memoryview] = field(default_factory=list)
     size: int = 0
     is_cut: bool = False
 
@@ -64,6 +65,12 @@ class ServedBatches:
         elif len(self.runs) > before:
             for _, header in iter_headers(self.runs[-1]):
                 self.next_offset = header.next_offset
+
+    def take(self, read: TailRead) -> None:
+        """Add batches that have their real offsets already."""
+        self.runs += read.batches
+        self.size += read.size
+        self.next_offset = read.next_offset
 
     def skip(self, extent: Extent) -> None:
         """Pass over an extent without records."""

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.range_cache import ByteRange
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.ingestion_file import SealedFile
     from agent.metrics import AgentMetrics
-    from agent.range_cache import RangeCache
     from catalog.model import SectionResult
-
-
-class CacheFilling:
-    """Keeps what was just written, so that readers at the tail need no request to the store."""
-
-    def __init__(self, cache: RangeCache) -> None:
-        self._cache = cache
-
-    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
-        """The whole object goes into the cache as one range."""
-        del results
-        self._cache.put(ByteRange(sealed.object_name, 0, len(sealed.body)), sealed.body)
 
 
 class AppendCounting:

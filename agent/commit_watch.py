@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from agent.health import CallHealth
     from agent.ingestion_file import SealedFile
+    from agent.known_log import KnownBounds
     from agent.retry import RetryPolicy
     from catalog.model import SectionResult
 
@@ -47,13 +48,17 @@ class Waiter:
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
+        self.woken_at: float | None = None  # the loop's time of the first call since the last wait
 
     def wake(self) -> None:
         """Something was committed, or it is time to look."""
-        self._woken.set()
+        if not self._woken.is_set():
+            self.woken_at = asyncio.get_running_loop().time()
+            self._woken.set()
 
     async def wait(self, seconds: float) -> bool:
         """Until woken or `seconds` have passed; tells whether it was woken, and may be called again."""
+        self.woken_at = self.woken_at if self._woken.is_set() else None
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), seconds)
         woken = self._woken.is_set()
@@ -65,9 +70,16 @@ class CommitWatch:
     """Brings commits to those who wait for them. Belongs to the event loop, but for its one thread."""
 
     def __init__(
-        self, watcher: Watcher, *, health: CallHealth, retry: RetryPolicy, wait_seconds: float = 0.1
+        self,
+        watcher: Watcher,
+        bounds: KnownBounds,
+        *,
+        health: CallHealth,
+        retry: RetryPolicy,
+        wait_seconds: float = 0.1,
     ) -> None:
         self._watcher = watcher
+        self._bounds = bounds
         self._health = health
         self._retry = retry
         self._wait_seconds = wait_seconds
@@ -137,6 +149,15 @@ class CommitWatch:
             for waiter in self._waiters.get(partition, ()):
                 waiter.wake()
 
+    def _heard(self, partitions: Iterable[PartitionId] | None) -> None:
+        """Of commits of others: to these partitions, or to any."""
+        if partitions is None:
+            self._bounds.forget_all()
+            self._wake_all()
+        else:
+            self._bounds.forget(partitions)
+            self.wake(partitions)
+
     def _wake_all(self) -> None:
         self.wake(list(self._waiters))
 
@@ -155,8 +176,6 @@ class CommitWatch:
             else:
                 failures = 0
                 self._health.succeeded()
-            if changed is None:
-                loop.call_soon_threadsafe(self._wake_all)
-            elif changed:
-                loop.call_soon_threadsafe(self.wake, changed)
+            if changed is None or changed:
+                loop.call_soon_threadsafe(self._heard, changed)
         self._watcher.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent.batch_slicing import ExtentPart, ServedBatches
 from agent.range_cache import ByteRange
+from catalog.model import PartitionId
 from object_format.segment_file import SectionIndex
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ class PartitionFetch:
     partition: int
     offset: int
     max_bytes: int
+
+    @property
+    def partition_id(self) -> PartitionId:
+        """The partition, to the catalog."""
+        return PartitionId(self.topic.topic_id, self.partition)
 
     @property
     def place(self) -> str:

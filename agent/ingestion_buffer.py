@@ -5,6 +5,7 @@ Nothing here knows of time, threads or stores; the write path decides when a fil
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -45,10 +46,17 @@ class Receipt:
 
 @dataclass(slots=True, eq=False)
 class OpenFile:
-    """One ingestion file to be: pieces by partition, and how many bytes of batches they are."""
+    """One ingestion file to be: pieces by partition, and how many bytes of batches they are.
+
+    `requests` and `bytes` count, by idempotent producer, the requests that end in it. `opened` is the loop's
+    time at its first append.
+    """
 
     sections: dict[PartitionId, list[Piece]] = field(default_factory=dict)
     size: int = 0
+    requests: Counter[int] = field(default_factory=Counter)
+    bytes: Counter[int] = field(default_factory=Counter)
+    opened: float = 0.0
 
     def add(self, partition: PartitionId, piece: Piece) -> None:
         """Append `piece` behind what the partition has in this file."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.ingestion_buffer import OpenFile, Piece
-    from agent.pending_append import PendingAppend
     from agent.validation import BatchColumns
     from catalog.model import PartitionId, SectionResult
     from object_store.interface import Buffer
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceRuns:
-    """Where the batches of a piece are found among the runs of its section.
+    """A piece, and where its batches are found among the runs of its section.
 
     For each batch: the run's number, and the batch's first offset relative to the run's.
     """
 
-    pending: PendingAppend
-    first_batch: int
+    piece: Piece
     places: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFile:
-    """An ingestion file that is ready to be put: `body` is the whole object.
+    """An ingestion file that is ready to be put: the buffers of `body`, in order, are the whole object.
 
+    They are the producers' own where they can be, so nothing may be changed in them before the file is put.
     `pieces` lists, section by section in the order of `commit.sections`, whose batches lie where.
     """
 
-    body: bytes
+    body: tuple[Buffer, ...]
     commit: FileCommit
     pieces: tuple[tuple[PieceRuns, ...], ...]
 
@@ -49,6 +48,11 @@ class SealedFile:
     def object_name(self) -> str:
         """The object's name in the store."""
         return self.commit.object_name
+
+    @property
+    def size(self) -> int:
+        """The object's bytes."""
+        return self.commit.size
 
 
 class _SectionRuns:
@@ -89,7 +93,7 @@ def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) ->
     """Lay out `file` with its sections sorted by (topic id, partition), offsets relative to their section.
 
     The batches are patched where they lie (neither base offset nor leader epoch is covered by their CRC) and
-    copied once, into the body: nothing of the producers' buffers is held on to by it.
+    not copied: the body holds on to the producers' buffers.
     """
     parts: list[Buffer] = []
     writer = SegmentFileWriter(
@@ -108,7 +112,7 @@ def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) ->
     summary = writer.finish()
     name = IngestionName(session_id=session_id, file_id=file_id)
     return SealedFile(
-        body=b"".join(parts),
+        body=tuple(parts),
         commit=FileCommit(
             file_id=file_id,
             object_name=str(name),
@@ -131,7 +135,7 @@ def _write_section(
         assign_offsets(piece.data, runs.next_offset)
         places = tuple(runs.add(batch) for batch in piece.batches)
         writer.append(piece.data, stable=True)
-        placed.append(PieceRuns(pending=piece.pending, first_batch=piece.first_batch, places=places))
+        placed.append(PieceRuns(piece=piece, places=places))
     entry = writer.end_section(
         base_offset=0,
         last_offset=runs.next_offset - 1,
@@ -153,8 +157,9 @@ def settle(sealed: SealedFile, results: Sequence[SectionResult]) -> None:
     """Hand every append what the catalog said of its batches; `results` is in the order of the sections."""
     for section, pieces in zip(results, sealed.pieces, strict=True):
         for placed in pieces:
-            placed.pending.settle(
-                placed.first_batch, [_batch_result(section, run, offset) for run, offset in placed.places]
+            placed.piece.pending.settle(
+                placed.piece.first_batch,
+                [_batch_result(section, run, offset) for run, offset in placed.places],
             )
 
 

@@ -36,6 +36,12 @@ class AgentMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
+        self.buffer_seconds = Histogram(
+            "siltstone_ingestion_buffer_seconds",
+            "From the first append to an ingestion file until it is closed and has its turn",
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self.put_seconds = Histogram(
             "siltstone_ingestion_put_seconds",
             "PUT of one ingestion file with its retries",
@@ -51,6 +57,12 @@ class AgentMetrics:
         self.fetch_seconds = Histogram(
             "siltstone_fetch_seconds",
             "One fetch without the time it waited for new records",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.wake_up_seconds = Histogram(
+            "siltstone_fetch_wake_up_seconds",
+            "From the word of a commit to the answer of a fetch that waited for it",
             buckets=_SECONDS,
             registry=registry,
         )

@@ -18,15 +18,18 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.byte_budget import ByteBudget
-from agent.commit_listeners import AppendCounting, CacheFilling
+from agent.commit_listeners import AppendCounting
 from agent.commit_watch import CommitWatch
 from agent.groups.coordinator import GroupCoordinator
 from agent.health import CallHealth, LoopLag
+from agent.hot_tail import HotTail
 from agent.http.app import create_app
 from agent.http.server import HttpServer, bind
 from agent.http.services import Services
 from agent.kafka import serving
 from agent.kafka.services import Services as KafkaServices
+from agent.known_log import KnownBounds
+from agent.log_view import LogView
 from agent.metrics import AgentMetrics, CatalogCollector, NumbersCollector, StoreCollector
 from agent.object_reader import ObjectReader
 from agent.pools import Pools
@@ -109,7 +112,11 @@ class Agent:
             health=self.catalog_health,
         )
         self.cache = RangeCache(settings.cache_bytes)
-        self.watch = CommitWatch(catalog.watcher(), health=self.catalog_health, retry=retry)
+        self.tail = HotTail(settings.tail_bytes)
+        known_bounds = KnownBounds(
+            clock, bounds_ms=settings.known_bounds_ms, limit=settings.max_known_partitions
+        )
+        self.watch = CommitWatch(catalog.watcher(), known_bounds, health=self.catalog_health, retry=retry)
         self.directory = TopicDirectory(
             catalog.topics, pool=self.pools.catalog, clock=clock, keep_ms=settings.topic_cache_ms
         )
@@ -124,9 +131,10 @@ class Agent:
             ids=ids,
             metrics=self.metrics,
             store_health=self.store_health,
-            # The cache before the watch: those who are woken shall find what was written.
+            # Tail and bounds before the watch: those who are woken shall find what was written.
             listeners=(
-                CacheFilling(self.cache),
+                self.tail,
+                known_bounds,
                 AppendCounting(self.metrics),
                 self.directory,
                 self.watch,
@@ -143,8 +151,15 @@ class Agent:
         self._timestamps = TimestampLookup(catalog.log, reader, self.pools, settings)
         self.read_path = ReadPath(
             settings=settings,
-            bounds=catalog.topics,
-            extents=catalog.log,
+            log=LogView(
+                settings=settings,
+                bounds=catalog.topics,
+                extents=catalog.log,
+                known_bounds=known_bounds,
+                pool=self.pools.catalog,
+                clock=clock,
+            ),
+            tail=self.tail,
             timestamps=self._timestamps,
             reader=reader,
             watch=self.watch,
@@ -302,6 +317,7 @@ class Agent:
             ),
             "siltstone_request_bytes": ("Request bodies in memory", lambda: self.request_budget.held),
             "siltstone_fetch_bytes": ("Fetched, not handed out yet", lambda: self.read_path.budget.held),
+            "siltstone_tail_bytes": ("Newest batches in memory", lambda: self.tail.size),
             "siltstone_cache_bytes": ("Ranges of objects in memory", lambda: self.cache.size),
             "siltstone_loop_lag_seconds": ("How late the event loop is", lambda: self.loop_lag.seconds),
         }
@@ -311,6 +327,7 @@ class Agent:
         return NumbersCollector(
             gauges=gauges,
             counters={
+                "siltstone_tail_hits": ("Reads that the tail in memory served", lambda: self.tail.hits),
                 "siltstone_cache_hits": ("Ranges found in memory", lambda: self.cache.hits),
                 "siltstone_cache_misses": ("Ranges that were read", lambda: self.cache.misses),
                 "siltstone_cache_joined": ("Ranges another read brought", lambda: self.cache.joined),

@@ -1,8 +1,12 @@
 """The read path: from offsets to batches.
 
-A fetch asks the catalog for the bounds and extents of its partitions, reads the ranges that hold them (from
-the cache, or with one GET for ranges that lie together in an object), and cuts out the batches asked for.
-Where fewer than `min_bytes` are there it waits for commits, by any agent, and looks again.
+A fetch finds where its partitions begin and end, then asks for the batches: first what is held of the tail,
+then the extents and the ranges of objects that they name (from the cache, or with one GET for ranges that
+lie together in an object). Where fewer than `min_bytes` are there it waits for commits, by any agent, and
+looks again.
+
+What the catalog said lately is believed (`known_log`) only by a fetch that may wait: it is woken when there
+is more. A fetch that may not wait, and any fetch of a compacted topic, asks anew.
 
 Extents may be swapped while a fetch is under way: an object that has vanished meanwhile makes it look them up
 again. A fetch may come to stretches of the log without a record; it goes on behind them by itself, and
@@ -12,12 +16,11 @@ again. A fetch may come to stretches of the log without a record; it goes on beh
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from agent.byte_budget import ByteBudget
-from agent.errors import OffsetOutOfRangeError, ReadFailedError, UnknownPartitionError
+from agent.errors import ReadFailedError
 from agent.fetch_plan import (
     Cursor,
     CursorPlan,
@@ -27,6 +30,7 @@ from agent.fetch_plan import (
     plan_cursor,
     share_limits,
 )
+from agent.fetch_result import fault_of, is_enough, result_of, unknown_partition
 from agent.object_reader import WantedRange
 from bedrock.errors import InvalidInputError
 from catalog.model import PartitionId
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.commit_watch import CommitWatch
+    from agent.fetch_result import FetchResult
+    from agent.hot_tail import TailRead
+    from agent.log_view import LogView
     from agent.metrics import AgentMetrics
     from agent.object_reader import ObjectReader
     from agent.pools import Pools
@@ -44,7 +51,6 @@ if TYPE_CHECKING:
     from agent.settings import AgentSettings
     from agent.timestamp_lookup import TimestampLookup
     from bedrock.clock import Clock
-    from bedrock.errors import SiltstoneError
     from catalog.model import Extent, PartitionState, Topic
     from object_format.segment_file import SectionIndex
 
@@ -52,46 +58,14 @@ _MOST_ROUNDS = 64
 _MOST_VANISHED = 5
 
 
-class Bounds(Protocol):
-    """Where partitions begin and end."""
+class Tail(Protocol):
+    """What is held of the newest batches, and asked before the object store."""
 
-    def states(self, partitions: list[PartitionId], /) -> Sequence[PartitionState]:
-        """The state of each of `partitions` that exists."""
+    def read(
+        self, partition: PartitionId, offset: int, max_bytes: int, *, file_id: UUID | None = None
+    ) -> TailRead | None:
+        """Batches from the one with `offset` on; with `file_id`, those that this file brought."""
         ...
-
-
-class Extents(Protocol):
-    """Where offsets lie."""
-
-    def extents(
-        self, topic_id: UUID, partition: int, offset: int, *, max_extents: int, max_bytes: int
-    ) -> Sequence[Extent]:
-        """Live extents in offset order; the first one holds `offset`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResult:
-    """What a fetch has for one partition.
-
-    `batches` are runs of whole batches with their real offsets; the first may begin below the offset that
-    was asked for, as a batch is never cut. `next_offset` is where to go on. With an `error` there is nothing
-    else.
-    """
-
-    partition: int
-    batches: Sequence[bytearray] = ()
-    size: int = 0
-    next_offset: int = -1
-    log_start_offset: int = -1
-    last_stable_offset: int = -1
-    high_watermark: int = -1
-    error: SiltstoneError | None = None
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether nothing more was to be had when it was made."""
-        return self.next_offset >= self.high_watermark
 
 
 class ReadPath:
@@ -101,8 +75,8 @@ class ReadPath:
         self,
         *,
         settings: AgentSettings,
-        bounds: Bounds,
-        extents: Extents,
+        log: LogView,
+        tail: Tail,
         reader: ObjectReader,
         watch: CommitWatch,
         pools: Pools,
@@ -114,8 +88,8 @@ class ReadPath:
         self.budget = ByteBudget("the memory for fetches", settings.max_fetches_bytes)
         self._timestamps = timestamps
         self._settings = settings
-        self._bounds = bounds
-        self._extents = extents
+        self._log = log
+        self._tail = tail
         self._reader = reader
         self._watch = watch
         self._pools = pools
@@ -143,16 +117,26 @@ class ReadPath:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max_wait_ms, self._settings.max_wait_ms) / 1000
-        ids = [PartitionId(fetch.topic.topic_id, fetch.partition) for fetch in wanted]
+        max_bytes = min(max_bytes, self._settings.max_fetch_bytes)
+        believing = max_wait_ms > 0
+        if believing:
+            at_once = self._from_memory(wanted, max_bytes)
+            if at_once is not None and is_enough(wanted, at_once, min_bytes):
+                self._count(at_once)
+                return at_once
+        ids = [fetch.partition_id for fetch in wanted]
         with self._watch.waiting(ids) as waiter:
             while True:
                 with self._metrics.fetch_seconds.time():
-                    results = await self._fetch_now(wanted, min(max_bytes, self._settings.max_fetch_bytes))
+                    results = await self._fetch_now(wanted, max_bytes, believing=believing)
                 left = deadline - loop.time()
-                if left <= 0 or self._watch.is_closed or _is_enough(wanted, results, min_bytes):
+                if left <= 0 or self._watch.is_closed or is_enough(wanted, results, min_bytes):
+                    if waiter.woken_at is not None:
+                        self._metrics.wake_up_seconds.observe(loop.time() - waiter.woken_at)
                     self._count(results)
                     return results
-                await waiter.wait(min(left, self._settings.poll_interval_ms / 1000))
+                # Whoever was not woken looks for what nobody told.
+                believing = await waiter.wait(min(left, self._settings.poll_interval_ms / 1000))
 
     async def start_offset(
         self, topic: Topic, partition: int, *, offset: int | None, timestamp: int | None
@@ -176,53 +160,88 @@ class ReadPath:
         return state.high_watermark if found is None else found.offset
 
     async def _state(self, topic: Topic, partition: int) -> PartitionState:
-        ids = [PartitionId(topic.topic_id, partition)]
-        states = await self._pools.catalog.run(partial(self._bounds.states, ids))
-        if not states:
+        state = await self._log.state(PartitionId(topic.topic_id, partition))
+        if state is None:
             raise unknown_partition(f"{topic.name}-{partition}")
-        return states[0]
+        return state
 
-    async def _fetch_now(self, wanted: Sequence[PartitionFetch], max_bytes: int) -> list[FetchResult]:
+    def _from_memory(self, wanted: Sequence[PartitionFetch], max_bytes: int) -> list[FetchResult] | None:
+        """The whole fetch without asking anybody; None when that cannot be."""
+        cursors = [Cursor.at(fetch) for fetch in wanted]
+        for cursor in cursors:
+            cursor.state = self._log.known_state(cursor.fetch)
+            if cursor.state is None:
+                return None
+            cursor.error = fault_of(cursor)
+        left = self._serve_from_tail(cursors, max_bytes)
+        if left > 0 and not all(cursor.is_done for cursor in cursors):
+            return None
+        return [result_of(cursor) for cursor in cursors]
+
+    async def _fetch_now(
+        self, wanted: Sequence[PartitionFetch], max_bytes: int, *, believing: bool
+    ) -> list[FetchResult]:
         cursors = [Cursor.at(fetch) for fetch in wanted]
         vanished = 0
         for _ in range(_MOST_ROUNDS):
             open_cursors = [cursor for cursor in cursors if not cursor.is_done]
             if not open_cursors:
                 break
-            await self._pools.catalog.run(partial(self._look_up, open_cursors, max_bytes))
+            await self._log.find_bounds(open_cursors, believing=believing)
+            if self._serve_from_tail(cursors, max_bytes) <= 0:
+                break
+            await self._log.find_extents([cursor for cursor in open_cursors if not cursor.is_done], max_bytes)
             chosen = share_limits(cursors, max_bytes)
             if not chosen:
                 break
             try:
-                await self._read(chosen)
+                await self._read([cursor for cursor in chosen if not self._serve_from_files(cursor)])
             except ObjectNotFoundError as error:
                 vanished += 1
+                self._log.forget_extents(chosen)
                 if vanished > _MOST_VANISHED:
                     raise ReadFailedError(
                         f"an object of a live extent is missing: {error.message}",
                         remedy="try again; if it stays so, compare bucket and catalog with siltstone fsck",
                     ) from error
-        return [_result(cursor) for cursor in cursors]
+        return [result_of(cursor) for cursor in cursors]
 
-    def _look_up(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
-        """Bring bounds and extents up to date; blocking."""
-        ids = [PartitionId(cursor.fetch.topic.topic_id, cursor.fetch.partition) for cursor in cursors]
-        states = {PartitionId(state.topic_id, state.partition): state for state in self._bounds.states(ids)}
-        for cursor, partition in zip(cursors, ids, strict=True):
-            cursor.state = states.get(partition)
-            cursor.error = _fault(cursor)
-            cursor.extents = ()
-            if not cursor.is_done:
-                cursor.extents = self._extents.extents(
-                    partition.topic_id,
-                    partition.partition,
-                    cursor.served.next_offset,
-                    max_extents=self._settings.max_fetch_extents,
-                    max_bytes=min(cursor.fetch.max_bytes, max_bytes),
-                )
+    def _serve_from_tail(self, cursors: Sequence[Cursor], max_bytes: int) -> int:
+        """Serve what the tail has; returns how many bytes are left of `max_bytes`."""
+        left = max_bytes - sum(cursor.served.size for cursor in cursors)
+        for cursor in cursors:
+            if left <= 0 and left < max_bytes:
+                break
+            fetch = cursor.fetch
+            if cursor.is_done or fetch.topic.config.compacts:
+                continue
+            offset = cursor.served.next_offset
+            found = self._tail.read(fetch.partition_id, offset, min(fetch.max_bytes, left))
+            if found is not None:
+                cursor.served.take(found)
+                left -= found.size
+        return left
+
+    def _serve_from_files(self, cursor: Cursor) -> bool:
+        """Serve what the tail has of the files that the cursor's extents lie in; whether there was any."""
+        for extent in cursor.needed_extents():
+            left = cursor.limit - cursor.served.size
+            if cursor.served.runs and left <= 0:
+                break
+            found = self._tail.read(
+                cursor.fetch.partition_id, cursor.served.next_offset, left, file_id=extent.file_id
+            )
+            if found is None or (cursor.served.runs and found.size > left):
+                break
+            cursor.served.take(found)
+            if cursor.served.next_offset <= extent.last_offset:
+                break
+        return bool(cursor.served.runs)
 
     async def _read(self, cursors: Sequence[Cursor]) -> None:
         """One round: read what the cursors need, and serve it to them."""
+        if not cursors:
+            return
         indexes = await self._read_indexes(
             [extent for cursor in cursors for extent in cursor.needed_extents()]
         )
@@ -259,28 +278,6 @@ class ReadPath:
             self._metrics.fetched_bytes.inc(result.size)
 
 
-def unknown_partition(place: str) -> UnknownPartitionError:
-    """The error for a partition that the catalog does not have."""
-    return UnknownPartitionError(
-        f"partition {place} does not exist", remedy="see which partitions the topic has"
-    )
-
-
-def _fault(cursor: Cursor) -> SiltstoneError | None:
-    """What keeps the cursor from being served at all."""
-    fetch, state = cursor.fetch, cursor.state
-    if state is None:
-        return unknown_partition(fetch.place)
-    if state.log_start_offset <= cursor.served.next_offset <= state.high_watermark:
-        return None
-    return OffsetOutOfRangeError(
-        fetch.place,
-        cursor.served.next_offset,
-        log_start_offset=state.log_start_offset,
-        high_watermark=state.high_watermark,
-    )
-
-
 def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:
     """Cut out what the cursors asked for; `data` is their parts', in order. For the rendering pool."""
     blocks = iter(data)
@@ -297,27 +294,3 @@ def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:
                 cursor.served.serve(part, block, max_bytes=cursor.limit)
         if cursor.served.next_offset == before:
             cursor.stretch *= 4
-
-
-def _result(cursor: Cursor) -> FetchResult:
-    state = cursor.state
-    if cursor.error is not None or state is None:
-        return FetchResult(partition=cursor.fetch.partition, error=cursor.error)
-    return FetchResult(
-        partition=cursor.fetch.partition,
-        batches=cursor.served.runs,
-        size=cursor.served.size,
-        next_offset=cursor.served.next_offset,
-        log_start_offset=state.log_start_offset,
-        last_stable_offset=state.last_stable_offset,
-        high_watermark=state.high_watermark,
-    )
-
-
-def _is_enough(wanted: Sequence[PartitionFetch], results: Sequence[FetchResult], min_bytes: int) -> bool:
-    if sum(result.size for result in results) >= min_bytes:
-        return True
-    return any(
-        result.error is not None or (result.next_offset > fetch.offset and not result.is_at_end)
-        for fetch, result in zip(wanted, results, strict=True)
-    )

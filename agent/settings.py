@@ -41,6 +41,8 @@ class AgentSettings:
     # Write path: a file is closed this long after its first append, or at this size.
     flush_interval_ms: int = 250
     flush_bytes: int = 8 * MIB
+    # Or once it has this much of a producer that may send hardly more before it is answered.
+    stalled_flush_bytes: int = 1 * MIB
     # Everything that was taken and not answered yet; beyond it producers are asked to come back.
     max_buffered_bytes: int = 128 * MIB
     # Files that are closed and not answered yet: being uploaded, or waiting for their turn to commit.
@@ -60,7 +62,17 @@ class AgentSettings:
     max_waiting_calls: int = 1_000
 
     # Read path.
-    cache_bytes: int = 256 * MIB
+    # The newest batches that this agent committed itself, and what was read of objects.
+    tail_bytes: int = 192 * MIB
+    cache_bytes: int = 128 * MIB
+    # What the catalog said is believed for so long: where partitions begin and end (commits are heard of at
+    # once), and which extents they have; that must stay well below the grace of deleted objects, 60 s.
+    known_bounds_ms: int = 1_000
+    known_extents_ms: int = 20_000
+    max_known_partitions: int = 100_000
+    max_known_extents: int = 20_000
+    # Extents of about this many bytes are looked up at once.
+    known_extents_bytes: int = 64 * MIB
     # An extent committed this recently is read in the hot pool: those who catch up cannot delay the tail.
     hot_window_ms: int = 60_000
     # Ranges of one object that are at most this far apart are read by one GET, up to this length.
@@ -121,5 +133,13 @@ class AgentSettings:
 
 
 _MAY_BE_ZERO = frozenset(
-    {"http_port", "kafka_port", "flush_interval_ms", "cache_bytes", "coalesce_gap_bytes", "drain_ms"}
+    {
+        "http_port",
+        "kafka_port",
+        "flush_interval_ms",
+        "cache_bytes",
+        "tail_bytes",
+        "coalesce_gap_bytes",
+        "drain_ms",
+    }
 )

@@ -89,6 +89,12 @@ class ValidatedBatches:
         """Records in all batches."""
         return sum(batch.record_count for batch in self.batches)
 
+    @property
+    def producer_id(self) -> int | None:
+        """The idempotent producer of its first batch, if it has one; whoever sends a request is but one."""
+        stamp = self.batches[0].producer if self.batches else None
+        return None if stamp is None else stamp.producer_id
+
 
 def validate(topic: Topic, partition: int, data: Buffer, *, now_ms: int) -> ValidatedBatches:
     """Judge the batches in `data`, and put right in place what a broker puts right: timestamps.

@@ -3,9 +3,11 @@
 A file's way, and who may be ahead of whom:
 
 1. `append` adds batches to the open file. All of a call fits into the byte budget, or none is taken.
-2. The open file is closed `flush_interval_ms` after its first append, or once it reaches `flush_bytes`. While
-   `max_files_in_flight` files are unanswered a file that is due stays open and grows instead: a slow store
-   makes files larger, not more.
+2. The open file is closed `flush_interval_ms` after its first append, or once it reaches `flush_bytes`. It is
+   also closed when it holds `stalled_flush_bytes` of an idempotent producer that has used up most of the
+   requests which it may have unanswered: it would soon wait for the interval instead of sending more.
+   While `max_files_in_flight` files are unanswered a file that is due stays open and grows instead: a slow
+   store makes files larger, not more.
 3. Closed files are sealed (laid out in the uploads pool) and put, several at a time: one PUT each.
 4. Commits are made one by one in the order in which files were closed, so that what one producer sent in
    order gets its offsets in order. A commit is idempotent by file, hence a lost answer is no harm.
@@ -19,7 +21,7 @@ must be.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _log = structlog.get_logger(__name__)
+# KIP-98 allows an idempotent producer five (max.in.flight.requests.per.connection). Files of three and of two
+# requests follow each other, so that one is filled while the other is on its way.
+_MANY_UNANSWERED = 3
 
 
 class CommitLog(Protocol):
@@ -71,10 +76,11 @@ class CommitListener(Protocol):
 
 @dataclass(slots=True)
 class _Flight:
-    """A file on its way; it does not hold on to the producers' buffers."""
+    """A file on its way."""
 
     receipts: list[Receipt]
     size: int
+    requests: Counter[int]
     upload: asyncio.Task[SealedFile]
 
 
@@ -116,6 +122,7 @@ class WritePath:
         self._closed: deque[OpenFile] = deque()
         self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # holds at most max_files_in_flight
         self._in_flight = 0
+        self._unanswered: Counter[int] = Counter()  # requests of idempotent producers
         self._due: OpenFile | None = None  # the file whose time has come, if it is still open
         self._timed: OpenFile | None = None  # the file that the timer is for
         self._timer: asyncio.TimerHandle | None = None
@@ -149,13 +156,36 @@ class WritePath:
             )
         self.budget.reserve(sum(len(validated.data) for validated in appends))
         waiting = []
+        touched = [self._buffer.open]
         for validated in appends:
             pending = PendingAppend(len(validated.batches))
-            self._closed.extend(self._buffer.add(validated, pending))
+            full = self._buffer.add(validated, pending)
+            if full:
+                self._closed.extend(full)
+                touched += [*full[1:], self._buffer.open]
             waiting.append(pending)
+        now = asyncio.get_running_loop().time()
+        for file in touched:
+            if file.size:
+                file.opened = file.opened or now
+        self._note_producers(
+            appends, next(file for file in reversed(touched) if file.size or file is touched[0])
+        )
         self._idle.clear()
         self._schedule()
         return waiting
+
+    def _note_producers(self, appends: Sequence[ValidatedBatches], file: OpenFile) -> None:
+        """Count the request, which ends in `file`; that waits no longer for a producer about to stall."""
+        producer_id = appends[0].producer_id if appends else None
+        if producer_id is None:
+            return
+        file.requests[producer_id] += 1
+        file.bytes[producer_id] += sum(len(validated.data) for validated in appends)
+        self._unanswered[producer_id] += 1
+        is_stalling = self._unanswered[producer_id] >= _MANY_UNANSWERED
+        if is_stalling and file.bytes[producer_id] >= self._settings.stalled_flush_bytes:
+            self._due = file  # does nothing to one that is closed already
 
     @property
     def files_in_flight(self) -> int:
@@ -221,10 +251,11 @@ class WritePath:
 
     def _launch(self, file: OpenFile) -> None:
         self._in_flight += 1
+        self._metrics.buffer_seconds.observe(asyncio.get_running_loop().time() - file.opened)
         upload = asyncio.get_running_loop().create_task(self._upload(file), name="upload")
         self._uploads.add(upload)
         upload.add_done_callback(self._uploads.discard)
-        self._flights.put_nowait(_Flight(file.receipts(), file.size, upload))
+        self._flights.put_nowait(_Flight(file.receipts(), file.size, file.requests, upload))
 
     async def _upload(self, file: OpenFile) -> SealedFile:
         sealed = await self._pools.uploads.run(
@@ -236,8 +267,7 @@ class WritePath:
                 created_ms=self._clock.now_ms(),
             )
         )
-        del file  # and with it the producers' buffers
-        put = partial(self._store.put, sealed.object_name, [sealed.body], purpose=Purpose.INGEST)
+        put = partial(self._store.put, sealed.object_name, sealed.body, purpose=Purpose.INGEST)
         try:
             with self._metrics.put_seconds.time():
                 await self._retry.run(lambda: self._pools.uploads.run(put))
@@ -245,7 +275,7 @@ class WritePath:
             self._store_health.failed()
             raise
         self._store_health.succeeded()
-        self._metrics.ingestion_file_bytes.observe(len(sealed.body))
+        self._metrics.ingestion_file_bytes.observe(sealed.size)
         return sealed
 
     async def _commit_in_order(self) -> None:
@@ -259,6 +289,7 @@ class WritePath:
                 await self._commit_and_settle(flight, sealed)
             self._in_flight -= 1
             self.budget.release(flight.size)
+            self._unanswered -= flight.requests  # what comes to nought is dropped
             self._schedule()
 
     async def _commit_and_settle(self, flight: _Flight, sealed: SealedFile) -> None:

@@ -22,10 +22,10 @@ import click
 import httpx
 import orjson
 
+from agent.fetch_result import FetchResult
 from agent.http.produce_body import parse_records
 from agent.http.record_rendering import render_records
 from agent.process import run
-from agent.read_path import FetchResult
 from agent.settings import AgentSettings
 from catalog.open import EmbeddedPostgres
 from object_format.records import Record, encode_records

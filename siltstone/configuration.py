@@ -139,6 +139,11 @@ class Settings(BaseSettings):
     max_request_bytes: ByteSize = Field(
         default=ByteSize(_AGENT.max_request_bytes), ge=1, description="The largest produce request it reads."
     )
+    tail_bytes: ByteSize = Field(
+        default=ByteSize(_AGENT.tail_bytes),
+        ge=0,
+        description="What an agent keeps in memory of the newest batches that it committed.",
+    )
     cache_bytes: ByteSize = Field(
         default=ByteSize(_AGENT.cache_bytes), ge=0, description="An agent's cache of ranges of objects."
     )

@@ -13,7 +13,7 @@ from object_format.records import decode_batches
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from agent.read_path import FetchResult
+    from agent.fetch_result import FetchResult
     from object_format.records import Record
 
 # What is rendered at a time: some milliseconds' worth.
@@ -111,7 +111,7 @@ class RecordsRendering:
         return pieces
 
 
-def _records(runs: Sequence[bytearray], from_offset: int) -> Iterator[Record]:
+def _records(runs: Sequence[bytearray | memoryview], from_offset: int) -> Iterator[Record]:
     for run in runs:
         for columns in decode_batches(run):
             for record in columns.records():

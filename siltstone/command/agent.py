@@ -77,6 +77,7 @@ def _agent_settings(settings: Settings) -> AgentSettings:
         flush_bytes=settings.flush_bytes,
         max_buffered_bytes=settings.max_buffered_bytes,
         max_request_bytes=settings.max_request_bytes,
+        tail_bytes=settings.tail_bytes,
         cache_bytes=settings.cache_bytes,
         drain_ms=settings.drain_ms,
         stop_timeout_ms=settings.stop_timeout_ms,

@@ -132,7 +132,7 @@ async def test_metrics_count_what_happened(agents: Agents) -> None:
         assert samples["siltstone_store_requests_total", ("kind", "put"), ("purpose", "ingest")] == 1
         assert samples["siltstone_catalog_calls_total", ("operation", "log.commit")] == 1
         assert samples["siltstone_fetches_total", ("outcome", "records")] == 1
-        assert samples["siltstone_cache_hits_total",] == 1
+        assert samples["siltstone_tail_hits_total",] == 1
         assert samples["siltstone_write_buffer_bytes",] == 0
         produced = ("method", "POST"), ("route", "/v1/topics/{topic}/records"), ("status", "200")
         assert samples["siltstone_http_requests_total", *produced] == 1

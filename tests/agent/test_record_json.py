@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import InvalidBodyError
+from agent.fetch_result import FetchResult
 from agent.http.produce_body import parse_records
 from agent.http.record_rendering import render_records
 from agent.http.text_or_base64 import get_bytes, put_bytes
-from agent.read_path import FetchResult
 from object_format.codecs import Codec
 from object_format.records import Record, encode_records
 

@@ -142,6 +142,34 @@ async def test_a_full_file_does_not_wait_for_the_interval(store: FaultyStore) ->
         assert results[0].base_offset == 0
 
 
+async def test_a_producer_about_to_stall_waits_for_no_interval(store: FaultyStore) -> None:
+    """Its third unanswered request closes a file that has enough of it; other files wait for their time."""
+    async with writing(store, stalled_flush_bytes=600) as harness:
+        first = [harness.path.enqueue([batches(A, n, "x" * 300, producer=7)])[0] for n in range(2)]
+        assert harness.path.files_in_flight == 0
+        third = harness.path.enqueue([batches(A, 2, "x" * 300, producer=7)])[0]
+        assert harness.path.files_in_flight == 1
+        for pending in (*first, third):
+            assert (await pending.wait())[0].base_offset == 0
+        again = harness.path.enqueue([batches(A, 3, "x" * 1000, producer=7)])
+        assert harness.path.files_in_flight == 0, "what was answered does not count"
+        harness.path.flush()
+        await again[0].wait()
+
+
+async def test_many_small_producers_do_not_make_small_files(store: FaultyStore) -> None:
+    """However many requests they have unanswered, the bytes of one alone count."""
+    async with writing(store, stalled_flush_bytes=2000) as harness:
+        pending = [
+            harness.path.enqueue([batches(A, n % 8, "x" * 50, producer=7 + n % 10)])[0] for n in range(60)
+        ]
+        assert harness.path.files_in_flight == 0
+        harness.path.flush()
+        for each in pending:
+            await each.wait()
+        assert len(store.put_names) == 1
+
+
 async def test_a_large_append_is_cut_between_batches(store: FaultyStore) -> None:
     """Its batches go to several files, and its results come back in their order."""
     async with writing(store, flush_bytes=1000) as harness:

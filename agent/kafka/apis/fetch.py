@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from agent.fetch_result import FetchResult
     from agent.kafka.api import Context
-    from agent.read_path import FetchResult
     from catalog.model import Topic
 
 _ZSTD_SINCE = 10

@@ -1,0 +1,157 @@
+"""The newest batches that this agent committed, in memory, ready to be handed out.
+
+A producer's buffer becomes part of an ingestion file without a copy, and of the tail once the file is
+committed: real offsets and epoch are written into the batches where they lie (the file has been put, nobody
+else reads them), and fetches hand out views of the same bytes.
+
+What the tail has of an offset is what the log has, and stays so while the topic is not compacted: committed
+records never change, and where the log begins is asked elsewhere. Of a compacted topic a batch is what the
+log has only while the offset lies in the file that brought it; `read` may be told to look at one file alone.
+
+Bounded by bytes, a batch's own cost included: the oldest files go first, whoever reads them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from catalog.model import PartitionId
+from object_format.record_batch import assign_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.ingestion_file import PieceRuns, SealedFile
+    from catalog.model import SectionResult
+
+# About what the lists, the view and the share in its file cost beside the bytes of a batch.
+BATCH_COST = 256
+_MOST_BATCHES = 4096
+_COMPACT_AT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TailRead:
+    """Consecutive batches, from the one with the offset that was asked for; `next_offset` is behind them."""
+
+    batches: list[memoryview]
+    size: int
+    next_offset: int
+
+
+@dataclass(slots=True)
+class _Line:
+    """The batches of one partition in offset order; those before `first` are gone."""
+
+    bases: list[int] = field(default_factory=list)
+    lasts: list[int] = field(default_factory=list)
+    views: list[memoryview] = field(default_factory=list)
+    files: list[UUID] = field(default_factory=list)
+    first: int = 0
+
+    def drop(self, count: int) -> None:
+        """Forget the `count` oldest batches."""
+        end = self.first + count
+        self.views[self.first : end] = [_NOTHING] * count
+        self.first = end
+        if end >= _COMPACT_AT or end == len(self.bases):
+            del self.bases[:end], self.lasts[:end], self.views[:end], self.files[:end]
+            self.first = 0
+
+
+_NOTHING = memoryview(b"")
+
+
+class HotTail:
+    """The newest batches by partition. Belongs to the event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self.hits = 0
+        self._lines: dict[PartitionId, _Line] = {}
+        self._files: deque[list[tuple[PartitionId, int, int]]] = deque()
+
+    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+        """Keep what was appended; told of every committed file in commit order."""
+        if self.limit == 0:
+            return
+        kept: list[tuple[PartitionId, int, int]] = []
+        for pieces, result in zip(sealed.pieces, results, strict=True):
+            partition = PartitionId(result.topic_id, result.partition)
+            count = size = 0
+            for placed in pieces:
+                more, more_size = self._keep(partition, placed, result, sealed.commit.file_id)
+                count, size = count + more, size + more_size
+            if count:
+                kept.append((partition, count, size))
+        self._files.append(kept)
+        self.size += sum(size for _, _, size in kept)
+        while self.size > self.limit:
+            self._drop_oldest()
+
+    def _keep(
+        self, partition: PartitionId, placed: PieceRuns, result: SectionResult, file_id: UUID
+    ) -> tuple[int, int]:
+        """Put the offsets into a piece's batches and keep them: how many, and what they cost."""
+        piece = placed.piece
+        count = size = 0
+        line = self._lines.get(partition)
+        if line is None:
+            line = self._lines[partition] = _Line()
+        for batch, (number, offset) in zip(piece.batches, placed.places, strict=True):
+            run = result.runs[number]
+            if run.refusal is not None or run.duplicate:
+                continue  # it is in the file and not in the log
+            start = batch.position - piece.batches[0].position
+            view = piece.data[start : start + batch.size]
+            base = run.base_offset + offset
+            assign_offsets(view, base, result.leader_epoch)
+            line.bases.append(base)
+            line.lasts.append(base + batch.offset_count - 1)
+            line.views.append(view.toreadonly())
+            line.files.append(file_id)
+            count += 1
+            size += batch.size + BATCH_COST
+        return count, size
+
+    def read(
+        self, partition: PartitionId, offset: int, max_bytes: int, *, file_id: UUID | None = None
+    ) -> TailRead | None:
+        """Batches from the one with `offset` on, at least one and about `max_bytes`; None without that one.
+
+        With `file_id`, batches of that file alone.
+        """
+        line = self._lines.get(partition)
+        if line is None:
+            return None
+        index = bisect_right(line.bases, offset, line.first) - 1
+        if index < line.first or line.lasts[index] < offset:
+            return None
+        views: list[memoryview] = []
+        size = 0
+        expected = line.bases[index]
+        for each in range(index, min(len(line.bases), index + _MOST_BATCHES)):
+            view = line.views[each]
+            is_next = line.bases[each] == expected and (file_id is None or line.files[each] == file_id)
+            if not is_next or (views and size + len(view) > max_bytes):
+                break
+            views.append(view)
+            size += len(view)
+            expected = line.lasts[each] + 1
+        if not views:
+            return None
+        self.hits += 1
+        return TailRead(views, size, expected)
+
+    def _drop_oldest(self) -> None:
+        for partition, count, size in self._files.popleft():
+            line = self._lines[partition]
+            line.drop(count)
+            self.size -= size
+            if not line.bases:
+                del self._lines[partition]

@@ -1,0 +1,164 @@
+"""Processes that the Kafka benchmark measures: an agent, and a bare server on the same transport."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import httpx
+import psutil
+import uvloop
+from prometheus_client.parser import text_string_to_metric_families
+from typing_extensions import override
+
+from agent.kafka.frames import RECEIVE_BYTES, FrameReceiver
+from agent.process import run
+from agent.settings import AgentSettings
+from catalog.open import EmbeddedPostgres
+from object_store.open import StoreConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+    from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class AgentProcess:
+    """An agent in a process of its own."""
+
+    kafka: str
+    http: str
+    process: psutil.Process
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where its Kafka clients connect."""
+        host, _, port = self.kafka.rpartition(":")
+        return host, int(port)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all its threads, in the kernel too."""
+        times = self.process.cpu_times()
+        return times.user + times.system
+
+    def resident_bytes(self) -> int:
+        """Memory that it occupies."""
+        return int(self.process.memory_info().rss)
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """A topic."""
+        httpx.post(
+            f"http://{self.http}/v1/topics", json={"name": name, "partitions": partitions}, trust_env=False
+        ).raise_for_status()
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample, by its name; samples of one name that differ by labels are added up."""
+        text = httpx.get(f"http://{self.http}/metrics", trust_env=False).raise_for_status().text
+        found: dict[str, float] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if "le" not in sample.labels:
+                    found[sample.name] = found.get(sample.name, 0.0) + sample.value
+        return found
+
+    def buckets(self, name: str) -> dict[float, float]:
+        """A histogram's cumulative counts by upper bound in seconds."""
+        text = httpx.get(f"http://{self.http}/metrics", trust_env=False).raise_for_status().text
+        return {
+            float(sample.labels["le"]): sample.value
+            for family in text_string_to_metric_families(text)
+            if family.name == name
+            for sample in family.samples
+            if sample.name.endswith("_bucket")
+        }
+
+
+class Cluster:
+    """A catalog and a directory of objects, and agents over them, one after the other."""
+
+    def __init__(self, directory: Path) -> None:
+        self._store = StoreConfig(url=str(directory / "objects"))
+        self._postgres = EmbeddedPostgres(directory / "catalog")
+
+    def __enter__(self) -> Self:
+        self._postgres.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._postgres.close()
+
+    @contextmanager
+    def agent(self, *, flush_interval_ms: int = 250) -> Iterator[AgentProcess]:
+        """An agent with its defaults, but for what is said."""
+        settings = AgentSettings(
+            http_port=0, kafka_host="127.0.0.1", kafka_port=0, flush_interval_ms=flush_interval_ms
+        )
+        with _spawned(_serve_agent, (settings, self._store, self._postgres.url)) as (process, told):
+            yield AgentProcess(told["kafka"], told["http"], process)
+
+
+def _serve_agent(addresses: Connection, settings: AgentSettings, store: StoreConfig, url: str) -> None:
+    run(settings, store_config=store, catalog_url=url, on_ready=addresses.send)
+
+
+@contextmanager
+def bare_server(answer_bytes: int) -> Iterator[tuple[str, int]]:
+    """A server that receives frames as an agent does, and answers each with a frame of that many bytes."""
+    with _spawned(_serve_bare, (answer_bytes,)) as (_, port):
+        yield "127.0.0.1", int(cast("int", port))
+
+
+@contextmanager
+def _spawned(
+    target: object, arguments: tuple[object, ...]
+) -> Iterator[tuple[psutil.Process, Mapping[str, str]]]:
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=cast("type", target), args=(theirs, *arguments))
+    process.start()
+    try:
+        yield psutil.Process(process.pid), ours.recv()
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve_bare(ready: Connection, answer_bytes: int) -> None:
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        shared = memoryview(bytearray(RECEIVE_BYTES))
+        server = await loop.create_server(lambda: _Bare(shared, answer_bytes), "127.0.0.1", 0)
+        ready.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    uvloop.run(serve())
+
+
+class _Bare(asyncio.BufferedProtocol):
+    def __init__(self, shared: memoryview, answer_bytes: int) -> None:
+        self._receiver = FrameReceiver(
+            shared, limit=2**30, admit=lambda _: True, deliver=lambda _: self._answer()
+        )
+        self._payload = bytes(answer_bytes)
+        self._transport: asyncio.Transport | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.room()
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receiver.received(nbytes)
+
+    def _answer(self) -> None:
+        if self._transport is not None:
+            self._transport.writelines([len(self._payload).to_bytes(4, "big"), self._payload])

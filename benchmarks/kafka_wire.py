@@ -1,0 +1,208 @@
+"""A Kafka client of a few lines on a plain socket, for what a real client's own cost would hide."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from agent.kafka.codec import Cursor, Message, Output, Struct
+from agent.kafka.codec.messages import api_key_of
+from benchmarks.kafka_process import bare_server
+from object_format.records import Record, encode_records
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from benchmarks.kafka_process import AgentProcess
+
+PRODUCE, FETCH = 9, 12
+PARTITIONS = 10
+BATCH_BYTES = 16 * 1024
+_FRAME_BYTES = 1024 * 1024
+
+
+def request_frame(name: str, version: int, request: Struct) -> bytes:
+    """A whole request with the client id "bench"."""
+    message = Message.of(name, version)
+    out = Output()
+    message.write_request(out, request)
+    header = struct.pack(">hhih", api_key_of(name), version, 1, 5) + b"bench"
+    if message.is_flexible:
+        header += b"\0"
+    body = header + b"".join(out.buffers())
+    return struct.pack(">i", len(body)) + body
+
+
+class Wire:
+    """One connection, with requests of any number on their way."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._socket = socket.create_connection(address, timeout=60)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = bytearray(16 * _FRAME_BYTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def send(self, frame: bytes) -> None:
+        """Send a whole frame."""
+        self._socket.sendall(frame)
+
+    def receive(self) -> memoryview:
+        """The next answer, without its length; valid until the next call."""
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def answer(self, name: str, version: int) -> Struct:
+        """The next answer, read; it is to a request of that kind."""
+        skipped = 5 if Message.of(name, version).is_flexible and name != "api_versions" else 4
+        read: Struct = Message.of(name, version).read_response(
+            Cursor(memoryview(bytes(self.receive())), skipped)
+        )
+        return read
+
+    def _exactly(self, count: int) -> memoryview:
+        view = memoryview(self._buffer)[:count]
+        filled = 0
+        while filled < count:
+            part = self._socket.recv_into(view[filled:])
+            if not part:
+                raise ConnectionError("the agent closed the connection")
+            filled += part
+        return view
+
+
+def loopback_mb_per_second(megabytes: int) -> dict[str, float]:
+    """The bare transport: frames of 1 MiB in, answers of 1 MiB out, with nothing behind it."""
+    frames = max(megabytes, 16)
+    body = bytes(_FRAME_BYTES)
+    large, small = struct.pack(">i", len(body)) + body, struct.pack(">i", 8) + bytes(8)
+    figures = {}
+    for name, frame, answer_bytes in (("in", large, 8), ("out", small, _FRAME_BYTES)):
+        with bare_server(answer_bytes) as address, Wire(address) as wire:
+            begin = perf_counter()
+            _pipelined(wire, frame, frames, depth=4)
+            figures[name] = round(frames * _FRAME_BYTES / (perf_counter() - begin) / 1e6, 1)
+    return figures
+
+
+def _pipelined(wire: Wire, frame: bytes, count: int, depth: int) -> None:
+    open_requests = 0
+    for _ in range(count):
+        wire.send(frame)
+        open_requests += 1
+        if open_requests >= depth:
+            wire.receive()
+            open_requests -= 1
+    for _ in range(open_requests):
+        wire.receive()
+
+
+def request_cost(agent: AgentProcess, requests: int) -> dict[str, float]:
+    """Processor time of the whole agent for a Produce of 10 partitions of 16 KiB each, and for its Fetch.
+
+    Forty produce requests are on their way at a time, one connection, so that an ingestion file is about full
+    when it is written; the time includes its write and commit. Fetches come one after the other, from memory.
+    """
+    agent.create_topic("cost", PARTITIONS)
+    batch = encode_records([Record(number, 1, None, bytes(BATCH_BYTES // 16 - 10)) for number in range(16)])
+    produce = request_frame("produce", PRODUCE, _produce_request(bytes(batch)))
+    with Wire(agent.address) as wire:
+        _counted(wire, produce, 80, depth=40)
+        begin = agent.cpu_seconds()
+        _counted(wire, produce, requests, depth=40)
+        produced = agent.cpu_seconds() - begin
+        fetched = _fetch_cost(agent, wire, len(batch), requests)
+    return {
+        "produce_cpu_us": round(produced / requests * 1e6, 1),
+        "fetch_cpu_us": round(fetched / requests * 1e6, 1),
+        "request_bytes": len(produce),
+    }
+
+
+def _counted(wire: Wire, frame: bytes, count: int, depth: int) -> None:
+    """Send produce requests, and insist that each is answered without an error."""
+    waiting: deque[int] = deque()
+    for number in range(count):
+        wire.send(frame)
+        waiting.append(number)
+        if len(waiting) >= depth:
+            _check(wire, waiting)
+    while waiting:
+        _check(wire, waiting)
+
+
+def _check(wire: Wire, waiting: deque[int]) -> None:
+    waiting.popleft()
+    for topic in wire.answer("produce", PRODUCE).responses:
+        for partition in topic.partition_responses:
+            if partition.error_code:
+                raise RuntimeError(f"produce was refused: {partition}")
+
+
+def _fetch_cost(agent: AgentProcess, wire: Wire, batch_bytes: int, requests: int) -> float:
+    """Read what the last of those requests wrote, a batch of each partition at a time."""
+    newest = requests  # of the records of 80 more requests, all before are there
+    frames = [
+        request_frame("fetch", FETCH, _fetch_request(16 * (newest - number % 100), batch_bytes))
+        for number in range(100)
+    ]
+    _read_all(wire, frames, 100, batch_bytes)
+    begin = agent.cpu_seconds()
+    _read_all(wire, frames, requests, batch_bytes)
+    return agent.cpu_seconds() - begin
+
+
+def _read_all(wire: Wire, frames: list[bytes], count: int, batch_bytes: int) -> None:
+    for number in range(count):
+        wire.send(frames[number % len(frames)])
+        answer = wire.receive()
+        if len(answer) < PARTITIONS * batch_bytes:
+            raise RuntimeError(f"a fetch brought {len(answer)} bytes")
+
+
+def _produce_request(batch: bytes) -> Struct:
+    parts = [Struct(index=number, records=batch) for number in range(PARTITIONS)]
+    return Struct(acks=-1, timeout=60_000, topic_data=[Struct(name="cost", partition_data=parts)])
+
+
+def _fetch_request(offset: int, batch_bytes: int) -> Struct:
+    parts = [
+        Struct(partition=number, fetch_offset=offset, partition_max_bytes=batch_bytes)
+        for number in range(PARTITIONS)
+    ]
+    return Struct(
+        max_wait=100,
+        min_bytes=1,
+        max_bytes=2**30,
+        session_id=0,
+        session_epoch=-1,
+        topics=[Struct(topic="cost", partitions=parts)],
+    )
+
+
+def idle_cost(agent: AgentProcess, count: int) -> dict[str, float]:
+    """Memory that idle connections take; each has asked one question."""
+    question = request_frame("api_versions", 0, Struct())
+    before = agent.resident_bytes()
+    sockets: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            each = socket.create_connection(agent.address, timeout=60)
+            each.sendall(question)
+            each.recv(65536)
+            sockets.append(each)
+        grown = agent.resident_bytes() - before
+    finally:
+        for each in sockets:
+            each.close()
+    return {"connections": count, "megabytes": round(grown / 1e6, 1)}
