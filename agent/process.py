@@ -233,6 +233,7 @@ class Agent:
         self._groups = GroupCoordinator(
             groups=self._catalog.groups,
             offsets=self._catalog.offsets,
+            topics=self._catalog.topics,
             brokers=brokers,
             pool=self.pools.catalog,
             clock=self._clock,

@@ -8,6 +8,7 @@ think that they coordinate a group, only the later one has a say.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from catalog.sql_files import load_queries
@@ -21,14 +22,23 @@ if TYPE_CHECKING:
 _SQL = load_queries("groups")
 
 
+class GroupType(StrEnum):
+    """By which of Kafka's protocols the members of a group work together."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
     """What is kept of a group; `state` is the coordinator's own business, None when it never had any.
 
-    `subscribed_topics` is None when they are not known, `state_ms` the time of the last change of state.
+    `generation` is a consumer group's epoch. `subscribed_topics` is None when they are not known, `state_ms`
+    the time of the last change of state.
     """
 
     group_id: str
+    group_type: GroupType = GroupType.CLASSIC
     generation: int = 0
     protocol_type: str | None = None
     member_count: int = 0
@@ -42,6 +52,7 @@ class GroupListing:
     """A group in a list."""
 
     group_id: str
+    group_type: GroupType
     protocol_type: str | None
     member_count: int
 
@@ -70,6 +81,7 @@ class Groups:
         params = {
             "group_id": record.group_id,
             "claim_id": claim_id,
+            "group_type": record.group_type.value,
             "generation": record.generation,
             "protocol_type": record.protocol_type,
             "member_count": record.member_count,
@@ -95,7 +107,13 @@ class Groups:
     def page(self, after: str = "", *, limit: int = 1000) -> list[GroupListing]:
         """The first `limit` groups by name behind `after`."""
         rows = self._database.read("groups.page", _SQL["list_groups"], {"after": after, "page": limit})
-        return [GroupListing(group_id=row[0], protocol_type=row[1], member_count=row[2]) for row in rows]
+        return [_listing_of(row) for row in rows]
+
+
+def _listing_of(row: Row) -> GroupListing:
+    return GroupListing(
+        group_id=row[0], group_type=GroupType(row[1]), protocol_type=row[2], member_count=row[3]
+    )
 
 
 def _record_of(row: Row) -> GroupRecord:
@@ -107,4 +125,5 @@ def _record_of(row: Row) -> GroupRecord:
         subscribed_topics=None if row[4] is None else frozenset(row[4]),
         state=None if row[5] is None else bytes(row[5]),
         state_ms=row[6],
+        group_type=GroupType(row[7]),
     )

@@ -6,14 +6,19 @@ Errors are `KafkaError`s with the code that Kafka's coordinator would give.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from agent.groups.consumer.coordinator import ConsumerGroups
+from agent.groups.consumer.group import ConsumerGroup
+from agent.groups.consumer.topics import TopicViews
 from agent.groups.expiry import ExpiringOffsets, OffsetExpiry
-from agent.groups.group import GroupDescription
+from agent.groups.group import ClassicGroup, GroupDescription
 from agent.groups.holding import GroupTable, HeldGroups
-from agent.groups.messages import GroupState
+from agent.groups.messages import GroupState, JoinAnswer
 from agent.kafka.errors import ErrorCode, KafkaError
+from catalog.groups import GroupType
 from catalog.offsets import CommitOutcome
 
 if TYPE_CHECKING:
@@ -22,7 +27,6 @@ if TYPE_CHECKING:
 
     from agent.groups.holding import Brokers, HeldGroup
     from agent.groups.messages import (
-        JoinAnswer,
         JoinRequest,
         LeavingMember,
         MemberStamp,
@@ -34,11 +38,21 @@ if TYPE_CHECKING:
     from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.groups import GroupListing
-    from catalog.model import PartitionId
+    from catalog.model import PartitionId, Topic
     from catalog.offsets import CommittedOffset
 
 T = TypeVar("T")
 _PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    """A group in a list; `state` is the name that Kafka's tools show."""
+
+    group_id: str
+    group_type: GroupType
+    state: str
+    protocol_type: str
 
 
 class Groups(GroupTable, Protocol):
@@ -82,6 +96,14 @@ class Offsets(ExpiringOffsets, Protocol):
         ...
 
 
+class TopicList(Protocol):
+    """What the coordinator needs of the catalog's topics; blocks."""
+
+    def list(self) -> list[Topic]:
+        """All topics."""
+        ...
+
+
 class GroupCoordinator:
     """The coordinator of this agent's share of the groups. Belongs to the event loop."""
 
@@ -90,6 +112,7 @@ class GroupCoordinator:
         *,
         groups: Groups,
         offsets: Offsets,
+        topics: TopicList,
         brokers: Brokers,
         pool: WorkPool,
         clock: Clock,
@@ -100,6 +123,10 @@ class GroupCoordinator:
         self.held = HeldGroups(
             table=groups, brokers=brokers, pool=pool, clock=clock, ids=ids, settings=settings
         )
+        views = TopicViews(
+            lambda: self.held.call(topics.list), clock=clock, refresh_ms=settings.topics_refresh_ms
+        )
+        self.consumers = ConsumerGroups(self.held, views)
         self._groups = groups
         self._offsets = offsets
         self._expiry = OffsetExpiry(self, offsets, pool=pool, ids=ids)
@@ -129,8 +156,14 @@ class GroupCoordinator:
         if "\0" in request.protocol_type:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
         held = await self._find(group_id, ErrorCode.unknown_member_id, create=not request.member_id)
+        if isinstance(held.group, ConsumerGroup):
+            if not held.group.is_empty:
+                return JoinAnswer(error=ErrorCode.inconsistent_group_protocol, member_id=request.member_id)
+            if request.member_id:
+                return JoinAnswer(error=ErrorCode.unknown_member_id, member_id=request.member_id)
+            self.held.convert_empty(held, GroupType.CLASSIC)
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        held.group.join(request, partial(_settle, answer))
+        _classic(held).join(request, partial(_settle, answer))
         self.held.moved(held)
         return await answer
 
@@ -139,7 +172,7 @@ class GroupCoordinator:
         _require_name(group_id)
         held = await self._find(group_id, ErrorCode.unknown_member_id)
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        held.group.sync(request, partial(_settle, answer))
+        _classic(held).sync(request, partial(_settle, answer))
         self.held.moved(held)
         return await answer
 
@@ -147,7 +180,7 @@ class GroupCoordinator:
         """Keep a member's session."""
         _require_name(group_id)
         held = await self._find(group_id, ErrorCode.unknown_member_id)
-        code = held.group.heartbeat(stamp)
+        code = _classic(held).heartbeat(stamp)
         self.held.moved(held)
         return code
 
@@ -157,6 +190,8 @@ class GroupCoordinator:
         held = await self.held.find(group_id)
         if held is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
+        if isinstance(held.group, ConsumerGroup):
+            return [held.group.check_classic_leave(each.member_id, each.instance_id) for each in leaving]
         errors = held.group.leave(leaving)
         self.held.moved(held)
         return errors
@@ -170,21 +205,27 @@ class GroupCoordinator:
         offsets: Sequence[CommittedOffset],
         *,
         keep_ms: int | None = None,
+        knows_epochs: bool = True,
     ) -> None:
-        """Note where a group is. Commits of a group are written one after the other, as they came."""
+        """Note where a group is. Commits of a group are written one after the other, as they came.
+
+        `knows_epochs` tells whether the request is one that members of consumer groups use (version 9 on).
+        """
         without_members = stamp.generation < 0
-        held = await self._find(group_id, ErrorCode.illegal_generation, create=without_members)
+        missing = ErrorCode.group_id_not_found if knows_epochs else ErrorCode.illegal_generation
+        held = await self._find(group_id, missing, create=without_members)
         async with held.writing:
-            code = held.group.check_commit(stamp)
-            self.held.moved(held)
+            code = self._check_commit(held, stamp, knows_epochs=knows_epochs)
             if code is not ErrorCode.none:
                 raise KafkaError(code)
+            # Epochs of consumer groups were compared by the only one who may raise them under this claim.
+            by_generation = not without_members and isinstance(held.group, ClassicGroup)
             outcome = await self.held.call(
                 partial(
                     self._offsets.commit,
                     group_id,
                     held.claim_id,
-                    None if without_members else stamp.generation,
+                    stamp.generation if by_generation else None,
                     offsets,
                     keep_ms=keep_ms,
                 )
@@ -192,6 +233,23 @@ class GroupCoordinator:
         if outcome is CommitOutcome.STALE_GENERATION:
             raise KafkaError(ErrorCode.illegal_generation)
         self._require_claim(held, outcome is CommitOutcome.COMMITTED)
+
+    def _check_commit(self, held: HeldGroup, stamp: MemberStamp, *, knows_epochs: bool) -> ErrorCode:
+        if isinstance(held.group, ConsumerGroup):
+            return held.group.check_commit(stamp.member_id, stamp.generation, knows_epochs=knows_epochs)
+        code = held.group.check_commit(stamp)
+        self.held.moved(held)
+        return code
+
+    async def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Raise unless a member of a consumer group with this epoch may ask where the group is."""
+        if member_id is None and epoch < 0:
+            return
+        held = await self.held.find(group_id)
+        if held is not None and isinstance(held.group, ConsumerGroup):
+            code = held.group.check_fetch(member_id, epoch)
+            if code is not ErrorCode.none:
+                raise KafkaError(code)
 
     async def fetch(self, group_id: str, partitions: Sequence[PartitionId]) -> list[CommittedOffset]:
         """Where a group is in these partitions, as far as it has committed anything."""
@@ -221,30 +279,38 @@ class GroupCoordinator:
 
     # Administration
 
-    async def describe(self, group_id: str) -> GroupDescription | None:
-        """A group with its members; None when there is none."""
+    async def describe(self, group_id: str) -> GroupDescription:
+        """A classic group with its members; raises GROUP_ID_NOT_FOUND when there is none."""
         held = await self.held.find(group_id)
-        return None if held is None else held.group.describe()
+        if held is None:
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+        if isinstance(held.group, ConsumerGroup):
+            raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a classic group.")
+        return held.group.describe()
 
-    async def list(self) -> list[GroupDescription]:
-        """The groups that this agent coordinates, without their members."""
-        found: list[GroupDescription] = []
+    async def list(self) -> list[ListedGroup]:
+        """The groups that this agent coordinates."""
+        found: list[ListedGroup] = []
         after = ""
         while page := await self.held.call(partial(self._groups.page, after, limit=_PAGE)):
             found += [self._listed(each) for each in page if await self.held.is_own(each.group_id)]
             after = page[-1].group_id
         return found
 
-    def _listed(self, listing: GroupListing) -> GroupDescription:
+    def _listed(self, listing: GroupListing) -> ListedGroup:
         group = self.held.peek(listing.group_id)
-        if group is not None:
-            return GroupDescription(
-                group_id=group.group_id, state=group.state, protocol_type=group.protocol_type or ""
+        if group is None:  # states of groups that nobody asked for lately: "Stable" in both protocols
+            state = GroupState.STABLE if listing.member_count else GroupState.EMPTY
+            group_type, protocol_type = listing.group_type, listing.protocol_type or ""
+            return ListedGroup(
+                group_id=listing.group_id, group_type=group_type, state=state, protocol_type=protocol_type
             )
-        return GroupDescription(
-            group_id=listing.group_id,
-            state=GroupState.STABLE if listing.member_count else GroupState.EMPTY,
-            protocol_type=listing.protocol_type or "",
+        is_classic = isinstance(group, ClassicGroup)
+        return ListedGroup(
+            group_id=group.group_id,
+            group_type=GroupType.CLASSIC if is_classic else GroupType.CONSUMER,
+            state=group.state.value,
+            protocol_type=group.protocol_type or "",
         )
 
     async def delete(self, group_id: str) -> None:
@@ -268,6 +334,13 @@ class GroupCoordinator:
         if not kept:
             self.held.drop(held, ErrorCode.not_coordinator)
             raise KafkaError(ErrorCode.not_coordinator, "another agent has claimed the group")
+
+
+def _classic(held: HeldGroup) -> ClassicGroup:
+    """The group, for members of the classic protocol: they are strangers to groups of the other one."""
+    if isinstance(held.group, ConsumerGroup):
+        raise KafkaError(ErrorCode.unknown_member_id, f"group {held.group.group_id!r} is a consumer group")
+    return held.group
 
 
 def _require_name(group_id: str) -> None:

@@ -87,6 +87,16 @@ class ClassicGroup:
         return self._cycle.state
 
     @property
+    def is_dead(self) -> bool:
+        """Whether it was unloaded."""
+        return self._cycle.state is GroupState.DEAD
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members, and none is coming."""
+        return self._cycle.state is GroupState.EMPTY
+
+    @property
     def generation(self) -> int:
         """The number of the present generation; 0 before the first."""
         return self._cycle.generation

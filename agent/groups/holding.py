@@ -15,17 +15,23 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
+from agent.groups.consumer.group import ConsumerGroup
+from agent.groups.consumer.snapshot import (
+    ConsumerGroupSnapshot,
+    consumer_record_of,
+    consumer_snapshot_of,
+)
 from agent.groups.group import ClassicGroup
-from agent.groups.messages import GroupState
+from agent.groups.messages import GroupSnapshot
 from agent.groups.records import record_of, snapshot_of
 from agent.kafka.errors import ErrorCode, KafkaError
 from bedrock.errors import RetryableError
+from catalog.groups import GroupType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from uuid import UUID
 
-    from agent.groups.messages import GroupSnapshot
     from agent.groups.settings import GroupSettings
     from agent.work_pool import WorkPool
     from bedrock.clock import Clock
@@ -67,14 +73,20 @@ class GroupTable(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HeldGroup:
-    """A group in memory. `writing` puts what is written of it to the catalog in order."""
+    """A group in memory. `writing` puts what is written of it to the catalog in order.
 
-    group: ClassicGroup
+    `stored_version` is the version of a consumer group that the catalog has.
+    """
+
+    group: ClassicGroup | ConsumerGroup
     claim_id: UUID
     used: float
+    as_classic: Callable[..., ClassicGroup]
+    as_consumer: Callable[..., ConsumerGroup]
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     wakeup: asyncio.TimerHandle | None = None
     wakes_at: float = 0.0
+    stored_version: int = 0
 
 
 class HeldGroups:
@@ -98,7 +110,7 @@ class HeldGroups:
         self._ids = ids
         self._held: dict[str, HeldGroup] = {}
         self._loading = [asyncio.Lock() for _ in range(_LOADS_AT_ONCE)]
-        self._saving: set[asyncio.Task[None]] = set()
+        self._saving: set[asyncio.Task[ErrorCode]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -133,7 +145,7 @@ class HeldGroups:
         if self._closed or not await self.is_own(group_id):
             raise KafkaError(ErrorCode.not_coordinator, f"group {group_id!r} is coordinated by another agent")
 
-    def peek(self, group_id: str) -> ClassicGroup | None:
+    def peek(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
         """The group, if it is in memory."""
         held = self._held.get(group_id)
         return None if held is None else held.group
@@ -161,7 +173,7 @@ class HeldGroups:
     def moved(self, held: HeldGroup) -> None:
         """Call after every request to a group: time must wake it when it has something to do."""
         deadline = held.group.next_deadline
-        if deadline is None or held.group.state is GroupState.DEAD:
+        if deadline is None or held.group.is_dead:
             return
         if held.wakeup is not None:
             if held.wakes_at <= deadline:
@@ -178,7 +190,7 @@ class HeldGroups:
         if held.wakeup is not None:
             held.wakeup.cancel()
             held.wakeup = None
-        if held.group.state is not GroupState.DEAD:
+        if not held.group.is_dead:
             held.group.unload(error)
 
     def drop_idle(self) -> None:
@@ -187,7 +199,7 @@ class HeldGroups:
         for held in list(self._held.values()):
             if (
                 held.used < before
-                and held.group.state is GroupState.EMPTY
+                and held.group.is_empty
                 and held.group.next_deadline is None
                 and not held.writing.locked()
             ):
@@ -202,7 +214,15 @@ class HeldGroups:
     def _wake(self, held: HeldGroup) -> None:
         held.wakeup = None
         held.group.expire()
+        if isinstance(held.group, ConsumerGroup):
+            self._track(self._store(held))
         self.moved(held)
+
+    def _track(self, work: Coroutine[None, None, ErrorCode]) -> asyncio.Task[ErrorCode]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._saving.add(task)
+        task.add_done_callback(self._saving.discard)
+        return task
 
     async def _load(self, group_id: str, *, create: bool) -> HeldGroup | None:
         if len(self._held) >= self.settings.max_groups:
@@ -214,32 +234,98 @@ class HeldGroups:
         await self.require_own(group_id)
         if record is None:
             return None
-        held: HeldGroup
-
-        def save(snapshot: GroupSnapshot, done: Callable[[ErrorCode], None]) -> None:
-            task = asyncio.get_running_loop().create_task(self._save(held, snapshot, done))
-            self._saving.add(task)
-            task.add_done_callback(self._saving.discard)
-
-        held = HeldGroup(
-            group=ClassicGroup(
-                group_id,
-                settings=self.settings,
-                clock=self._clock,
-                ids=self._ids,
-                save=save,
-                snapshot=snapshot_of(record),
-            ),
-            claim_id=claim_id,
-            used=self._clock.monotonic(),
-        )
-        self._held[group_id] = held
+        held = self._held[group_id] = self._hold(record, claim_id)
         self.moved(held)
         return held
 
+    def _hold(self, record: GroupRecord, claim_id: UUID) -> HeldGroup:
+        held: HeldGroup
+
+        def save(snapshot: GroupSnapshot, done: Callable[[ErrorCode], None]) -> None:
+            self._track(self._save(held, snapshot, done))
+
+        classic = partial(
+            ClassicGroup,
+            record.group_id,
+            settings=self.settings,
+            clock=self._clock,
+            ids=self._ids,
+            save=save,
+        )
+        consumer = partial(
+            ConsumerGroup, record.group_id, settings=self.settings, clock=self._clock, ids=self._ids
+        )
+        held = HeldGroup(
+            group=(
+                consumer(snapshot=consumer_snapshot_of(record))
+                if record.group_type is GroupType.CONSUMER
+                else classic(snapshot=snapshot_of(record))
+            ),
+            claim_id=claim_id,
+            used=self._clock.monotonic(),
+            as_classic=classic,
+            as_consumer=consumer,
+        )
+        return held
+
+    def convert_empty(self, held: HeldGroup, to: GroupType) -> None:
+        """Let a group without members be of that type. Epochs go on from where generations were."""
+        before, state_ms = held.group, self._clock.now_ms()
+        if to is GroupType.CONSUMER and isinstance(before, ClassicGroup):
+            epoch = before.generation
+            held.group = held.as_consumer(
+                snapshot=ConsumerGroupSnapshot(group_epoch=epoch, assignment_epoch=epoch, state_ms=state_ms)
+            )
+            held.stored_version = 0
+        elif to is GroupType.CLASSIC and isinstance(before, ConsumerGroup):
+            held.group = held.as_classic(
+                snapshot=GroupSnapshot(generation=before.group_epoch, state_ms=state_ms)
+            )
+        else:
+            return
+        before.unload(ErrorCode.unknown_member_id)
+        if held.wakeup is not None:
+            held.wakeup.cancel()
+            held.wakeup = None
+
+    async def keep(self, held: HeldGroup) -> None:
+        """Until what a consumer group is now is stored; whoever asks meanwhile shares one write.
+
+        A group that could not be stored is given up: the next request takes it from where it was stored last.
+        """
+        error = await asyncio.shield(self._track(self._store(held)))
+        if error is not ErrorCode.none:
+            raise KafkaError(error, f"group {held.group.group_id!r} could not be stored")
+
+    async def _store(self, held: HeldGroup) -> ErrorCode:
+        group = held.group
+        if not isinstance(group, ConsumerGroup):
+            raise TypeError(f"group {group.group_id!r} stores itself")
+        wanted = group.version
+        async with held.writing:
+            if held.stored_version >= wanted and not group.is_dead:
+                return ErrorCode.none
+            if group.is_dead:
+                return ErrorCode.not_coordinator
+            version = group.version
+            record = consumer_record_of(group.group_id, group.snapshot())
+            try:
+                if await self.call(partial(self._table.save, held.claim_id, record)):
+                    held.stored_version = version
+                    return ErrorCode.none
+                error = ErrorCode.not_coordinator
+            except KafkaError as failure:
+                _log.warning("a group could not be kept", group=group.group_id, reason=str(failure))
+                error = failure.code
+            except Exception:  # noqa: BLE001  # whoever waits for this is answered
+                _log.exception("a group could not be kept", group=group.group_id)
+                error = ErrorCode.coordinator_not_available
+            self.drop(held, error)
+        return error
+
     async def _save(
         self, held: HeldGroup, snapshot: GroupSnapshot, done: Callable[[ErrorCode], None]
-    ) -> None:
+    ) -> ErrorCode:
         error = ErrorCode.none
         record = record_of(held.group.group_id, snapshot)
         async with held.writing:
@@ -254,6 +340,7 @@ class HeldGroups:
                 error = ErrorCode.unknown_server_error
         done(error)
         self.moved(held)
+        return error
 
     async def _watch(self) -> None:
         seen: Sequence[Broker] = ()

@@ -21,6 +21,12 @@ class GroupSettings:
     # A member that has joined and is not known by a session yet has this long (Kafka's constant).
     new_member_timeout_ms: int = 300_000
     max_group_size: int = 10_000  # group.max.size
+    # Members of consumer groups (KIP-848) are told the interval, and are out when silent for so long.
+    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    consumer_max_size: int = 10_000  # group.consumer.max.size
+    # Topics that come, grow and go are noticed by consumer groups after this long at most.
+    topics_refresh_ms: int = 2_000
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000

@@ -4,6 +4,8 @@ from agent.kafka.api import Api
 from agent.kafka.apis import (
     alter_configs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -50,6 +52,8 @@ APIS: tuple[Api, ...] = (
     offset_commit.API,
     offset_fetch.API,
     offset_delete.API,
+    consumer_group_heartbeat.API,
+    consumer_group_describe.API,
     describe_groups.API,
     list_groups.API,
     delete_groups.API,

@@ -179,7 +179,8 @@ CREATE TABLE cluster (
 INSERT INTO cluster DEFAULT VALUES;
 
 -- Consumer groups. Whoever coordinates one has claimed its row: state and offsets are written under that claim alone.
--- state is the coordinator's own form of the members; the columns beside it are what queries decide on.
+-- state is the coordinator's own form of the members; the columns beside it are what queries decide on. generation is
+-- the epoch of a group of the consumer protocol.
 CREATE TABLE consumer_groups (
     group_id text COLLATE "C" PRIMARY KEY,
     claim_id uuid NOT NULL,
@@ -188,7 +189,8 @@ CREATE TABLE consumer_groups (
     member_count integer NOT NULL DEFAULT 0,
     subscribed_topics text[],
     state bytea,
-    state_ms bigint NOT NULL
+    state_ms bigint NOT NULL,
+    group_type text NOT NULL DEFAULT 'classic' CHECK (group_type IN ('classic', 'consumer'))
 ) WITH (fillfactor = 50);
 
 -- Where the consumers of a group are. metadata is the client's own text in UTF-8, which may hold any character.

@@ -1,7 +1,8 @@
 """DescribeGroups: the members of groups, for administrators.
 
 Versions 0 to 6. A group that does not exist is `Dead`, and from version 6 on an error (KIP-1043). Authorized
-operations are not computed (the "not asked for" value is returned).
+operations are not computed (the "not asked for" value is returned). Groups of the consumer protocol are not
+found here, as in Kafka.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from agent.groups.messages import GroupState
 from agent.kafka.api import Api
 from agent.kafka.apis.group_requests import group_code_of
 from agent.kafka.codec import Struct
-from agent.kafka.errors import ErrorCode
+from agent.kafka.errors import ErrorCode, message_of
 
 if TYPE_CHECKING:
     from agent.groups.group import GroupDescription
     from agent.kafka.api import Context
+
+
+_MISSING_IS_ERROR = 6
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -35,15 +39,19 @@ async def _describe(group_id: str, context: Context) -> Struct:
     try:
         found = await context.services.groups.describe(group_id)
     except Exception as error:  # noqa: BLE001  # each group has an error of its own
-        return _failed(group_id, group_code_of(error))
-    if found is not None:
-        return _described(found)
-    missing = context.version >= 6
+        code = group_code_of(error)
+        if code is ErrorCode.group_id_not_found:
+            return _missing(group_id, message_of(error) if context.version >= _MISSING_IS_ERROR else None)
+        return _failed(group_id, code)
+    return _described(found)
+
+
+def _missing(group_id: str, message: str | None) -> Struct:
     return Struct(
         group_id=group_id,
         group_state=GroupState.DEAD.value,
-        error_code=ErrorCode.group_id_not_found if missing else ErrorCode.none,
-        error_message=f"Group {group_id} not found." if missing else None,
+        error_code=ErrorCode.none if message is None else ErrorCode.group_id_not_found,
+        error_message=message,
         protocol_type="",
         protocol_data="",
         members=[],

@@ -1,7 +1,6 @@
 """ListGroups: the groups that this agent coordinates; administrators ask every agent.
 
-Versions 0 to 5. Version 4 can ask for groups in some states (KIP-518), 5 for some types (KIP-848): all groups
-here are classic ones.
+Versions 0 to 5. Version 4 can ask for groups in some states (KIP-518), 5 for some types (KIP-848).
 """
 
 from __future__ import annotations
@@ -15,24 +14,23 @@ from agent.kafka.codec import Struct
 if TYPE_CHECKING:
     from agent.kafka.api import Context
 
-_TYPE = "classic"
-
 
 async def handle(request: Struct, context: Context) -> Struct:
     """List them."""
     states = {state.lower() for state in request.states_filter}
     types = {each.lower() for each in request.types_filter}
-    found = [] if types and _TYPE not in types else await context.services.groups.list()
+    found = await context.services.groups.list()
     return Struct(
         groups=[
             Struct(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type,
-                group_state=group.state.value,
-                group_type=_TYPE,
+                group_state=group.state,
+                group_type=group.group_type.value,
             )
             for group in found
-            if not states or group.state.value.lower() in states
+            if not states or group.state.lower() in states
+            if not types or group.group_type.value in types
         ]
     )
 

@@ -1,7 +1,7 @@
 """OffsetCommit: where a group, or a consumer without members, is.
 
 Versions 2 to 10. Versions 2 to 4 may say how long the offsets are kept, 6 brought leader epochs (KIP-320), 7
-static members, 9 the codes of KIP-848 (that protocol is not served), 10 topic identifiers.
+static members, 9 member epochs (KIP-848), 10 topic identifiers.
 Offsets are kept by topic identifier: a topic that is made anew under an old name begins without offsets.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agent.kafka.api import Context
     from catalog.model import Topic
 
-_BY_ID = 10
+_KNOWS_EPOCHS, _BY_ID = 9, 10
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -51,6 +51,7 @@ async def handle(request: Struct, context: Context) -> Struct:
             ),
             offsets,
             keep_ms=None if keep_ms is None or keep_ms < 0 else keep_ms,
+            knows_epochs=context.version >= _KNOWS_EPOCHS,
         )
     return Struct(topics=answers)
 

@@ -1,8 +1,8 @@
 """OffsetFetch: where groups are.
 
 Versions 1 to 10. Version 2 can ask for everything by null, 5 brought leader epochs, 7 `require_stable` (all
-offsets are: there are no transactions), 8 many groups at once (KIP-709), 10 topic identifiers. A partition
-without a committed offset has -1 and no error, and so has one that does not exist.
+offsets are: there are no transactions), 8 many groups at once (KIP-709), 9 member epochs (KIP-848), 10 topic
+identifiers. A partition without a committed offset has -1 and no error, and so has one that does not exist.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def refuse(request: Struct, context: Context, error: Exception) -> Struct:
 
 async def _one_of_many(group: Struct, context: Context) -> Struct:
     try:
+        await context.services.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
         topics = await _topics(group.group_id, group.topics, context)
     except Exception as error:  # noqa: BLE001  # each group has an error of its own
         return Struct(group_id=group.group_id, error_code=group_code_of(error))

@@ -3,18 +3,18 @@
 INSERT INTO consumer_groups (group_id, claim_id, state_ms)
 VALUES (%(group_id)s, %(claim_id)s, %(now_ms)s)
 ON CONFLICT (group_id) DO UPDATE SET claim_id = EXCLUDED.claim_id
-RETURNING group_id, generation, protocol_type, member_count, subscribed_topics, state, state_ms;
+RETURNING group_id, generation, protocol_type, member_count, subscribed_topics, state, state_ms, group_type;
 
 -- name: claim_group
 -- Claims a group that exists.
 UPDATE consumer_groups SET claim_id = %(claim_id)s
 WHERE group_id = %(group_id)s
-RETURNING group_id, generation, protocol_type, member_count, subscribed_topics, state, state_ms;
+RETURNING group_id, generation, protocol_type, member_count, subscribed_topics, state, state_ms, group_type;
 
 -- name: save_group
 -- Keeps a group's present state, unless another coordinator has claimed the group.
 UPDATE consumer_groups
-SET generation = %(generation)s, protocol_type = %(protocol_type)s, member_count = %(member_count)s,
+SET group_type = %(group_type)s, generation = %(generation)s, protocol_type = %(protocol_type)s, member_count = %(member_count)s,
     subscribed_topics = %(subscribed_topics)s, state = %(state)s, state_ms = %(state_ms)s
 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s;
 
@@ -24,7 +24,7 @@ DELETE FROM consumer_groups WHERE group_id = %(group_id)s AND claim_id = %(claim
 
 -- name: list_groups
 -- A page of groups by name.
-SELECT group_id, protocol_type, member_count
+SELECT group_id, group_type, protocol_type, member_count
 FROM consumer_groups
 WHERE group_id > %(after)s
 ORDER BY group_id

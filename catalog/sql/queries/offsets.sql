@@ -46,8 +46,8 @@ WHERE committed_offsets.group_id = %(group_id)s
 
 -- name: expire_offsets
 -- Forgets what has expired of some groups. A group without members counts from when the last one left; one with
--- members keeps what they are subscribed to, and all if that is not known; one that never had any, and topics
--- that members dropped, count from each commit. A time to live that came with the commit goes before all this.
+-- members keeps what they are subscribed to, and all if that is not known; one that never had any, one of the consumer
+-- protocol, and topics that members dropped, count from each commit. A time to live that came with the commit goes before all this.
 DELETE FROM committed_offsets AS o
 USING consumer_groups AS g, topics AS t
 WHERE o.group_id = ANY(%(group_ids)s)
@@ -62,7 +62,8 @@ WHERE o.group_id = ANY(%(group_ids)s)
             )
             AND CASE
                 WHEN o.expires_ms IS NOT NULL THEN o.expires_ms <= %(now_ms)s
-                WHEN g.member_count = 0 AND g.protocol_type IS NOT NULL THEN g.state_ms <= %(before_ms)s
+                WHEN g.group_type = 'classic' AND g.member_count = 0 AND g.protocol_type IS NOT NULL
+                    THEN g.state_ms <= %(before_ms)s
                 ELSE o.committed_ms <= %(before_ms)s
             END
         )
