@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tests.kafka.coordinators import die, group_of, groups_of, two_brokers
 from tests.kafka.waiting import QUICK_GROUPS, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent.groups.coordinator import GroupCoordinator
     from tests.kafka.brokers import BrokerThread
 
 _QUICK = {
@@ -27,37 +26,7 @@ _QUICK = {
 @pytest.fixture
 def brokers(start_broker: Callable[..., BrokerThread]) -> list[BrokerThread]:
     """Two agents that know of each other."""
-    started = [start_broker(**_QUICK) for _ in range(2)]
-    for each in started:
-        until(lambda each=each: len(each.run(groups_of(each).held._brokers.live())) == 2)  # type: ignore[misc]  # a default binds it
-    return started
-
-
-def groups_of(broker: BrokerThread) -> GroupCoordinator:
-    groups = broker.agent._groups
-    assert groups is not None
-    return groups
-
-
-def group_of(broker: BrokerThread) -> str:
-    """The name of a group that this agent coordinates."""
-    return next(
-        name
-        for name in (f"group-{number}" for number in count())
-        if broker.run(groups_of(broker).held.is_own(name))
-    )
-
-
-async def _die(broker: BrokerThread) -> None:
-    """Fall silent at once, as a process does that is killed."""
-    session, server = broker.agent.session, broker.agent._kafka
-    assert session._beating is not None
-    assert server is not None
-    assert server._server is not None
-    session._beating.cancel()
-    server._server.close()
-    for connection in list(server._connections):
-        connection.abort()
+    return two_brokers(lambda: start_broker(**_QUICK))
 
 
 class Member:
@@ -126,7 +95,7 @@ def test_members_go_on_under_a_new_coordinator_without_a_rebalance(
     member = join(group_of(brokers[0]))
     until(lambda: member.has == 2)
     until(lambda: member.commit(41))
-    brokers[0].run(_die(brokers[0]))
+    brokers[0].run(die(brokers[0]))
     until(lambda: member.commit(42))
     assert member.committed() == 42
     assert member.assignments == 1

@@ -1,0 +1,49 @@
+"""Two agents that coordinate groups, and what tests do to them."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from tests.kafka.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.groups.coordinator import GroupCoordinator
+    from tests.kafka.brokers import BrokerThread
+
+
+def two_brokers(start: Callable[[], BrokerThread]) -> list[BrokerThread]:
+    """Two agents that know of each other."""
+    started = [start() for _ in range(2)]
+    for each in started:
+        until(lambda each=each: len(each.run(groups_of(each).held._brokers.live())) == 2)  # type: ignore[misc]  # a default binds it
+    return started
+
+
+def groups_of(broker: BrokerThread) -> GroupCoordinator:
+    groups = broker.agent._groups
+    assert groups is not None
+    return groups
+
+
+def group_of(broker: BrokerThread) -> str:
+    """The name of a group that this agent coordinates."""
+    return next(
+        name
+        for name in (f"group-{number}" for number in count())
+        if broker.run(groups_of(broker).held.is_own(name))
+    )
+
+
+async def die(broker: BrokerThread) -> None:
+    """Fall silent at once, as a process does that is killed."""
+    session, server = broker.agent.session, broker.agent._kafka
+    assert session._beating is not None
+    assert server is not None
+    assert server._server is not None
+    session._beating.cancel()
+    server._server.close()
+    for connection in list(server._connections):
+        connection.abort()
