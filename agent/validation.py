@@ -102,22 +102,27 @@ def validate(topic: Topic, partition: int, data: Buffer, *, now_ms: int) -> Vali
     For the kernel pool. Raises `InvalidRecordError`, which names the batches and records at fault; nothing of
     `data` may be appended then, as in Kafka. A read-only `data` is copied.
     """
-    rules = AppendRules.of(topic.config)
-    buffer = memoryview(data)
+    where = f"{topic.name}-{partition}"
+    buffer, batches = judge_batches(where, data, AppendRules.of(topic.config), now_ms=now_ms)
+    return ValidatedBatches(topic=topic, partition=partition, data=buffer, batches=batches)
+
+
+def judge_batches(
+    where: str, data: Buffer, rules: AppendRules, *, now_ms: int
+) -> tuple[memoryview, tuple[BatchColumns, ...]]:
+    """What `validate` does, by rules in hand; `where` is the partition's name for messages.
+
+    The buffer that comes back is writable and has its timestamps put right.
+    """
+    buffer = memoryview(data).cast("B")
     if buffer.readonly:
         buffer = memoryview(bytearray(buffer))
     judged = validate_batches(buffer, require_keys=rules.require_keys)
-    where = f"{topic.name}-{partition}"
     if judged.problems:
         raise _refusal(where, judged.problems)
     for number, batch in enumerate(judged.batches):
         _check_limits(where, number, batch, rules, now_ms)
-    return ValidatedBatches(
-        topic=topic,
-        partition=partition,
-        data=buffer,
-        batches=tuple(_columns(buffer, batch, rules, now_ms) for batch in judged.batches),
-    )
+    return buffer, tuple(_columns(buffer, batch, rules, now_ms) for batch in judged.batches)
 
 
 def _refusal(where: str, problems: Sequence[BatchProblem]) -> InvalidRecordError:

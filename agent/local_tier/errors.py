@@ -55,3 +55,7 @@ class OffsetsOutOfOrderError(InvalidInputError):
 
 class InvalidTransactionError(InvalidInputError):
     """A batch or a marker does not fit the state of its producer's transaction."""
+
+
+class InconsistentTopicError(StaleStateError):
+    """A log's directory belongs to another topic, that had the same name."""

@@ -48,10 +48,7 @@ class LogFile:
         if available <= 0:
             return np.empty(0, np.uint8)
         buffer = np.empty(available, np.uint8)
-        with self._lock:
-            if self._is_closing:
-                raise LogClosedError(f"{self.path} is closed")
-            self._readers += 1
+        self._enter()
         try:
             done = self._file.read_into(buffer.data, position)
         finally:
@@ -81,8 +78,12 @@ class LogFile:
             self._file.truncate(self.size)
 
     def sync(self) -> None:
-        """Make the bytes durable."""
-        self._file.sync()
+        """Make the bytes durable; LogClosedError when the file was closed, as it may be by another thread."""
+        self._enter()
+        try:
+            self._file.sync()
+        finally:
+            self._leave()
 
     def close(self) -> None:
         """Let go of the file once its last reader is done."""
@@ -91,6 +92,12 @@ class LogFile:
             is_last = not self._readers
         if is_last:
             self._file.close()
+
+    def _enter(self) -> None:
+        with self._lock:
+            if self._is_closing:
+                raise LogClosedError(f"{self.path} is closed")
+            self._readers += 1
 
     def _leave(self) -> None:
         with self._lock:

@@ -57,6 +57,8 @@ class MappedIndex:
         self.length = file.size()
         self.entries = 0 if create else self.length // self.ENTRY.size
         self._map(file)
+        if not create:
+            self._close_file()
 
     @property
     def max_entries(self) -> int:

@@ -266,6 +266,14 @@ class LogSegment(SegmentSearch):
             self._suffix = new
             self._tell_names()
 
+    def release_indexes(self) -> None:
+        """Let go of indexes that were opened for a check; who needs them opens them again."""
+        with self._index_lock:
+            for index in (self._offset_index, self._time_index):
+                if index is not None:
+                    index.close_without_trimming()
+            self._offset_index = self._time_index = None
+
     def moved(self, directory: Path) -> None:
         """The directory has another name now."""
         with self._index_lock:

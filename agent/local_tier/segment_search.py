@@ -46,6 +46,37 @@ class SegmentRead(NamedTuple):
     next_offset: int
 
 
+def end_of_batches(log: LogFile, position: int, base_offset: int) -> int:
+    """The offset behind the last whole batch from `position` on; `base_offset` when there is none."""
+    found = base_offset
+    while position < log.size:
+        window = log.read(position, 64 * SCAN_BYTES)
+        if size_at(log, window, position) > window.size:
+            window = log.read(position, size_at(log, window, position))
+        end, next_offset = cut_whole(window, 0, NO_END, NO_END)
+        if next_offset < 0:
+            break
+        found = next_offset
+        position += end
+    return found
+
+
+def size_at(log: LogFile, window: Bytes, position: int) -> int:
+    """The size of the batch that begins the window, as its header says; 0 when there is none.
+
+    `position` is where the window begins, for the message of the CorruptLogError.
+    """
+    status, _, size = find_batch(window, _ANY_OFFSET, _ANY_TIME)
+    if status == MALFORMED:
+        raise corrupt_at(log, position)
+    return int(size) if status == FOUND else 0
+
+
+def corrupt_at(log: LogFile, position: int) -> CorruptLogError:
+    """The error for bytes that are no batch where one should be."""
+    return CorruptLogError(f"there is no record batch at byte {position} of {log.path}")
+
+
 class SegmentSearch:
     """The reading side of a segment; any thread may call it."""
 
@@ -91,22 +122,7 @@ class SegmentSearch:
     def next_offset(self) -> int:
         """The offset behind the last batch; the base offset when there is none."""
         index = self.offset_index
-        position = index.lookup(index.last_offset).position
-        found = self.base_offset
-        while position < self.log.size:
-            window = self.log.read(position, 64 * SCAN_BYTES)
-            end, next_offset = cut_whole(window, 0, NO_END, NO_END)
-            if next_offset < 0:
-                size = self._size_at(window, position)
-                if size <= window.size:
-                    return found
-                window = self.log.read(position, size)
-                end, next_offset = cut_whole(window, 0, NO_END, NO_END)
-                if next_offset < 0:
-                    return found
-            found = next_offset
-            position += end
-        return found
+        return end_of_batches(self.log, index.lookup(index.last_offset).position, self.base_offset)
 
     def find_offset_by_timestamp(self, timestamp: int, first_offset: int) -> TimestampOffset | None:
         """The first record at or behind `first_offset` whose timestamp is at least `timestamp`."""
@@ -124,7 +140,7 @@ class SegmentSearch:
     def first_batch(self) -> Bytes:
         """The bytes of the first batch, as far as they are there."""
         window = self.log.read(0, SCAN_BYTES)
-        size = self._size_at(window, 0)
+        size = size_at(self.log, window, 0)
         return window[:size] if size <= window.size else self.log.read(0, size)
 
     def _first_record(self, place: BatchPlace, timestamp: int, first_offset: int) -> TimestampOffset | None:
@@ -134,7 +150,7 @@ class SegmentSearch:
         try:
             columns = decode_batch(data.data, verify=False)
         except MalformedBatchError as error:
-            raise self._corrupt(place.position) from error
+            raise corrupt_at(self.log, place.position) from error
         found = np.flatnonzero((columns.timestamps >= timestamp) & (columns.offsets >= first_offset))
         if not found.size:
             return None
@@ -148,7 +164,7 @@ class SegmentSearch:
             window = self.log.read(position, count)
             status, at, size = find_batch(window, offset, timestamp)
             if status == MALFORMED:
-                raise self._corrupt(position + at)
+                raise corrupt_at(self.log, position + at)
             if status == FOUND:
                 return window, position, BatchPlace(position + at, size)
             if position + at + BATCH_OVERHEAD > self.log.size:
@@ -165,16 +181,6 @@ class SegmentSearch:
                 self.log.read(position, 64 * SCAN_BYTES), timestamp, offset
             )
             if status == MALFORMED:
-                raise self._corrupt(position + at)
+                raise corrupt_at(self.log, position + at)
             position += at
         return TimestampOffset(timestamp, offset)
-
-    def _size_at(self, window: Bytes, position: int) -> int:
-        """The size of the batch that begins the window; of the window, when there is no header in it."""
-        status, _, size = find_batch(window, _ANY_OFFSET, _ANY_TIME)
-        if status == MALFORMED:
-            raise self._corrupt(position)
-        return int(size) if status == FOUND else window.size
-
-    def _corrupt(self, position: int) -> CorruptLogError:
-        return CorruptLogError(f"there is no record batch at byte {position} of {self.log.path}")

@@ -17,12 +17,13 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent.local_tier.errors import CorruptIndexError, IndexOverflowError
+from agent.local_tier.log_file import LogFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from agent.local_tier.files import FileSystem, OpenFile
+    from agent.local_tier.files import FileSystem
 
 ENTRY: Final = struct.Struct(">hqqqq")
 VERSION: Final = 0
@@ -44,12 +45,10 @@ class TransactionIndex:
         self.path = path
         self._fs = fs
         self._base_offset = base_offset
-        self._file: OpenFile | None = None
-        self._size = 0
         self._last_offset: int | None = None
+        self._file: LogFile | None = None
         if fs.status(path) is not None:
-            file = self._open()
-            self._size = file.size() - file.size() % ENTRY.size
+            self._file = LogFile(fs, path)
 
     def append(self, aborted: AbortedTransaction) -> None:
         """Add a transaction, whose last offset must be above those before it."""
@@ -57,8 +56,9 @@ class TransactionIndex:
             raise IndexOverflowError(
                 f"last offset {aborted.last_offset} is not above {self._last_offset}, the last in {self.path}"
             )
-        self._open().write(ENTRY.pack(VERSION, *aborted), self._size)
-        self._size += ENTRY.size
+        if self._file is None:
+            self._file = LogFile(self._fs, self.path)
+        self._file.append(ENTRY.pack(VERSION, *aborted))
         self._last_offset = aborted.last_offset
 
     def all(self) -> list[AbortedTransaction]:
@@ -80,21 +80,19 @@ class TransactionIndex:
         last: int | None = None
         for position, aborted in self._entries():
             if aborted.last_offset >= offset:
-                self._size = position
-                self._open().truncate(position)
+                self._cut(position)
                 break
             last = aborted.last_offset
         self._last_offset = last
 
     def reset(self) -> None:
         """Forget all."""
-        if self._file is not None:
-            self._file.truncate(0)
-        self._size, self._last_offset = 0, None
+        self._cut(0)
+        self._last_offset = None
 
     def sanity_check(self) -> None:
         """CorruptIndexError when an entry ends before its segment begins, or is not whole."""
-        if self._file is not None and self._file.size() != self._size:
+        if self._file is not None and self._file.size % ENTRY.size:
             raise CorruptIndexError(f"{self.path} ends inside an entry")
         for aborted in self.all():
             if aborted.last_offset < self._base_offset:
@@ -111,31 +109,24 @@ class TransactionIndex:
     def renamed(self, path: Path) -> None:
         """The file, or the directory it is in, has another name now."""
         self.path = path
-
-    @property
-    def exists(self) -> bool:
-        """Whether there is a file."""
-        return self._file is not None
+        if self._file is not None:
+            self._file.path = path
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file once its last reader is done."""
         if self._file is not None:
             self._file.close()
-            self._file = None
 
-    def _open(self) -> OpenFile:
-        if self._file is None:
-            self._file = self._fs.open(self.path, create=True)
-        return self._file
+    def _cut(self, size: int) -> None:
+        if self._file is not None:
+            self._file.truncate(size)
 
     def _entries(self) -> Iterator[tuple[int, AbortedTransaction]]:
-        file, size = self._file, self._size
-        if file is None or not size:
+        if self._file is None:
             return
-        data = bytearray(size)
-        read = file.read_into(data, 0)
-        for position in range(0, read - ENTRY.size + 1, ENTRY.size):
-            version, *fields = ENTRY.unpack_from(data, position)
+        data = self._file.read(0, self._file.size)
+        for position in range(0, data.size - ENTRY.size + 1, ENTRY.size):
+            version, *fields = ENTRY.unpack_from(data.data, position)
             if version != VERSION:
                 raise CorruptIndexError(
                     f"{self.path} has version {version} at byte {position}, and {VERSION} is known"

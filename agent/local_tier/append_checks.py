@@ -1,0 +1,165 @@
+"""What is checked of batches before a log takes them, and how they are prepared for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from agent.errors import InvalidRecordError
+from agent.local_tier.errors import OffsetsOutOfOrderError
+from agent.local_tier.producer_batches import ProducerBatch, producer_batches
+from agent.local_tier.producer_state import (
+    CompletedTransaction,
+    KnownBatch,
+    Origin,
+    ProducerAppend,
+)
+from agent.validation import judge_batches
+from object_format.buffers import Bytes, readable
+from object_format.errors import MalformedBatchError
+from object_format.kernels.walk import find_disorder
+from object_format.record_batch import BatchRows, assign_offsets, scan_batches
+from object_format.records import verify_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Buffer
+
+    from agent.local_tier.config import LogConfig
+    from agent.local_tier.producer_states import ProducerStates
+
+_LOWEST: Final = 0
+
+
+@dataclass(slots=True)
+class CheckedBatches:
+    """Whole batches that may be appended, and a row for each."""
+
+    data: memoryview
+    rows: BatchRows
+
+    @property
+    def array(self) -> Bytes:
+        """The bytes as kernels take them."""
+        return readable(self.data)
+
+    @property
+    def first_offset(self) -> int:
+        """Of the first record."""
+        return int(self.rows["base_offset"][0])
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last record."""
+        return int(self.rows["base_offset"][-1]) + int(self.rows["last_offset_delta"][-1])
+
+    @property
+    def max_timestamp(self) -> int:
+        """Of all batches; -1 when no record has one."""
+        return int(self.rows["max_timestamp"].max())
+
+    def assign(self, first_offset: int, leader_epoch: int) -> None:
+        """Give the records consecutive offsets from `first_offset` on, in place."""
+        assign_offsets(self.data, first_offset, leader_epoch)
+        ends = first_offset + np.cumsum(self.rows["last_offset_delta"] + 1)
+        self.rows["base_offset"] = ends - (self.rows["last_offset_delta"] + 1)
+
+    def parts(self, max_bytes: int) -> Iterator[CheckedBatches]:
+        """The batches in pieces of at most `max_bytes`, or of one batch that is larger."""
+        ends = np.cumsum(self.rows["size"])
+        first, start = 0, 0
+        while first < self.rows.size:
+            after = int(np.searchsorted(ends, start + max_bytes, side="right"))
+            after = max(after, first + 1)
+            end = int(ends[after - 1])
+            rows = self.rows[first:after]
+            if start:
+                rows = rows.copy()
+                for column in ("position", "records_start", "records_end", "fault_position"):
+                    rows[column] -= start
+            yield CheckedBatches(self.data[start:end], rows)
+            first, start = after, end
+
+
+def check_as_leader(
+    where: str, data: Buffer, config: LogConfig, *, origin: Origin, now_ms: int
+) -> CheckedBatches:
+    """Batches of a producer (or of the coordinator), their timestamps put right in place, offsets still open.
+
+    A read-only buffer is copied. Raises InvalidRecordError; `code` names the reason as Kafka does.
+    """
+    if origin is Origin.CLIENT:
+        buffer, _ = judge_batches(where, memoryview(data).cast("B"), config.append_rules, now_ms=now_ms)
+    else:
+        buffer = memoryview(data).cast("B")
+        if buffer.readonly:
+            buffer = memoryview(bytearray(buffer))
+    checked = CheckedBatches(buffer, _scan(where, buffer, verify=origin is not Origin.CLIENT))
+    if buffer.nbytes > config.segment_bytes:
+        raise InvalidRecordError(
+            f"{buffer.nbytes} bytes of records for {where} do not fit a segment of {config.segment_bytes}",
+            code="RECORD_LIST_TOO_LARGE",
+            remedy="send less at once, or raise the topic's segment.bytes",
+        )
+    return checked
+
+
+def check_as_follower(where: str, data: Buffer) -> CheckedBatches:
+    """Batches that have their offsets; InvalidRecordError or OffsetsOutOfOrderError if they are not sound."""
+    buffer = memoryview(data).cast("B")
+    rows = _scan(where, buffer, verify=True)
+    if rows.size and find_disorder(rows, 0, _LOWEST) >= 0:
+        raise OffsetsOutOfOrderError(f"the offsets of batches for {where} do not rise")
+    return CheckedBatches(buffer, rows)
+
+
+def _scan(where: str, buffer: memoryview, *, verify: bool) -> BatchRows:
+    array = readable(buffer)
+    try:
+        rows = scan_batches(array)
+        if verify:
+            verify_rows(array, rows)
+    except MalformedBatchError as error:
+        raise InvalidRecordError(
+            f"records for {where} are refused: {error.message}", code="CORRUPT_MESSAGE"
+        ) from error
+    return rows
+
+
+@dataclass(slots=True)
+class JudgedProducers:
+    """What an append does to the state of producers, once it has happened."""
+
+    appends: list[ProducerAppend]
+    completed: list[CompletedTransaction]
+    duplicate: KnownBatch | None = None
+
+
+def judge_producers(states: ProducerStates, checked: CheckedBatches, origin: Origin) -> JudgedProducers:
+    """Check the batches of idempotent producers against what is known of them, under the log's lock.
+
+    With a duplicate among them, nothing is to be appended. Raises what `ProducerAppend.append` does.
+    """
+    appends: dict[int, ProducerAppend] = {}
+    completed: list[CompletedTransaction] = []
+    if not (checked.rows["producer_id"] >= 0).any():
+        return JudgedProducers([], [])
+    for batch in producer_batches(checked.array, checked.rows):
+        duplicate = _duplicate(states, batch) if origin is Origin.CLIENT else None
+        if duplicate is not None:
+            return JudgedProducers([], [], duplicate)
+        pending = appends.get(batch.producer_id)
+        if pending is None:
+            pending = appends[batch.producer_id] = states.prepare(batch.producer_id, origin)
+        done = pending.append(batch)
+        if done is not None:
+            completed.append(done)
+    return JudgedProducers(list(appends.values()), completed)
+
+
+def _duplicate(states: ProducerStates, batch: ProducerBatch) -> KnownBatch | None:
+    known = states.producers.get(batch.producer_id)
+    return None if known is None else known.find_duplicate(batch)

@@ -1,0 +1,102 @@
+"""From a directory to a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.local_tier.errors import InconsistentTopicError
+from agent.local_tier.leader_epochs import LeaderEpochs
+from agent.local_tier.local_log import LocalLog
+from agent.local_tier.log_home import LogHome
+from agent.local_tier.log_loading import LogLoader
+from agent.local_tier.partition_metadata import read_topic_id, write_topic_id
+from agent.local_tier.producer_states import PRODUCER_EXPIRY_MS, ProducerStates
+from agent.local_tier.segments import LogSegments
+from agent.local_tier.unified_log import UnifiedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from uuid import UUID
+
+    from agent.local_tier.config import LogConfig
+    from agent.local_tier.files import FileSystem
+    from agent.local_tier.scheduling import Scheduler
+    from agent.local_tier.topic_partition import TopicPartition
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+
+
+def open_log(
+    fs: FileSystem,
+    directory: Path,
+    config: LogConfig,
+    *,
+    topic_partition: TopicPartition,
+    clock: Clock,
+    ids: Ids,
+    scheduler: Scheduler,
+    on_failure: Callable[[Path, OSError], None],
+    topic_id: UUID | None = None,
+    log_start_offset: int = 0,
+    recovery_point: int = 0,
+    had_clean_shutdown: bool = False,
+    on_remaining: Callable[[int], None] = lambda _: None,
+    producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
+) -> UnifiedLog:
+    """Open the log in `directory`, which is made when it is not there, and recover it where that is due.
+
+    `log_start_offset` and `recovery_point` are what the checkpoints of its disk say; the high watermark
+    begins at the log start offset, for the caller to move. `on_failure` is told the parent directory when the
+    disk fails, `on_remaining` how many segments are still to be read through. Raises InconsistentTopicError
+    when the directory belongs to a topic of another id, and LogDirectoryOfflineError.
+    """
+    home = LogHome(
+        fs=fs,
+        directory=directory,
+        topic_partition=topic_partition,
+        config=config,
+        clock=clock,
+        ids=ids,
+        scheduler=scheduler,
+        on_failure=on_failure,
+    )
+    with home.disk("opening"):
+        if fs.status(directory) is None:
+            fs.make_dir(directory)
+            fs.sync_dir(directory.parent)
+        known_id = _bind_topic(fs, directory, topic_id)
+        segments = LogSegments()
+        states = ProducerStates(fs, directory, where=home.where, expiry_ms=producer_expiry_ms)
+        epochs = LeaderEpochs(fs, directory, scheduler)
+        loader = LogLoader(
+            home,
+            segments,
+            states,
+            epochs,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            had_clean_shutdown=had_clean_shutdown,
+            on_remaining=on_remaining,
+        )
+        offsets = loader.load()
+    local = LocalLog(
+        home, segments, recovery_point=offsets.recovery_point, log_end_offset=offsets.log_end_offset
+    )
+    return UnifiedLog(
+        home, local, states, epochs, log_start_offset=offsets.log_start_offset, topic_id=known_id
+    )
+
+
+def _bind_topic(fs: FileSystem, directory: Path, topic_id: UUID | None) -> UUID | None:
+    """The topic's id is on disk before any of its records."""
+    known = read_topic_id(fs, directory)
+    if known is None and topic_id is not None:
+        write_topic_id(fs, directory, topic_id)
+        return topic_id
+    if topic_id is not None and known != topic_id:
+        raise InconsistentTopicError(
+            f"{directory} holds the log of topic {known}, not of topic {topic_id}",
+            remedy="the topic was deleted and made again: move the directory away",
+        )
+    return known

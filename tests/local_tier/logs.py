@@ -1,0 +1,79 @@
+"""Logs on a real disk with a clock and a scheduler that tests move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent.local_tier.config import LogConfig
+from agent.local_tier.files import RealFileSystem
+from agent.local_tier.log_opening import open_log
+from agent.local_tier.topic_partition import TopicPartition
+from bedrock.clock import ManualClock
+from bedrock.ids import SeededIds
+from tests.local_tier.manual_scheduler import ManualScheduler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from uuid import UUID
+
+    from agent.local_tier.files import FileSystem
+    from agent.local_tier.unified_log import UnifiedLog
+
+SMALL = LogConfig(segment_bytes=1000, segment_index_bytes=12 * 100, index_interval_bytes=200)
+
+
+@dataclass
+class Place:
+    """A log directory, which outlives the logs that are opened in it."""
+
+    root: Path
+    fs: FileSystem = field(default_factory=RealFileSystem)
+    clock: ManualClock = field(default_factory=lambda: ManualClock(1_000_000))
+    failures: list[tuple[Path, OSError]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.scheduler = ManualScheduler(self.clock)
+        self.remaining: list[int] = []  # what the last opening said
+
+    @property
+    def directory(self) -> Path:
+        """That of the one partition."""
+        return self.root / "orders-0"
+
+    def open(
+        self,
+        config: LogConfig = SMALL,
+        *,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+        clean: bool = False,
+        topic_id: UUID | None = None,
+    ) -> UnifiedLog:
+        """Open the log as after a start of the agent: nothing of earlier ones is left to do."""
+        self.scheduler = ManualScheduler(self.clock)
+        self.remaining = []
+        return open_log(
+            self.fs,
+            self.directory,
+            config,
+            topic_partition=TopicPartition("orders", 0),
+            clock=self.clock,
+            ids=SeededIds(0, self.clock),
+            scheduler=self.scheduler,
+            on_failure=lambda path, error: self.failures.append((path, error)),
+            topic_id=topic_id,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            had_clean_shutdown=clean,
+            on_remaining=self.remaining.append,
+        )
+
+    def names(self) -> list[str]:
+        """Of the files in the directory, leading zeros taken off."""
+        return sorted(path.name.lstrip("0") for path in self.directory.iterdir())
+
+
+def crash(log: UnifiedLog) -> None:
+    """Let go of a log as a crash of the process does: nothing is written."""
+    log.close_handles()
