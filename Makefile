@@ -4,16 +4,17 @@
 #   make check   formatting, lint, types, import contracts
 #   make bench   the benchmarks
 #   make lock    resolves the pinned versions anew
+#   make kafka-tools  fetches Kafka's own log tools for tests, where there is Java and Maven
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench format lock clean
+.PHONY: demo test check bench format lock kafka-tools clean
 
 demo: .venv/.installed
 	$(BIN)/siltstone demo
 
-test: .venv/.installed-dev
+test: .venv/.installed-dev kafka-tools
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 check: .venv/.installed-dev
@@ -51,6 +52,16 @@ lock: .venv/bin/uv
 	echo uv | $(COMPILE) --output-file requirements/bootstrap.lock -
 	printf 'hatchling\neditables\n' | $(COMPILE) --extra demo --extra java --output-file requirements/runtime.lock pyproject.toml -
 	printf 'hatchling\neditables\n' | $(COMPILE) --extra demo --extra java --extra dev --constraint requirements/runtime.lock --output-file requirements/dev.lock pyproject.toml -
+
+# Optional: without them the tests that need them are left out, and pytest's header says so.
+kafka-tools: .venv/bin/uv
+	@if [ -e .venv/kafka-tools/.installed ] && [ ! tests/kafka_tools/pom.xml -nt .venv/kafka-tools/.installed ]; then :; \
+	elif command -v mvn >/dev/null && command -v java >/dev/null; then \
+		echo "Fetching Kafka's tools into .venv/kafka-tools …"; rm -rf .venv/kafka-tools; \
+		mvn --quiet --batch-mode --file tests/kafka_tools/pom.xml dependency:copy-dependencies \
+			-DincludeScope=runtime -DoutputDirectory="$(CURDIR)/.venv/kafka-tools" >/dev/null \
+			&& touch .venv/kafka-tools/.installed || echo "… not now: Maven has no way to its repository"; \
+	fi
 
 clean:
 	rm -rf .venv

@@ -6,6 +6,8 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+from tests.fixtures import kafka_tools
+
 pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.s3"]
 
 # quick: for work. ci: the same examples each time. night: long. A slow shared machine is no reason to fail.
@@ -17,3 +19,10 @@ settings.register_profile(
 )
 settings.register_profile("night", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+collect_ignore = [] if kafka_tools.are_here() else ["local_tier/test_kafka_tools.py"]
+
+
+def pytest_report_header() -> str:
+    """Says which optional parts are here."""
+    return kafka_tools.header()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.errors import OffsetOutOfRangeError
+from agent.local_tier.producer_state import LastRecord
 from agent.local_tier.timestamp_search import find_by_timestamp, find_newest_record
 
 if TYPE_CHECKING:
@@ -135,6 +136,16 @@ class LogView:
         return self._local.segments.all
 
     @property
+    def segment_count(self) -> int:
+        """How many there are, the active one included."""
+        return len(self._local.segments)
+
+    @property
+    def first_segment_offset(self) -> int:
+        """The base offset of the first one; at most the log start offset."""
+        return self._local.segments.base_offsets[0]
+
+    @property
     def active_segment(self) -> LogSegment:
         """The one that takes appends."""
         return self._local.segments.active
@@ -204,11 +215,11 @@ class LogView:
         """The segments from that of `offset` on, without the active one."""
         return list(self._local.segments.inactive_from(offset))
 
-    def last_records_of_producers(self) -> dict[int, tuple[int, int | None]]:
-        """Of each producer that is known: its epoch, and the offset of its last record, if it is known."""
+    def last_records_of_producers(self) -> dict[int, LastRecord]:
+        """Of each producer that is known, by its id; a clean keeps the batches that these name."""
         with self._lock:
             return {
-                producer_id: (state.producer_epoch, state.last_offset if state.batches else None)
+                producer_id: LastRecord(state.last_offset if state.batches else None, state.producer_epoch)
                 for producer_id, state in self._states.producers.items()
             }
 

@@ -51,6 +51,13 @@ class KnownBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+class LastRecord(NamedTuple):
+    """The offset of a producer's last record, if it is known, and the producer's epoch."""
+
+    last_data_offset: int | None
+    producer_epoch: int
+
+
 @dataclass(slots=True)
 class ProducerState:
     """One producer: its epoch, its last batches (oldest first), and where its open transaction began."""

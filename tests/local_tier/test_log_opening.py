@@ -128,7 +128,7 @@ def test_a_tail_that_is_not_sound_is_cut_and_what_follows_goes(place: Place, kin
     path.write_bytes(data[: size + 30] if kind == "torn" else data[: size + 30] + bytes(len(data)))
     again = place.open()
     assert again.log_end_offset == 10
-    assert again.last_records_of_producers() == {7: (0, 9)}
+    assert again.last_records_of_producers() == {7: (9, 0)}
     assert again.leader_epochs == ((0, 0), (1, 8))
     assert again.append_as_leader(batch(0, 1, producer=(7, 0, 10)), 1).first_offset == 10
     place.scheduler.advance(60_000)

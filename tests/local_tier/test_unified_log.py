@@ -129,7 +129,7 @@ def test_a_repeated_batch_gets_its_first_offsets(place: Place) -> None:
     with pytest.raises(InvalidProducerEpochError):
         log.append_as_leader(batch(0, 1, producer=(7, 0, 12)), 0)
     assert log.log_end_offset == 13
-    assert log.last_records_of_producers() == {7: (1, 12)}
+    assert log.last_records_of_producers() == {7: (12, 1)}
     log.close()
     log = place.open(clean=True)
     assert log.append_as_leader(batch(0, 1, producer=(7, 1, 0)), 0).first_offset == 12
@@ -303,7 +303,7 @@ def test_a_log_is_truncated_to_an_offset(place: Place) -> None:
     assert log.truncate_to(5)
     assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (5, 5, 5)
     assert read_all(log) == [0, 1, 2, 3]
-    assert log.last_records_of_producers() == {7: (0, 3)}
+    assert log.last_records_of_producers() == {7: (3, 0)}
     assert log.leader_epochs == ((0, 0), (1, 4))
     assert log.append_as_leader(batch(0, 1, producer=(7, 0, 4)), 3).first_offset == 5
     place.scheduler.advance(60_000)
