@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from agent.announcements import Announcements
 from agent.byte_budget import ByteBudget
 from agent.commit_listeners import AppendCounting
 from agent.commit_watch import CommitWatch
@@ -116,7 +117,12 @@ class Agent:
         known_bounds = KnownBounds(
             clock, bounds_ms=settings.known_bounds_ms, limit=settings.max_known_partitions
         )
-        self.watch = CommitWatch(catalog.watcher(), known_bounds, health=self.catalog_health, retry=retry)
+        # Who it is to those that hear of commits; sessions may change.
+        origin = ids.new_uuid()
+        self._announcements = Announcements(partial(catalog.log.announce, origin=origin), self.pools.catalog)
+        self.watch = CommitWatch(
+            catalog.watcher(deaf_to=origin), known_bounds, health=self.catalog_health, retry=retry
+        )
         self.directory = TopicDirectory(
             catalog.topics, pool=self.pools.catalog, clock=clock, keep_ms=settings.topic_cache_ms
         )
@@ -138,6 +144,7 @@ class Agent:
                 AppendCounting(self.metrics),
                 self.directory,
                 self.watch,
+                self._announcements,
             ),
         )
         reader = ObjectReader(
@@ -291,6 +298,7 @@ class Agent:
             await self._http.stop()
         await _before(deadline, "commit everything that was taken", self.write_path.stop())
         await self.write_path.abandon()
+        await _before(deadline, "tell other agents of the last commits", self._announcements.stop())
         await _before(deadline, "end the session", self.session.stop())
         await _before(deadline, "stop listening for commits", self.watch.stop())
         await self.loop_lag.stop()

@@ -139,10 +139,6 @@ class CommitRows:
             self._producers.append((index, producer_id, state.producer_epoch))
             self._batches.append(state.batches)
 
-    def moved(self) -> list[int]:
-        """The indexes of the sections whose partitions moved."""
-        return [row[0] for row in self._moved]
-
     def partition_params(self) -> dict[str, object]:
         """The parameters of `move_partitions`."""
         indexes, ends, timestamps, counts = np.array(self._moved, dtype=np.int64).T

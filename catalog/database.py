@@ -57,9 +57,13 @@ _NOT_REPEATED = (pg.QueryCanceled, pg.LockNotAvailable, PoolTimeout)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseLimits:
-    """Bounds on what a process asks of the catalog, in connections and seconds."""
+    """Bounds on what a process asks of the catalog, in connections and seconds.
+
+    `commit_connections` come on top of the others and are for commits alone.
+    """
 
     max_connections: int = 8
+    commit_connections: int = 2
     connect_seconds: int = 10
     statement_seconds: int = 30
     lock_seconds: int = 20
@@ -197,11 +201,16 @@ class Database:
         self.conninfo = connection_string(url, self._limits)
         self.address = describe_address(url)
         self.counts = OperationCounts()
-        self._pool: ConnectionPool[Connection] = ConnectionPool(
+        self._pool = self._new_pool(1, self._limits.max_connections)
+        # Readers may take every other connection: producers do not wait for them.
+        self._pool_apart = self._new_pool(0, self._limits.commit_connections)
+
+    def _new_pool(self, min_size: int, max_size: int) -> ConnectionPool[Connection]:
+        return ConnectionPool(
             self.conninfo,
             kwargs={"autocommit": True},
-            min_size=1,
-            max_size=self._limits.max_connections,
+            min_size=min_size,
+            max_size=max_size,
             timeout=self._limits.connect_seconds,
             max_waiting=1000,
             num_workers=1,
@@ -216,6 +225,7 @@ class Database:
     def close(self) -> None:
         """Close every connection; waits for none of them to come back."""
         self._pool.close()
+        self._pool_apart.close()
 
     @property
     def injected_now_ms(self) -> int | None:
@@ -227,8 +237,18 @@ class Database:
         injected = self.injected_now_ms
         return injected if injected is not None else int(self.read("time.now", _SQL["server_now"])[0][0])
 
-    def transact(self, operation: str, work: Callable[[Transaction], T], *, idempotent: bool = True) -> T:
-        """Do `work` in one transaction and return what it returns; counts it under `operation`."""
+    def transact(
+        self,
+        operation: str,
+        work: Callable[[Transaction], T],
+        *,
+        idempotent: bool = True,
+        apart: bool = False,
+    ) -> T:
+        """Do `work` in one transaction and return what it returns; counts it under `operation`.
+
+        `apart` takes one of the connections that are kept for commits.
+        """
 
         def attempt(connection: Connection, tally: _Tally) -> T:
             with _transaction(connection, self._limits.statement_seconds, self._injected) as transaction:
@@ -237,7 +257,8 @@ class Database:
                 finally:
                     tally.statements += transaction.statements
 
-        return self._repeat(operation, attempt, idempotent=idempotent)
+        pool = self._pool_apart if apart else self._pool
+        return self._repeat(operation, attempt, pool, idempotent=idempotent)
 
     def read(self, operation: str, query: Query, params: Mapping[str, object] | None = None) -> list[Row]:
         """The rows of one statement, in one round trip."""
@@ -246,9 +267,16 @@ class Database:
             tally.statements += 1
             return connection.cursor(binary=True).execute(query.sql, params).fetchall()
 
-        return self._repeat(operation, attempt, idempotent=True)
+        return self._repeat(operation, attempt, self._pool, idempotent=True)
 
-    def _repeat(self, operation: str, attempt: Callable[[Connection, _Tally], T], *, idempotent: bool) -> T:
+    def _repeat(
+        self,
+        operation: str,
+        attempt: Callable[[Connection, _Tally], T],
+        pool: ConnectionPool[Connection],
+        *,
+        idempotent: bool,
+    ) -> T:
         def worth_repeating(error: BaseException) -> bool:
             if isinstance(error, _NEVER_HAPPENED):
                 return True
@@ -270,8 +298,8 @@ class Database:
                     number = again.retry_state.attempt_number
                     tally.retries = number - 1
                     if number > 1:
-                        self._pool.check()
-                    with self._pool.connection() as connection:
+                        pool.check()
+                    with pool.connection() as connection:
                         try:
                             return attempt(connection, tally)
                         except pg.ReadOnlySqlTransaction:

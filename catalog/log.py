@@ -21,10 +21,11 @@ from catalog.sessions import fenced
 from catalog.sql_files import load_queries
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from uuid import UUID
 
     from catalog.database import Database, Row, Transaction
-    from catalog.model import Extent, FileCommit, SectionCommit, SectionResult
+    from catalog.model import Extent, FileCommit, PartitionId, SectionCommit, SectionResult
     from catalog.sequences import ProducerState
 
 _COMMIT = load_queries("commit")
@@ -54,7 +55,14 @@ class Log:
             # Made while the server is still busy with what was sent.
             return section_results(answers, commit, committed_ms, with_extents=with_extents)
 
-        return self._database.transact("log.commit", work)
+        return self._database.transact("log.commit", work, apart=True)
+
+    def announce(self, partitions: Iterable[PartitionId], origin: UUID) -> None:
+        """Tell watchers that commits of `origin` went to these partitions; they are durable already."""
+        payloads = encode_partitions(partitions, origin)
+        if payloads:
+            params = {"channel": CHANNEL, "payloads": payloads}
+            self._database.read("log.announce", _SQL["announce"], params)
 
     def extents(
         self, topic_id: UUID, partition: int, offset: int, *, max_extents: int = 100, max_bytes: int = 2**30
@@ -215,8 +223,5 @@ class _Commit:
         if len(rows):
             send(_COMMIT["move_partitions"], {**file, **rows.partition_params()})
             send(_COMMIT["insert_extents"], {**file, **rows.extent_params()})
-            grown = (commit.sections[index] for index in rows.moved())
-            payload = encode_partitions((section.topic_id, section.partition) for section in grown)
-            send(_COMMIT["notify"], {"channel": CHANNEL, "payload": payload})
         if rows.any_producers:
             send(_COMMIT["write_producers"], {**file, **rows.producer_params()})

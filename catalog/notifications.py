@@ -1,14 +1,19 @@
-"""What a commit tells those who wait at the tail, and the connection that hears it.
+"""What an agent tells those who wait at the tail after its commits, and the connection that hears it.
 
-The payload names partitions, `<topic id in hex>:<partition>,<partition>;<topic id>:…`, or is empty when that
-would be too long for NOTIFY (8,000 bytes): then anything may have changed. A notification is a hint: it may
-come twice, and after a lost connection some never come, which is reported as "anything".
+Telling is no part of the commit: NOTIFY takes a lock that all transactions of the server share and holds it
+until they are durable, so that commits would queue up behind each other. It is a transaction of its own,
+which waits for no disk, and may tell of many commits at once. A notification is a hint: it may come twice, or
+never (when the agent dies between both), and after a lost connection what was missed is reported as
+"anything".
+
+A payload is `<origin in hex>!<topic id in hex>:<partition>,<partition>;<topic id>:…`. The origin is whoever
+committed, who need not hear of it again. Without partitions it says that anything may have changed.
 """
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import itemgetter
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -23,41 +28,55 @@ if TYPE_CHECKING:
     from catalog.database import Connection, Database
 
 CHANNEL: Final = "siltstone_commits"
-_LONGEST_PAYLOAD: Final = 7900
+# NOTIFY takes less than 8,000 bytes: this many partitions fit, whatever their topics and numbers.
+_PARTITIONS_AT_ONCE: Final = 150
+_MOST_PAYLOADS: Final = 32
 _BATCH: Final = 10_000
 
 
-def encode_partitions(partitions: Iterable[tuple[UUID, int]]) -> str:
-    """The payload that names `partitions`, most compact in section order; empty when there are too many."""
-    groups = groupby(partitions, key=itemgetter(0))
-    payload = ";".join(
-        f"{topic_id.hex}:{','.join([str(number) for _, number in group])}" for topic_id, group in groups
-    )
-    return payload if len(payload) <= _LONGEST_PAYLOAD else ""
-
-
-def decode_partitions(payload: str) -> frozenset[PartitionId] | None:
-    """The partitions that a payload names; None means that anything may have changed."""
-    if not payload:
-        return None
-    try:
-        return frozenset(
-            PartitionId(UUID(hex=topic), int(number))
-            for topic, _, numbers in (group.partition(":") for group in payload.split(";"))
-            for number in numbers.split(",")
+def encode_partitions(partitions: Iterable[PartitionId], origin: UUID) -> list[str]:
+    """The payloads that name `partitions`; one that names none when there are too many."""
+    rest = iter(sorted(partitions))
+    payloads: list[str] = []
+    while some := list(islice(rest, _PARTITIONS_AT_ONCE)):
+        if len(payloads) == _MOST_PAYLOADS:
+            return [f"{origin.hex}!"]
+        groups = groupby(some, key=attrgetter("topic_id"))
+        named = (
+            f"{topic_id.hex}:{','.join(str(each.partition) for each in group)}" for topic_id, group in groups
         )
+        payloads.append(f"{origin.hex}!{';'.join(named)}")
+    return payloads
+
+
+def decode_partitions(payload: str) -> tuple[UUID | None, frozenset[PartitionId] | None]:
+    """Origin and partitions of a payload; None for partitions means that anything may have changed."""
+    try:
+        origin, _, named = payload.rpartition("!")
+        partitions = (
+            frozenset(
+                PartitionId(UUID(hex=topic), int(number))
+                for topic, _, numbers in (group.partition(":") for group in named.split(";"))
+                for number in numbers.split(",")
+            )
+            if named
+            else None
+        )
+        return UUID(hex=origin) if origin else None, partitions
     except ValueError:
-        return None
+        return None, None
 
 
 class CommitWatcher:
-    """Hears of commits, of this process and of all others; to be used from one thread.
+    """Hears of commits that are announced, by whatever process; to be used from one thread.
 
-    It holds a connection of its own, made at the first `wait` and again whenever it was lost.
+    It holds a connection of its own, made at the first `wait` and again whenever it was lost. What `deaf_to`
+    announces is not reported.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, deaf_to: UUID | None = None) -> None:
         self._database = database
+        self._deaf_to = deaf_to
         self._connection: Connection | None = None
 
     def wait(self, timeout: float) -> frozenset[PartitionId] | None:
@@ -81,7 +100,9 @@ class CommitWatcher:
             ) from error
         changed: set[PartitionId] = set()
         for payload in payloads:
-            partitions = decode_partitions(payload)
+            origin, partitions = decode_partitions(payload)
+            if origin is not None and origin == self._deaf_to:
+                continue
             if partitions is None:
                 return None
             changed |= partitions

@@ -27,6 +27,7 @@ from catalog.topics import Topics
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
+    from uuid import UUID
 
     from bedrock.clock import Clock
     from bedrock.ids import Ids
@@ -70,9 +71,9 @@ class Catalog:
     ) -> None:
         self.close()
 
-    def watcher(self) -> CommitWatcher:
-        """A new watcher of commits, with a connection of its own; close it."""
-        return CommitWatcher(self._database)
+    def watcher(self, deaf_to: UUID | None = None) -> CommitWatcher:
+        """A new watcher of commits but those that `deaf_to` announces, with its own connection; close it."""
+        return CommitWatcher(self._database, deaf_to)
 
     def operation_counts(self) -> dict[str, OperationCount]:
         """How often each operation ran, how long it took, how often it was repeated or failed."""

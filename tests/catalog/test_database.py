@@ -88,6 +88,26 @@ def test_what_takes_too_long_is_given_up(database: Database) -> None:
     assert (count.calls, count.failures, count.retries) == (1, 1, 0)
 
 
+def test_commits_have_connections_of_their_own(catalog_url: str, clock: Clock, ids: Ids) -> None:
+    """Readers who hold every connection, for however long, keep no producer waiting."""
+    limits = DatabaseLimits(max_connections=1)
+    database = Database(catalog_url, clock, ids, limits)
+    held, done = threading.Event(), threading.Event()
+
+    def hold(transaction: Transaction) -> None:
+        transaction.rows(_query(b"SELECT 1"))
+        held.set()
+        done.wait(60)
+
+    holding = threading.Thread(target=database.transact, args=("hold", hold))
+    holding.start()
+    held.wait(60)
+    assert database.transact("commit", lambda each: each.rows(_query(b"SELECT 2")), apart=True) == [(2,)]
+    done.set()
+    holding.join()
+    database.close()
+
+
 def test_a_defect_is_fatal_and_says_where(database: Database) -> None:
     with pytest.raises(FatalError, match="refused oops"):
         database.read("oops", _query(b"SELECT 1 / 0"))

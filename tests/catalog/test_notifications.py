@@ -24,22 +24,64 @@ if TYPE_CHECKING:
 
     from bedrock.clock import Clock
     from bedrock.ids import Ids
+    from catalog.model import Topic
     from tests.catalog.scene import Scene
 
-_PARTITIONS = st.tuples(st.uuids() | st.sampled_from([UUID(int=1), UUID(int=2)]), st.integers(0, 2**31 - 1))
+_PARTITIONS = st.builds(
+    PartitionId, st.uuids() | st.sampled_from([UUID(int=1), UUID(int=2)]), st.integers(0, 2**31 - 1)
+)
+_SELF, _OTHER = UUID(int=77), UUID(int=78)
 
 
-@given(st.sets(_PARTITIONS, min_size=1, max_size=40))
-def test_payloads_name_their_partitions(partitions: set[tuple[UUID, int]]) -> None:
-    payload = encode_partitions(sorted(partitions))
-    assert len(payload) < 8000
-    assert decode_partitions(payload) == frozenset(PartitionId(*each) for each in partitions)
+@given(st.sets(_PARTITIONS, min_size=1, max_size=400))
+def test_payloads_name_their_partitions(partitions: set[PartitionId]) -> None:
+    payloads = encode_partitions(partitions, _SELF)
+    assert all(len(payload) < 8000 for payload in payloads)
+    told = [decode_partitions(payload) for payload in payloads]
+    assert {origin for origin, _ in told} == {_SELF}
+    assert frozenset().union(*(named or () for _, named in told)) == partitions
+
+
+def test_the_longest_payloads_fit_a_notification() -> None:
+    partitions = [PartitionId(UUID(int=number), 2**31 - 1) for number in range(1000)]
+    assert all(len(payload) < 8000 for payload in encode_partitions(partitions, _SELF))
 
 
 def test_too_many_partitions_mean_anything() -> None:
-    assert encode_partitions((UUID(int=number), 0) for number in range(1000)) == ""
-    for payload in ("", "no", "ab:1", f"{UUID(int=1).hex}:x"):
-        assert decode_partitions(payload) is None
+    (payload,) = encode_partitions((PartitionId(UUID(int=n), 0) for n in range(10_000)), _SELF)
+    assert decode_partitions(payload) == (_SELF, None)
+    assert encode_partitions([], _SELF) == []
+    for payload in ("", "no", "ab:1", f"{UUID(int=1).hex}:x", f"x!{UUID(int=1).hex}:1"):
+        assert decode_partitions(payload)[1] is None
+    origin, named = decode_partitions(f"{UUID(int=1).hex}:4")
+    assert (origin, named) == (None, frozenset({PartitionId(UUID(int=1), 4)})), "as it once was"
+
+
+def _commit(scene: Scene, topic: Topic, partition: int = 0, origin: UUID = _OTHER) -> None:
+    scene.commit(topic, run_of(1), partition=partition)
+    scene.catalog.log.announce([PartitionId(topic.topic_id, partition)], origin)
+
+
+def test_a_commit_tells_nobody_by_itself(scene: Scene) -> None:
+    """So that it holds no lock that commits of others would wait for."""
+    watcher = scene.catalog.watcher()
+    watcher.wait(0)
+    scene.commit(scene.topic(), run_of(1))
+    assert watcher.wait(0.05) == frozenset()
+    watcher.close()
+
+
+def test_own_announcements_are_not_heard(scene: Scene) -> None:
+    topic = scene.topic(partitions=2)
+    watcher = scene.catalog.watcher(deaf_to=_SELF)
+    watcher.wait(0)
+    _commit(scene, topic, 0, _SELF)
+    _commit(scene, topic, 1, _OTHER)
+    heard: set[PartitionId] = set()
+    while not heard:
+        heard |= watcher.wait(10) or set()
+    assert heard == {PartitionId(topic.topic_id, 1)}
+    watcher.close()
 
 
 def test_a_commit_of_another_process_is_heard(scene: Scene, catalog_url: str, clock: Clock, ids: Ids) -> None:
@@ -48,14 +90,12 @@ def test_a_commit_of_another_process_is_heard(scene: Scene, catalog_url: str, cl
         watcher = other.watcher()
         assert watcher.wait(0) is None, "before it listened, anything may have happened"
         assert watcher.wait(0) == frozenset()
-        scene.commit(topic, run_of(1), partition=2)
-        scene.commit(topic, run_of(1), partition=0)
+        _commit(scene, topic, 2)
+        _commit(scene, topic, 0)
         heard: set[PartitionId] = set()
         while len(heard) < 2:
             heard |= watcher.wait(10) or set()
         assert heard == {PartitionId(topic.topic_id, 0), PartitionId(topic.topic_id, 2)}
-        scene.commit(topic, run_of(1), partition=9)  # refused, so there is nothing to hear
-        assert watcher.wait(0.05) == frozenset()
         watcher.close()
 
 
@@ -63,7 +103,7 @@ def test_a_wait_ends_with_a_commit(scene: Scene) -> None:
     topic = scene.topic()
     watcher = scene.catalog.watcher()
     watcher.wait(0)
-    committing = threading.Timer(0.1, scene.commit, (topic, run_of(1)))
+    committing = threading.Timer(0.1, _commit, (scene, topic))
     committing.start()
     assert watcher.wait(60) == frozenset({PartitionId(topic.topic_id, 0)})
     committing.join()
@@ -80,9 +120,9 @@ def test_a_lost_connection_is_made_again(
         wire.break_connections()
         with pytest.raises(CatalogUnavailableError):
             watcher.wait(10)
-        scene.commit(topic, run_of(1))
+        _commit(scene, topic)
         assert watcher.wait(0) is None, "what was missed is reported as anything"
-        scene.commit(topic, run_of(1))
+        _commit(scene, topic)
         assert watcher.wait(10) == frozenset({PartitionId(topic.topic_id, 0)})
         watcher.close()
 

@@ -122,7 +122,3 @@ SELECT (%(topic_ids)s::uuid[])[i],
 FROM unnest(%(batches)s::bytea[]) WITH ORDINALITY AS v (batches, i)
 ON CONFLICT (topic_id, partition, producer_id) DO UPDATE
 SET producer_epoch = excluded.producer_epoch, batches = excluded.batches, updated_ms = excluded.updated_ms;
-
--- name: notify
--- Tells watchers which partitions grew, once the commit is durable.
-SELECT pg_notify(%(channel)s, %(payload)s);

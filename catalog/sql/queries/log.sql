@@ -72,3 +72,9 @@ WITH page AS (
 )
 SELECT (SELECT min(base_offset) FROM page WHERE max_timestamp >= %(timestamp)s),
        (SELECT max(last_offset) + 1 FROM page HAVING count(*) = %(page)s);
+
+-- name: announce
+-- Tells watchers which partitions grew. There is nothing to make durable, so nothing waits for the disk while the
+-- lock is held that all notifying transactions share.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify(%(channel)s::text, payload)
+FROM unnest(%(payloads)s::text[]) AS payload;
