@@ -1,7 +1,8 @@
-"""A bound on bytes held in memory: what does not fit is refused at once, never queued."""
+"""A bound on bytes held in memory: what does not fit is refused at once, or waits without holding any."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ class ByteBudget:
         self.limit = limit
         self.held = 0
         self.refusals = 0
+        self._released: asyncio.Future[None] | None = None  # whoever waits for room shares it
         self._retry_after_seconds = retry_after_seconds
 
     def reserve(self, count: int) -> None:
@@ -34,6 +36,24 @@ class ByteBudget:
                 retry_after_seconds=self._retry_after_seconds,
             )
         self.held += count
+
+    async def room(self, count: int, seconds: float) -> bool:
+        """Wait until `count` bytes (or all there are) fit, without holding them; whether they did in time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self.free < min(count, self.limit):
+            left = deadline - loop.time()
+            if left <= 0:
+                return False
+            if self._released is None:
+                self._released = loop.create_future()
+            await asyncio.wait([self._released], timeout=left)
+        return True
+
+    @property
+    def free(self) -> int:
+        """Bytes that are not held."""
+        return self.limit - self.held
 
     @contextlib.contextmanager
     def holding(self, count: int) -> Iterator[None]:
@@ -49,3 +69,6 @@ class ByteBudget:
         if count > self.held:
             raise ValueError(f"{self.name}: {count} bytes released while {self.held} are held")
         self.held -= count
+        if self._released is not None:
+            self._released.set_result(None)
+            self._released = None

@@ -138,6 +138,12 @@ class ReadPath:
                 # Whoever was not woken looks for what nobody told.
                 believing = await waiter.wait(min(left, self._settings.poll_interval_ms / 1000))
 
+    async def bounds(self, wanted: Sequence[PartitionFetch]) -> list[FetchResult]:
+        """Results without a batch: where the partitions begin and end, or what is wrong."""
+        cursors = [Cursor.at(fetch) for fetch in wanted]
+        await self._log.find_bounds(cursors, believing=True)
+        return [result_of(cursor) for cursor in cursors]
+
     async def start_offset(
         self, topic: Topic, partition: int, *, offset: int | None, timestamp: int | None
     ) -> int:

@@ -28,13 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Who asks, and what there is to answer with. `client_host` is an address without its port."""
+    """Who asks, and what there is to answer with. `client_host` is an address without its port.
+
+    A handler whose answer holds memory adds to `releases` what lets go of it: that is called once the
+    answer's bytes have left, or when it comes to nothing.
+    """
 
     services: Services
     version: int
     client_id: str | None
     client_host: str
     apis: Mapping[int, Api] = field(repr=False)
+    releases: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from agent.errors import BusyError
 from agent.kafka.codec import MalformedMessageError
+from agent.kafka.dispatch import HeldBuffers
 from agent.kafka.frames import RECEIVE_BYTES, FrameReceiver
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 0.02
-_HIGH_WATER_BYTES = 1024 * 1024
+# What may stand in a socket's buffer and is in no budget any more.
+_HIGH_WATER_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,12 @@ class _Open:
 
     held: int
     answer: Answer
+
+    def release(self) -> None:
+        """Let go of the memory that the answer holds."""
+        if isinstance(self.answer, HeldBuffers):
+            self.answer.release()
+            self.answer = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -129,6 +137,8 @@ class Connection(asyncio.BufferedProtocol):
             self._answerer.cancel()
         if self._retry is not None:
             self._retry.cancel()
+        for request in self._answers:
+            request.release()
         self._answers.clear()
         self._moved.set()
         self._finish_writes()
@@ -215,9 +225,11 @@ class Connection(asyncio.BufferedProtocol):
                 answer = await self._dispatch.take(frame, self._host)
                 self._current = None
                 del frame
+                request = _Open(held, answer)
                 if self._transport is None:
+                    request.release()
                     continue
-                self._answers.append(_Open(held, answer))
+                self._answers.append(request)
                 if self._answerer is None:
                     self._answerer = self._loop.create_task(self._answer(), name="kafka answers")
                 self._steer()
@@ -266,7 +278,10 @@ class Connection(asyncio.BufferedProtocol):
         answer = request.answer
         if callable(answer):
             answer = await answer()
-        if self._transport is not None and answer is not None:
-            self._transport.writelines(answer)
+        buffers = answer.buffers if isinstance(answer, HeldBuffers) else answer
+        if self._transport is not None and buffers is not None:
+            self._transport.writelines(buffers)
+        del answer, buffers
         if not self._writable.is_set():
             await asyncio.wait_for(self._writable.wait(), self._limits.slow_reader_seconds)
+        request.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,7 +23,20 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _API_VERSIONS = 18
 Buffers = list[bytes | bytearray | memoryview]
-Answer: TypeAlias = "Buffers | Callable[[], Awaitable[Buffers]] | None"
+Answer: TypeAlias = "Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBuffers:
+    """An answer that holds memory: `release` is to be called once, when it has left or is given up."""
+
+    buffers: Buffers
+    releases: list[Callable[[], None]]
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        for release in self.releases:
+            release()
 
 
 class UnsupportedRequestError(MalformedMessageError):
@@ -62,7 +76,14 @@ class Dispatch:
             client_host=client_host,
             apis=self._apis,
         )
-        return await self._handle(api, request, context, correlation_id)
+        try:
+            answer = await self._handle(api, request, context, correlation_id)
+        except BaseException:
+            HeldBuffers([], context.releases).release()
+            raise
+        if isinstance(answer, list) and context.releases:
+            return HeldBuffers(answer, context.releases)
+        return answer
 
     def outlives_client(self, frame: memoryview) -> bool:
         """Whether a request is to be handled although nobody waits for the answer."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.fetch_plan import PartitionFetch
+from agent.held_fetch import fetch_held
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
@@ -91,19 +92,19 @@ async def _fetch(items: Sequence[_Item], request: Struct, context: Context) -> N
     good = [item for item in items if item.fetch is not None]
     if not good:
         return
-    read_path = context.services.read_path
-    read = partial(
-        read_path.fetch,
-        max_bytes=max(request.max_bytes, 0),
-        min_bytes=request.min_bytes,
-        max_wait_ms=request.max_wait if len(good) == len(items) else 0,
-    )
     try:
-        results = await read([item.fetch for item in good if item.fetch])
+        held = await fetch_held(
+            context.services.read_path,
+            [item.fetch for item in good if item.fetch],
+            max_bytes=max(request.max_bytes, 0),
+            min_bytes=request.min_bytes,
+            max_wait_ms=request.max_wait if len(good) == len(items) else 0,
+        )
     except SiltstoneError as error:
         await _fetch_apart(good, error, context)
         return
-    for item, result in zip(good, results, strict=True):
+    context.releases.append(held.release)
+    for item, result in zip(good, held.results, strict=True):
         item.result = result
         item.error = result.error
 
@@ -115,11 +116,15 @@ async def _fetch_apart(items: Sequence[_Item], error: SiltstoneError, context: C
     for item in items if len(items) > 1 else ():
         if item.fetch is not None:
             try:
-                item.result = await context.services.read_path.fetch_one(item.fetch)
+                held = await fetch_held(
+                    context.services.read_path, [item.fetch], max_bytes=item.fetch.max_bytes
+                )
             except SiltstoneError as own:
                 item.error = own
             else:
-                item.error = None
+                context.releases.append(held.release)
+                (item.result,) = held.results
+                item.error = item.result.error
 
 
 def _refuse_zstd(items: Sequence[_Item]) -> None:

@@ -13,7 +13,7 @@ could not be committed NOT_ENOUGH_REPLICAS_AFTER_APPEND. Transactions are refuse
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -108,6 +108,25 @@ def _validate(items: Sequence[_Item], version: int, now_ms: int) -> None:
                 _require_one(item.validated)
             except Exception as error:  # noqa: BLE001  # it is this partition's answer
                 item.error = error
+    _leave_large_frames(items)
+
+
+def _leave_large_frames(items: Sequence[_Item]) -> None:
+    """Copy what is valid where it is the smaller part of its frame: it would keep all of that in memory."""
+    valid = [item.validated for item in items if item.validated is not None and item.error is None]
+    kept = sum(len(each.data) for each in valid)
+    for item in items:
+        if (
+            item.validated is not None
+            and item.error is None
+            and 2 * kept < _size_of_owner(item.validated.data)
+        ):
+            item.validated = replace(item.validated, data=memoryview(bytearray(item.validated.data)))
+
+
+def _size_of_owner(view: memoryview) -> int:
+    owner = view.obj
+    return len(owner) if isinstance(owner, bytes | bytearray) else view.nbytes
 
 
 def _one_batch(records: memoryview | None, version: int) -> memoryview:

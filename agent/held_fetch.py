@@ -1,0 +1,71 @@
+"""Fetches whose results hold memory until they were handed out, within one budget for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.errors import BusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.byte_budget import ByteBudget
+    from agent.fetch_plan import PartitionFetch
+    from agent.fetch_result import FetchResult
+    from agent.read_path import ReadPath
+
+_LEAST_ROOM = 64 * 1024
+
+
+@dataclass(slots=True)
+class HeldFetch:
+    """Results that hold `size` bytes of the budget; whoever has handed them out calls `release`."""
+
+    results: list[FetchResult]
+    size: int
+    budget: ByteBudget
+
+    def release(self) -> None:
+        """Let go of the memory; a second time does nothing."""
+        self.budget.release(self.size)
+        self.size = 0
+
+
+async def fetch_held(
+    read_path: ReadPath,
+    wanted: Sequence[PartitionFetch],
+    *,
+    max_bytes: int,
+    min_bytes: int = 1,
+    max_wait_ms: int = 0,
+) -> HeldFetch:
+    """As `ReadPath.fetch`, within what is left of the memory for fetches.
+
+    With little left the results are smaller. With none left it waits for others to be handed out, and when
+    the time is up gives results without a batch: the reader comes back.
+    """
+    budget = read_path.budget
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max_wait_ms / 1000
+    needed = min(_LEAST_ROOM, max(max_bytes, 1))
+    while await budget.room(needed, deadline - loop.time()):
+        try:
+            results = await read_path.fetch(
+                wanted,
+                max_bytes=min(max_bytes, budget.free),
+                min_bytes=min(min_bytes, budget.free),
+                max_wait_ms=max(0, round((deadline - loop.time()) * 1000)),
+            )
+        except BusyError:
+            # What it had to read for that does not fit yet.
+            needed = min(budget.limit, max(2 * needed, budget.free + 1))
+            continue
+        # A batch that is larger than all there may be is handed out alone.
+        size = min(sum(result.size for result in results), budget.limit)
+        if size <= budget.free:
+            budget.reserve(size)
+            return HeldFetch(results, size, budget)
+        needed = size  # a batch is never cut, or others were quicker
+    return HeldFetch(await read_path.bounds(wanted), 0, budget)
