@@ -104,9 +104,9 @@ class Settings(BaseSettings):
         "reached from this machine alone: there is no authentication yet.",
     )
     kafka: str | None = Field(
-        default=None,
-        description="HOST:PORT on which an agent serves Kafka clients; port 0 takes a free one. "
-        "Unset: it serves none. As with HTTP, there is no authentication yet.",
+        default="127.0.0.1:9092",
+        description="HOST:PORT on which an agent serves Kafka clients; port 0 takes a free one, and `none` "
+        "serves none. As with HTTP, there is no authentication yet.",
     )
     kafka_advertised: str | None = Field(
         default=None,
@@ -181,6 +181,11 @@ class Settings(BaseSettings):
         if value is not None:
             split_address(value)
         return value
+
+    @field_validator("kafka", mode="before")
+    @classmethod
+    def _none_is_none(cls, value: object) -> object:
+        return None if value == "none" else value
 
     @field_validator("log_level")
     @classmethod

@@ -1,7 +1,7 @@
-"""How commands find an agent of their data directory: each agent leaves a file there while it serves.
+"""How commands find the agents of their data directory: each agent leaves a file there while it serves.
 
-`agents/<process id>.json` holds the address. The file is a hint and no more: whoever reads it asks the agent
-itself whether it serves, and a file whose agent does not answer is passed over.
+`agents/<process id>.json` holds its addresses by protocol. The file is a hint and no more: whoever reads it
+asks the agent itself whether it serves, and a file whose agent does not answer is passed over.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import httpx
 import orjson
 
-from bedrock.errors import InvalidInputError, RetryableError
+from bedrock.errors import RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 _PROBE_SECONDS = 2.0
@@ -28,14 +28,14 @@ class NoAgentError(RetryableError):
 
 
 @contextlib.contextmanager
-def announced(data_dir: Path, address: str) -> Iterator[None]:
-    """Leave this process's address in the data directory for as long as the block runs."""
+def announced(data_dir: Path, addresses: Mapping[str, str]) -> Iterator[None]:
+    """Leave this process's addresses in the data directory for as long as the block runs."""
     directory = data_dir / "agents"
     directory.mkdir(parents=True, exist_ok=True)
     _sweep(directory)
     file = directory / f"{os.getpid()}.json"
     draft = file.with_suffix(".tmp")
-    draft.write_bytes(orjson.dumps({"http": address, "pid": os.getpid()}))
+    draft.write_bytes(orjson.dumps({**addresses, "pid": os.getpid()}))
     draft.replace(file)
     try:
         yield
@@ -43,18 +43,28 @@ def announced(data_dir: Path, address: str) -> Iterator[None]:
         file.unlink(missing_ok=True)
 
 
-def find_agent(data_dir: Path) -> str:
-    """The base URL of an agent of this data directory that answers; the latest to start comes first."""
+def bootstrap_servers(data_dir: Path) -> str:
+    """Where agents of this data directory that answer serve Kafka clients, as clients take it: `HOST:PORT,…`.
+
+    The latest to start comes first. Raises `NoAgentError`.
+    """
     tried = []
-    for address in _announced_addresses(data_dir / "agents"):
-        url = f"http://{_reachable(address)}"
-        if answers(url):
-            return url
-        tried.append(url)
-    seen = f"; {', '.join(tried)} did not answer" if tried else ""
+    found = []
+    for addresses in _announced_addresses(data_dir / "agents"):
+        url = f"http://{_reachable(addresses['http'])}"
+        if not answers(url):
+            tried.append(f"{url} did not answer")
+        elif "kafka" not in addresses:
+            tried.append(f"{url} serves no Kafka clients")
+        else:
+            found.append(_reachable(addresses["kafka"]))
+    if found:
+        return ",".join(found)
+    seen = f"; {', '.join(tried)}" if tried else ""
     raise NoAgentError(
         f"no agent serves from data directory {data_dir}{seen}",
-        remedy=f"start one with: siltstone agent --data-dir {data_dir}, or name one with --agent URL",
+        remedy=f"start one with: siltstone agent --data-dir {data_dir}, or name a broker with "
+        "--bootstrap-server HOST:PORT",
     )
 
 
@@ -66,32 +76,17 @@ def answers(url: str) -> bool:
         return False
 
 
-def agent_url(data_dir: Path, named: str | None) -> str:
-    """The base URL of the agent to talk to: the one that was `named`, or one found in the data directory."""
-    if named is None:
-        return find_agent(data_dir)
-    url = named if "://" in named else f"http://{named}"
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as failure:
-        raise InvalidInputError(
-            f"agent address {named!r} is not a URL: {failure}",
-            remedy="give one such as http://127.0.0.1:8080",
-        ) from None
-    if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise InvalidInputError(
-            f"agent address {named!r} is not an http URL", remedy="give one such as http://127.0.0.1:8080"
-        )
-    return url.rstrip("/")
-
-
-def _announced_addresses(directory: Path) -> list[str]:
-    found = []
+def _announced_addresses(directory: Path) -> list[dict[str, str]]:
+    found: list[tuple[float, dict[str, str]]] = []
     for file in directory.glob("*.json"):
         # The agent may leave, and take its file along, between any two of these calls.
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
-            found.append((file.stat().st_mtime, str(orjson.loads(file.read_bytes())["http"])))
-    return [address for _, address in sorted(found, reverse=True)]
+            told = orjson.loads(file.read_bytes())
+            addresses = {"http": str(told["http"])}
+            if "kafka" in told:
+                addresses["kafka"] = str(told["kafka"])
+            found.append((file.stat().st_mtime, addresses))
+    return [addresses for _, addresses in sorted(found, key=lambda each: each[0], reverse=True)]
 
 
 def _reachable(address: str) -> str:

@@ -55,7 +55,7 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
         url = serving.enter_context(catalog_url(settings))
 
         def tell(addresses: Mapping[str, str]) -> None:
-            serving.enter_context(announced(settings.data_dir, addresses["http"]))
+            serving.enter_context(announced(settings.data_dir, addresses))
             emit_json({"event": "ready", **addresses, "pid": os.getpid(), "data_dir": str(settings.data_dir)})
             if stop_on_eof:
                 threading.Thread(target=_stop_at_end_of_input, daemon=True).start()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 COMMANDS = {
     "agent": "Run an agent: take records, write segment files, answer reads.",
     "topics": "Create, list, describe and delete topics.",
-    "produce": "Send lines of standard input to TOPIC, through an agent.",
-    "consume": "Print the records of TOPIC, read through an agent.",
+    "produce": "Send lines of standard input, or of FILES, to TOPIC as a Kafka producer.",
+    "consume": "Print the records of TOPIC, read as a Kafka consumer.",
     "plan": "Explain what compaction would do now, and why.",
     "compact": "Compact on Spark until nothing is left to do, then delete what is dead.",
     "expire": "Let go of what topics need not keep any longer, and delete what is dead.",

@@ -86,7 +86,3 @@ _debug_option = click.option("--debug", is_flag=True, help="Show the traceback o
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Give the report as one JSON object on the last line of output."
 )
-
-agent_option = click.option(
-    "--agent", metavar="URL", help="The agent to talk to. [default: one that serves from the data directory]"
-)

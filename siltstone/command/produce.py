@@ -1,225 +1,262 @@
-"""`siltstone produce`: lines of standard input become records."""
+"""`siltstone produce`: lines of standard input, or of files, become records."""
 
 from __future__ import annotations
 
-import base64
-import re
+import contextlib
 import sys
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import orjson
 
 from bedrock.clock import SystemClock
-from bedrock.errors import InvalidInputError, RetryableError, SiltstoneError
-from siltstone.agent_client import AgentClient, RequestLostError
-from siltstone.command.options import agent_option, json_option, with_settings
-from siltstone.nearby_agents import agent_url
+from bedrock.errors import InvalidInputError, NotFoundError, RetryableError, SiltstoneError
+from siltstone.command.kafka_options import encoding_option, with_kafka_client
+from siltstone.command.options import json_option, with_settings
+from siltstone.kafka.connection import partitions_of
+from siltstone.kafka.lines import Outgoing, TextForm, decoded, json_parser, read_lines, text_parser
+from siltstone.kafka.sending import Sender
 from siltstone.output import emit_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
-    from siltstone.agent_client import RecordOutcome
     from siltstone.configuration import Settings
+    from siltstone.kafka.lines import Headers, Parse
+    from siltstone.kafka.sending import Tally
 
-READ_BYTES = 1024 * 1024
-MAX_LINE_BYTES = 8 * 1024 * 1024
-MAX_BATCH_BYTES = 8 * 1024 * 1024
+_INTERRUPTED_SECONDS = 10.0
+_MOST_TOLD = 1_000
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
-# How an agent names a record that is not of the documented form, and the part of it that is not
-_RECORD = re.compile(r"\brecords\.(\d+)(?:\.([\w.]+))?")
 
-Numbered = tuple[int, dict[str, Any]]
+class _Input(NamedTuple):
+    """What is read, and how records are made of it."""
+
+    files: tuple[Path, ...]
+    whole_files: bool
+    parse: Parse
 
 
 @click.command()
 @click.argument("topic")
-@click.option("--key-separator", metavar="TEXT", help="What parts key from value, such as : or $'\\t'.")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.option(
+    "-K",
+    "--key-separator",
+    metavar="TEXT",
+    help="What parts key from value, such as : or $'\\t'. [default: lines have no key]",
+)
+@click.option("-k", "--key", metavar="TEXT", help="The key of every record.")
+@encoding_option("key", "How keys are written.")
+@encoding_option("value", "How values are written.")
+@click.option("-Z", "--null", metavar="TEXT", help="A key or value of this text is null: '' for empty ones.")
 @click.option(
     "--json-lines",
     is_flag=True,
     help="Each line is a record as JSON: key, value, headers, timestamp, partition; key_encoding and "
     "value_encoding may be base64.",
 )
-@click.option("--partition", type=click.IntRange(min=0), help="Send all to this partition.")
+@click.option("--whole-files", is_flag=True, help="Each of FILES is the value of one record.")
+@click.option(
+    "-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record."
+)
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Send all to this partition.")
+@click.option("-z", "--compression", type=click.Choice(CODECS), help="How batches are compressed.")
+@click.option(
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    default="all",
+    show_default=True,
+    help="When a record counts as sent: at once, or when it is durable (1 and all are the same here).",
+)
+@click.option(
+    "--idempotence/--no-idempotence",
+    default=None,
+    help="Let no retry double or reorder records. [default: with acks all]",
+)
 @click.option(
     "--batch-records",
-    type=click.IntRange(1, 100_000),
+    type=click.IntRange(1, 1_000_000),
     default=10_000,
     show_default=True,
-    help="How many records go into one request at most.",
+    help="How many records go into one batch at most.",
 )
-@agent_option
 @json_option
 @with_settings()
+@with_kafka_client
 def command(
     settings: Settings,
+    client: dict[str, str],
     *,
     topic: str,
+    files: tuple[Path, ...],
     key_separator: str | None,
+    key: str | None,
+    key_encoding: str,
+    value_encoding: str,
+    null: str | None,
     json_lines: bool,
+    whole_files: bool,
+    headers: tuple[str, ...],
     partition: int | None,
+    compression: str | None,
+    acks: str,
+    idempotence: bool | None,
     batch_records: int,
-    agent: str | None,
     as_json: bool,
 ) -> None:
-    """Send lines of standard input to TOPIC, through an agent.
+    """Send lines of standard input, or of FILES, to TOPIC as a Kafka producer.
 
-    A line is a value without a key, unless --key-separator or --json-lines say otherwise. Records are sent as
-    they come and acknowledged when they are durable. Refused records are listed on standard error, by line,
-    and the exit code is then 1.
+    A line is a value without a key, unless --key-separator, --key or --json-lines say otherwise. Records are
+    sent as they come and acknowledged when they are durable. Refused records are listed on standard error, by
+    line, and the exit code is then 1; it is 75 when it is not known of some whether they were appended. A
+    batch is taken or refused as a whole. ^C ends the input; what was read is still sent.
     """
-    if json_lines and key_separator is not None:
-        raise click.UsageError("--key-separator has no meaning with --json-lines")
-    parse = _json_record if json_lines else _line_parser(key_separator)
-    tally = _Tally(topic)
-    with AgentClient(agent_url(settings.data_dir, agent), SystemClock()) as client:
-        client.partitions(topic)  # an unknown topic is an error also where there is nothing to send
+    del settings
+    if json_lines and (key_separator is not None or key is not None):
+        raise click.UsageError("--key-separator and --key have no meaning with --json-lines")
+    if key_separator is not None and key is not None:
+        raise click.UsageError("--key-separator and --key both say what the key is; give one of them")
+    if whole_files and not files:
+        raise click.UsageError("--whole-files needs FILES")
+    common = _headers(headers)
+    form = TextForm(
+        key_separator=key_separator,
+        key_encoding=key_encoding,
+        value_encoding=value_encoding,
+        null=null,
+        key=None if key is None else _key(key, key_encoding),
+        headers=common,
+    )
+    source = _Input(files, whole_files, json_parser(common) if json_lines else text_parser(form))
+    configuration = {
+        "acks": acks,
+        "enable.idempotence": str(acks == "all" if idempotence is None else idempotence).lower(),
+        "batch.num.messages": str(batch_records),
+        **({} if compression is None else {"compression.type": compression}),
+        **client,
+    }
+    tally, interrupted = _produce(configuration, topic, source, partition)
+    _tell(tally, as_json=as_json)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _produce(
+    configuration: dict[str, str], topic: str, source: _Input, partition: int | None
+) -> tuple[Tally, bool]:
+    """Send all of the input; also whether ^C ended it. An error is told what was acknowledged before it."""
+    refusals = _Refusals()
+    sender: Sender[str] = Sender(configuration, topic, refusals.tell)
+    # An unknown topic is an error also where there is nothing to send.
+    known = partitions_of(sender.producer, topic, sender.troubles, SystemClock())
+    if partition is not None and partition not in known:
+        raise NotFoundError(
+            f"topic {topic!r} has no partition {partition}",
+            remedy=f"see: siltstone topics describe {topic}",
+        )
+    with sender:
         try:
-            for batch in batches(read_lines(sys.stdin.buffer), parse, batch_records):
-                tally.add(batch, _send(client, topic, batch, partition))
-        except SiltstoneError as failure:
-            if tally.accepted:
-                click.echo(f"{tally.accepted:,} records had been accepted before this error:", err=True)
-            raise failure from None
+            for where, record in _records(source):
+                sender.send(where, record, partition)
+                sender.raise_if_unable()
+            sender.finish()
+        except KeyboardInterrupt:
+            click.echo("no more is read; what was read is being sent (^C once more gives it up)", err=True)
+            _finish_soon(sender)
+            return sender.tally, True
+        except SiltstoneError:
+            _finish_soon(sender)
+            if sender.tally.accepted:
+                click.echo(
+                    f"{sender.tally.accepted:,} records had been accepted before this error:", err=True
+                )
+            raise
+    return sender.tally, False
+
+
+def _finish_soon(sender: Sender[str]) -> None:
+    try:
+        sender.finish(_INTERRUPTED_SECONDS)
+    except KeyboardInterrupt:
+        sender.finish(0)
+
+
+def _records(source: _Input) -> Iterator[tuple[str, Outgoing]]:
+    """Every record with the words for its place in the input."""
+    if not source.files:
+        yield from _lines(sys.stdin.buffer, "", source.parse)
+    for file in source.files:
+        with _opened(file) as stream:
+            if source.whole_files:
+                yield str(file), source.parse(str(file), stream.read())
+            else:
+                yield from _lines(stream, "" if len(source.files) == 1 else f"{file}, ", source.parse)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    if str(file) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        stream = file.open("rb")
+    except OSError as failure:
+        raise InvalidInputError(f"{file} cannot be read: {failure.strerror}") from None
+    with stream:
+        yield stream
+
+
+def _lines(stream: BinaryIO, prefix: str, parse: Parse) -> Iterator[tuple[str, Outgoing]]:
+    number = 0
+    for lines in read_lines(stream):
+        for line in lines:
+            number += 1
+            where = f"{prefix}line {number}"
+            yield where, parse(where, line.removesuffix(b"\r"))
+
+
+def _headers(words: Sequence[str]) -> Headers:
+    parted = [word.partition("=") for word in words]
+    for word, (name, separator, _) in zip(words, parted, strict=True):
+        if not name or not separator:
+            raise click.UsageError(f"--header {word!r} is not NAME=VALUE")
+    return tuple((name, value.encode()) for name, _, value in parted)
+
+
+def _key(text: str, encoding: str) -> bytes:
+    try:
+        return decoded(text.encode(), encoding)
+    except ValueError as failure:
+        raise click.UsageError(f"--key {text!r} is not {encoding}: {failure}") from None
+
+
+class _Refusals:
+    """Lists failed records on standard error, so many and no more."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def tell(self, where: str, why: str, in_doubt: bool) -> None:
+        self._told += 1
+        if self._told <= _MOST_TOLD:
+            click.echo(f"{where}: {'unconfirmed' if in_doubt else 'refused'}: {why}", err=True)
+        elif self._told == _MOST_TOLD + 1:
+            click.echo("… and more, which are only counted", err=True)
+
+
+def _tell(tally: Tally, *, as_json: bool) -> None:
     if as_json:
         emit_json(tally.report())
     else:
         refused = f", {tally.refused:,} refused" if tally.refused else ""
         click.echo(f"{tally.accepted:,} records accepted{refused}")
+    if tally.unconfirmed:
+        raise RetryableError(
+            f"of {tally.unconfirmed:,} records it is not known whether they were appended",
+            remedy="read what the topic holds before sending them again, which may double them",
+        )
     if tally.refused:
         click.get_current_context().exit(1)
-
-
-def _send(
-    client: AgentClient, topic: str, batch: list[Numbered], partition: int | None
-) -> list[RecordOutcome]:
-    """One request; its errors speak of lines of the input."""
-    first, last = batch[0][0], batch[-1][0]
-    lines = f"line {first}" if first == last else f"lines {first} to {last}"
-    try:
-        return client.produce(topic, [record for _, record in batch], partition)
-    except RequestLostError as failure:
-        raise RetryableError(
-            f"{failure.message}; {lines} of the input may have been appended or not",
-            remedy="read what the topic holds before sending them again, which may double them",
-        ) from failure
-    except InvalidInputError as failure:
-        named = _RECORD.sub(lambda found: _line_of(batch, found), failure.message)
-        if named == failure.message:
-            raise
-        raise InvalidInputError(
-            f"{named}; nothing of {lines} was appended", remedy="correct the input, and send it from there on"
-        ) from failure
-
-
-def _line_of(batch: list[Numbered], found: re.Match[str]) -> str:
-    """`records.3.key` of a request, in terms of the input."""
-    index = int(found[1])
-    if index >= len(batch):
-        return found[0]
-    return f"line {batch[index][0]}" + (f", field {found[2]}" if found[2] else "")
-
-
-def read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """The complete lines of whatever there is to read, without waiting for more; then the next such list."""
-    read = getattr(stream, "read1", stream.read)
-    rest = b""
-    while chunk := read(READ_BYTES):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > MAX_LINE_BYTES:
-            raise InvalidInputError(f"a line is longer than {MAX_LINE_BYTES:,} bytes")
-        if lines:
-            yield lines
-    if rest:
-        yield [rest]
-
-
-def batches(
-    groups: Iterator[list[bytes]], parse: Callable[[int, bytes], dict[str, Any]], batch_records: int
-) -> Iterator[list[Numbered]]:
-    """Parsed records with their line numbers, in lists that one request can carry."""
-    number = 0
-    for lines in groups:
-        batch: list[Numbered] = []
-        size = 0
-        for line in lines:
-            number += 1
-            if batch and (len(batch) == batch_records or size + len(line) > MAX_BATCH_BYTES):
-                yield batch
-                batch, size = [], 0
-            batch.append((number, parse(number, line.removesuffix(b"\r"))))
-            size += len(line)
-        if batch:
-            yield batch
-
-
-def _line_parser(separator: str | None) -> Callable[[int, bytes], dict[str, Any]]:
-    def parse(number: int, line: bytes) -> dict[str, Any]:
-        if separator is None:
-            return _fields("value", line)
-        key, found, value = line.partition(separator.encode())
-        if not found:
-            raise InvalidInputError(
-                f"line {number} has no {separator!r} between key and value", remedy="correct --key-separator"
-            )
-        return _fields("key", key) | _fields("value", value)
-
-    if separator == "":
-        raise click.UsageError("--key-separator is empty")
-    return parse
-
-
-def _fields(name: str, data: bytes) -> dict[str, Any]:
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}
-
-
-def _json_record(number: int, line: bytes) -> dict[str, Any]:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as failure:
-        raise InvalidInputError(
-            f"line {number} is not JSON: {failure.msg} at column {failure.colno}"
-        ) from None
-    if not isinstance(record, dict):
-        raise InvalidInputError(
-            f"line {number} is JSON, but not an object",
-            remedy='write records such as {"key": "k", "value": "v"}',
-        )
-    return record
-
-
-@dataclass(slots=True)
-class _Tally:
-    topic: str
-    accepted: int = 0
-    refused: int = 0
-    partitions: dict[int, dict[str, int]] = field(default_factory=dict)
-
-    def add(self, batch: list[Numbered], outcomes: list[RecordOutcome]) -> None:
-        for (number, _), outcome in zip(batch, outcomes, strict=True):
-            if outcome.error is not None or outcome.partition is None or outcome.offset is None:
-                self.refused += 1
-                click.echo(f"line {number}: refused: {outcome.error}", err=True)
-                continue
-            self.accepted += 1
-            place = self.partitions.setdefault(
-                outcome.partition,
-                {"records": 0, "first_offset": outcome.offset, "last_offset": outcome.offset},
-            )
-            place["records"] += 1
-            place["last_offset"] = outcome.offset
-
-    def report(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "accepted": self.accepted,
-            "refused": self.refused,
-            "partitions": {str(number): place for number, place in sorted(self.partitions.items())},
-        }

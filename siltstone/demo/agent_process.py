@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 40.0
 _LOG_TAIL = 2000
+_FREE_PORT = "127.0.0.1:0"
 
 
 class AgentDidNotStartError(FatalError):
@@ -32,7 +33,7 @@ class AgentDidNotStartError(FatalError):
 
 @contextlib.contextmanager
 def running_agent(settings: Settings, log_file: Path) -> Iterator[str]:
-    """Run `siltstone agent` on a free port for as long as the block runs; gives its base URL.
+    """Run `siltstone agent` on free ports for as long as the block runs; gives where it serves Kafka clients.
 
     The agent stops when its standard input ends, so also when this process is killed. What it logs goes to
     `log_file`.
@@ -40,7 +41,7 @@ def running_agent(settings: Settings, log_file: Path) -> Iterator[str]:
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "siltstone", "agent", "--http", "127.0.0.1:0", "--stop-on-eof"],
+            [sys.executable, "-m", "siltstone", "agent", "--stop-on-eof"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -48,13 +49,13 @@ def running_agent(settings: Settings, log_file: Path) -> Iterator[str]:
             start_new_session=True,  # ^C reaches the demo alone, which then stops the agent in good order
         )
     try:
-        yield f"http://{_ready_address(process, log_file)}"
+        yield _ready_address(process, log_file)
     finally:
         _stop(process)
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """The same settings for the child, in its environment: an argument list is there for all to see."""
+    """The same settings for the child, on free ports; by its environment, for all may see argument lists."""
     environment = dict(os.environ)
     for name in type(settings).model_fields:
         value = getattr(settings, name)
@@ -65,6 +66,8 @@ def _environment(settings: Settings) -> dict[str, str]:
             environment[variable] = value.get_secret_value()
         else:
             environment[variable] = str(value)
+    for listener in ("HTTP", "KAFKA"):
+        environment[f"{ENVIRONMENT_PREFIX}{listener}"] = _FREE_PORT
     return environment
 
 
@@ -78,7 +81,7 @@ def _ready_address(process: subprocess.Popen[bytes], log_file: Path) -> str:
         line = b""
     try:
         ready = orjson.loads(line)
-        address = ready["http"] if ready["event"] == "ready" else None
+        address = ready["kafka"] if ready["event"] == "ready" else None
     except (orjson.JSONDecodeError, KeyError, TypeError):
         address = None
     if not address:

@@ -8,10 +8,34 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from siltstone.agent_client import FetchedRecord, RecordOutcome
     from siltstone.demo.oracle import Expected, ExpectedTopic
 
 _SHOWN = 10
+REFUSED = "INVALID_RECORD"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOutcome:
+    """Where a record stands, or why it does not; Kafka's name of the error comes first."""
+
+    partition: int | None
+    offset: int | None
+    error: str | None
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the record itself was refused."""
+        return self.error is not None and self.error.startswith(REFUSED)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedRecord:
+    """A record as it was read."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
 
 
 @dataclass(slots=True)
@@ -35,11 +59,11 @@ def check_outcomes(
     expected: ExpectedTopic,
     differences: Differences,
 ) -> None:
-    """Compare the answers to a produce request with the placements of the rows it had."""
+    """Compare what became of rows with their placements: where one has none, its record must be refused."""
     for row, outcome in zip(rows, outcomes, strict=True):
         placement = expected.placements[row]
         answered = None if outcome.error is not None else (outcome.partition, outcome.offset)
-        if placement != answered:
+        if placement != answered or (answered is None and not outcome.is_refusal):
             differences.add(
                 f"{topic}, row {row}: expected {_place(placement)}, the agent answered "
                 f"{_place(answered)}{f' ({outcome.error})' if outcome.error else ''}"

@@ -39,12 +39,13 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRead:
-    """A record to look at, and the path with which to ask for it again."""
+    """A record to look at, and where it stands."""
 
-    path: str
+    topic: str
+    partition: int
+    offset: int
     key: str
     value: str
-    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ def _way(report: DemoReport) -> RenderableType:
     before = report.flights.bytes_before + report.weather.bytes_before
     after = report.flights.bytes_after + report.weather.bytes_after
     rows = (
-        ("produced over HTTP", f"{accepted:,} records", "flights and weather interleaved, in file order"),
+        ("produced over Kafka", f"{accepted:,} records", "flights and weather interleaved, in file order"),
         (
             "written by the agent",
             count(report.ingestion_files, "ingestion file"),
@@ -124,7 +125,7 @@ def _way(report: DemoReport) -> RenderableType:
             count(report.compacted_files, "compacted file"),
             f"{human_bytes(after)}, {compaction.records_in:,} records in, {compaction.records_out:,} out",
         ),
-        ("read back by HTTP", f"{read:,} records", "from offset 0 of every partition"),
+        ("read back over Kafka", f"{read:,} records", "from offset 0 of every partition"),
     )
     return table(None, "step", ">what", "how", rows=rows)
 
@@ -163,7 +164,7 @@ def _refusals(report: DemoReport) -> RenderableType:
         return Text("Every row had a key; nothing was refused.\n")
     return Text(
         f"{report.flights.refused:,} flights have no tail number. A compacted topic needs keys, so the\n"
-        f"agent refused these, each by itself:\n  {report.first_refusal}\n"
+        f"agent refused these and nothing else:\n  {report.first_refusal}\n"
     )
 
 
@@ -186,7 +187,8 @@ def _samples(report: DemoReport) -> RenderableType:
     lines = ["Look for yourself (the agent of the demo has stopped; the first line starts another):\n"]
     lines.append(f"  siltstone agent {report.options}\n")
     for sample in report.samples:
-        lines.append(f"  curl 'http://127.0.0.1:8080{sample.path}'\n")
+        where = f"-p {sample.partition} -o {sample.offset} -c 1"
+        lines.append(f"  siltstone consume {sample.topic} -b 127.0.0.1:9092 {where}\n")
         value = sample.value if len(sample.value) <= MAX_VALUE_SHOWN else f"{sample.value[:MAX_VALUE_SHOWN]}…"
         lines.append(f"    offset {sample.offset:,}  {sample.key}  {value}\n")
     return Text("".join(lines))

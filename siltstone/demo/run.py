@@ -1,22 +1,21 @@
 """The main job, end to end on real input: produced, stored, compacted on Spark, read back, compared.
 
-The agent is a process of its own and is spoken to over HTTP alone; Spark runs in this process. What must come
-out is worked out beforehand, by `siltstone.demo.oracle`, from the input alone.
+The agent is a process of its own and is spoken to as Kafka clients do; Spark runs in this process. What must
+come out is worked out beforehand, by `siltstone.demo.oracle`, from the input alone.
 """
 
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from catalog.model import FileKind
-from siltstone.agent_client import AgentClient
 from siltstone.compaction import compact
 from siltstone.demo.agent_process import running_agent
 from siltstone.demo.check import Differences, check_outcomes, check_partition
 from siltstone.demo.data import load_input
+from siltstone.demo.exchange import produce, read_back
 from siltstone.demo.oracle import expect
 from siltstone.demo.report import DemoReport, SampleRead, TopicFigures
 from siltstone.demo.topics import FLIGHTS, WEATHER, recreate
@@ -26,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from uuid import UUID
 
+    from bedrock.clock import Clock
     from catalog.model import Topic
-    from siltstone.agent_client import RecordOutcome, RecordToSend
     from siltstone.configuration import Settings
+    from siltstone.demo.check import FetchedRecord, RecordOutcome
     from siltstone.demo.data import DemoInput, Row
     from siltstone.demo.oracle import ExpectedTopic
     from siltstone.demo.topics import DemoTopic
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from siltstone.rooms import Rooms
     from spark_jobs.report import CompactionReport
 
-FLIGHTS_PER_STEP = 12_000
-READ_RECORDS = 5_000
-READ_BYTES = 8 * 1024 * 1024
 _EXTENTS_PER_QUERY = 500
 _SAMPLES = 2
 
@@ -53,7 +50,6 @@ class _Lane:
     rows: Sequence[Row]
     expected: ExpectedTopic
     differences: Differences = field(default_factory=Differences)
-    sent: int = 0
     accepted: int = 0
     refused: int = 0
     first_refusal: str | None = None
@@ -102,16 +98,17 @@ def run_demo(
             lanes = _lanes(data, recreate(rooms, settings.data_dir))
         with contextlib.ExitStack() as running:
             with watch.time("agent"), narrator.phase("Start an agent, as a process of its own"):
-                url = running.enter_context(running_agent(settings, settings.data_dir / "demo-agent.log"))
-                client = running.enter_context(AgentClient(url, rooms.clock))
+                bootstrap = running.enter_context(
+                    running_agent(settings, settings.data_dir / "demo-agent.log")
+                )
             with watch.time("produce"):
-                _produce(client, lanes, narrator)
+                _produce(bootstrap, lanes, narrator)
             before = [_measure(rooms, lane.topic) for lane in lanes]
             with watch.time("compact"):
                 compaction = compact(rooms, settings, narrator, interrupts=interrupts).compaction
             after = [_measure(rooms, lane.topic) for lane in lanes]
             with watch.time("read back"):
-                _read_back(client, lanes, narrator)
+                _read_back(bootstrap, lanes, rooms.clock, narrator)
         for lane, (_, bytes_before), (_, bytes_after) in zip(lanes, before, after, strict=True):
             lane.bytes_before, lane.bytes_after = bytes_before, bytes_after
         ingestion_files = _files(before, FileKind.INGESTION)
@@ -128,56 +125,22 @@ def _lanes(data: DemoInput, topics: tuple[Topic, Topic]) -> list[_Lane]:
     ]
 
 
-def _produce(client: AgentClient, lanes: list[_Lane], narrator: Narrator) -> None:
-    """Send both topics side by side, in steps; each step ends when all of it is answered.
-
-    Within a step the flights go in several small requests at once, parted so that all rows of a partition are
-    in one: this keeps file order in every partition. Small requests reach the open ingestion file together,
-    so that hardly a file holds weather alone.
-    """
+def _produce(bootstrap: str, lanes: list[_Lane], narrator: Narrator) -> None:
     total = sum(len(lane.rows) for lane in lanes)
-    steps = max(1, -(-len(lanes[0].rows) // FLIGHTS_PER_STEP))
-    with (
-        narrator.phase("Produce over HTTP", total) as advance,
-        ThreadPoolExecutor(sum(lane.plan.requests for lane in lanes)) as senders,
-    ):
-        for step in range(1, steps + 1):
-            sending = [
-                (lane, rows, senders.submit(_send, client, lane, rows))
-                for lane in lanes
-                for rows in _requests(lane, len(lane.rows) * step // steps)
-            ]
-            for lane, rows, answer in sending:
-                _take_in(lane, rows, answer.result())
-                advance(len(rows))
+    with narrator.phase("Produce as a Kafka client", total) as advance:
+        answers = produce(bootstrap, [(lane.plan.name, lane.rows) for lane in lanes], advance)
+    for lane, outcomes in zip(lanes, answers, strict=True):
+        _take_in(lane, outcomes)
 
 
-def _requests(lane: _Lane, end: int) -> list[list[int]]:
-    """The positions of the rows before `end` that were not sent yet, one list for each request."""
-    parts: list[list[int]] = [[] for _ in range(lane.plan.requests)]
-    for row in range(lane.sent, end):
-        placement = lane.expected.placements[row]
-        parts[0 if placement is None else placement[0] % len(parts)].append(row)
-    lane.sent = end
-    return [rows for rows in parts if rows]
-
-
-def _send(client: AgentClient, lane: _Lane, rows: list[int]) -> list[RecordOutcome]:
-    records: list[RecordToSend] = [
-        {"key": row.key, "value": row.value, "timestamp": row.timestamp}
-        for row in map(lane.rows.__getitem__, rows)
-    ]
-    return client.produce(lane.plan.name, records)
-
-
-def _take_in(lane: _Lane, rows: list[int], outcomes: list[RecordOutcome]) -> None:
-    check_outcomes(lane.plan.name, rows, outcomes, lane.expected, lane.differences)
-    for row, outcome in zip(rows, outcomes, strict=True):
+def _take_in(lane: _Lane, outcomes: list[RecordOutcome]) -> None:
+    check_outcomes(lane.plan.name, range(len(outcomes)), outcomes, lane.expected, lane.differences)
+    for row, outcome in enumerate(outcomes):
         if outcome.error is None:
             lane.accepted += 1
-            continue
-        lane.refused += 1
-        lane.first_refusal = lane.first_refusal or f"row {row:,} of the file: {outcome.error}"
+        elif outcome.is_refusal:
+            lane.refused += 1
+            lane.first_refusal = lane.first_refusal or f"row {row:,} of the file: {outcome.error}"
 
 
 def _measure(rooms: Rooms, topic: Topic) -> tuple[set[tuple[UUID, FileKind]], int]:
@@ -200,29 +163,26 @@ def _files(measured: list[tuple[set[tuple[UUID, FileKind]], int]], kind: FileKin
     return len({file_id for files, _ in measured for file_id, file_kind in files if file_kind is kind})
 
 
-def _read_back(client: AgentClient, lanes: list[_Lane], narrator: Narrator) -> None:
+def _read_back(bootstrap: str, lanes: list[_Lane], clock: Clock, narrator: Narrator) -> None:
     total = sum(lane.expected.record_count for lane in lanes)
     with narrator.phase("Read everything back and compare", total) as advance:
         for lane in lanes:
-            for partition, expected in enumerate(lane.expected.partitions):
-                pages = client.read_all(
-                    lane.plan.name, partition, max_records=READ_RECORDS, max_bytes=READ_BYTES
-                )
-                records = [record for page in pages for record in page.records]
-                count = check_partition(lane.plan.name, partition, records, expected, lane.differences)
-                lane.read_back += count
-                advance(count)
+            name = lane.plan.name
+            read = read_back(bootstrap, name, lane.plan.partitions, clock, advance)
+            for partition, (records, expected) in enumerate(zip(read, lane.expected.partitions, strict=True)):
+                lane.read_back += check_partition(name, partition, records, expected, lane.differences)
                 if records and len(lane.samples) < _SAMPLES // len(lanes):
-                    middle = records[len(records) // 2]
-                    lane.samples.append(
-                        SampleRead(
-                            path=f"/v1/topics/{lane.plan.name}/partitions/{partition}/records"
-                            f"?offset={middle.offset}&max_records=1",
-                            key=(middle.key or b"").decode(),
-                            value=(middle.value or b"").decode(),
-                            offset=middle.offset,
-                        )
-                    )
+                    lane.samples.append(_sample(name, partition, records[len(records) // 2]))
+
+
+def _sample(topic: str, partition: int, record: FetchedRecord) -> SampleRead:
+    return SampleRead(
+        topic=topic,
+        partition=partition,
+        offset=record.offset,
+        key=(record.key or b"").decode(),
+        value=(record.value or b"").decode(),
+    )
 
 
 def _report(

@@ -23,23 +23,19 @@ _MOST_JOBS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTopic:
-    """How one of the demo's topics is set up; `requests` of it are sent side by side, by partition."""
+    """How one of the demo's topics is set up."""
 
     name: str
     partitions: int
-    requests: int
     compacted: bool
     config: Mapping[str, str]
 
 
-FLIGHTS = DemoTopic(
-    name="flights", partitions=12, requests=4, compacted=True, config={"cleanup.policy": "compact"}
-)
+FLIGHTS = DemoTopic(name="flights", partitions=12, compacted=True, config={"cleanup.policy": "compact"})
 # The rows are of 2013: with Kafka's seven days of retention they would expire at once.
 WEATHER = DemoTopic(
     name="weather",
     partitions=3,
-    requests=1,
     compacted=False,
     config={"cleanup.policy": "delete", "retention.ms": "-1"},
 )

@@ -64,7 +64,8 @@ def agent(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "siltstone", "agent", "--http", "127.0.0.1:0"),
+                *(sys.executable, "-m", "siltstone", "agent"),
+                *("--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0"),
                 *("--data-dir", str(data_dir), *options),
             ],
             stdin=subprocess.PIPE,

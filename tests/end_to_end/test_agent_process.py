@@ -45,7 +45,7 @@ def test_records_go_in_and_come_out_and_the_agent_leaves_in_good_order(tmp_path:
         partition = next(number for number in kept if kept[number]["records"] >= 2)
         some = report(
             *("consume", "t", "--partition", partition, "--offset", "1", "--max-records", "1"),
-            *("--agent", ready["http"], *where),
+            *("--bootstrap-server", ready["kafka"], *where),
         )
         assert some["records"] == 1
         refused = report("produce", "t", *where, stdin="no key\n", code=1)
@@ -71,9 +71,10 @@ def test_two_agents_share_a_data_directory(tmp_path: Path, catalog_url: str) -> 
     siltstone("topics", "create", "t", *where)
     with agent(data_dir, *catalog) as (_, first), agent(data_dir, *catalog) as (_, second):
         assert first["http"] != second["http"]
-        report("produce", "t", "--agent", first["http"], *where, stdin="one\n")
-        report("produce", "t", "--agent", second["http"], *where, stdin="two\n")
-        assert siltstone("consume", "t", "--agent", first["http"], *where).split() == ["one", "two"]
+        assert first["kafka"] != second["kafka"]
+        report("produce", "t", "-b", first["kafka"], *where, stdin="one\n")
+        report("produce", "t", "-b", second["kafka"], *where, stdin="two\n")
+        assert siltstone("consume", "t", *where).split() == ["one", "two"]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ def test_the_front_door_lists_every_command_without_loading_one() -> None:
             "-c",
             (
                 "import sys, siltstone.command.entry as e; print([m for m in"
-                " ('pyspark', 'boto3', 'fastapi', 'psycopg', 'numba', 'rich') if m in sys.modules])"
+                " ('pyspark', 'boto3', 'fastapi', 'psycopg', 'numba', 'rich', 'confluent_kafka')"
+                " if m in sys.modules])"
             ),
         ],
         capture_output=True,
@@ -97,9 +98,25 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
         (["topics", "list", "--config", "absent.toml"], 2, "absent.toml does not exist"),
         (["topics", "list", "--catalog", "postgresql://nobody@127.0.0.1:9/x"], 75, "127.0.0.1"),
         (["produce", "t"], 75, "no agent serves from data directory"),
-        (["consume", "t", "--agent", "127.0.0.1:9"], 75, "http://127.0.0.1:9 does not answer"),
-        (["consume", "t", "--agent", "127.0.0.1:9", "--offset", "7"], 2, "needs --partition"),
-        (["consume", "t", "--agent", "127.0.0.1:9", "--offset", "7", "--timestamp", "1"], 2, "one of them"),
+        (["agent", "--kafka", "nowhere"], 2, "setting kafka (from the command line, --kafka)"),
+        (["produce", "t", "-b", "127.0.0.1:9"], 75, "no Kafka broker can be reached: 127.0.0.1:9"),
+        (["produce", "t", "-b", "http://127.0.0.1:9"], 75, "No brokers configured"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-X", "nope=1"], 1, 'configuration property: "nope"'),
+        (["produce", "t", "-b", "127.0.0.1:9", "-X", "secret"], 1, "(-X) is not NAME=VALUE"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-F", "absent"], 1, "properties in absent cannot be read"),
+        (["produce", "t", "-b", "127.0.0.1:9", "--acks", "1", "--idempotence"], 1, "`acks` must be set"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-k", "a", "-K", ":"], 2, "give one of them"),
+        (["produce", "t", "-b", "127.0.0.1:9", "--json-lines", "-K", ":"], 2, "no meaning with --json-lines"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-H", "name"], 2, "NAME=VALUE"),
+        (["produce", "t", "-b", "127.0.0.1:9", "--whole-files"], 2, "needs FILES"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-K", ""], 2, "--key-separator is empty"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-k", "x", "--key-encoding", "hex"], 2, "is not hex"),
+        (["consume", "t", "-b", "127.0.0.1:9"], 75, "no Kafka broker can be reached: 127.0.0.1:9"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--offset", "7"], 2, "needs --partition"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--offset", "soon"], 2, "not earliest, latest or a number"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--offset", "7", "--timestamp", "1"], 2, "one of them"),
+        (["consume", "t", "-b", "127.0.0.1:9", "-G", "g", "-p", "1"], 2, "which partitions are read"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--timestamp", "noon"], 1, "is not a time"),
         (["nonsense"], 2, "No such command"),
     ],
 )

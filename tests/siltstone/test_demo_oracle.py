@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.agent_client import FetchedRecord, RecordOutcome
-from siltstone.demo.check import Differences, check_outcomes, check_partition
+from siltstone.demo.check import (
+    Differences,
+    FetchedRecord,
+    RecordOutcome,
+    check_outcomes,
+    check_partition,
+)
 from siltstone.demo.data import Row, load_input
 from siltstone.demo.oracle import Expected, expect, murmur2
 
@@ -55,7 +60,7 @@ def test_without_compaction_everything_is_expected_in_order(keys: list[str], par
 
 
 def _fetched(offset: int, key: str, value: str, timestamp: int) -> FetchedRecord:
-    return FetchedRecord(offset, timestamp, key.encode(), value.encode(), {})
+    return FetchedRecord(offset, timestamp, key.encode(), value.encode())
 
 
 RIGHT = [_fetched(1, "b", "2", 20), _fetched(2, "a", "4", 5)]
@@ -99,6 +104,8 @@ def test_answers_to_a_request_are_held_against_the_placements() -> None:
     assert differences.examples[-1] == (
         "t, row 2: expected a refusal, the agent answered partition 0, offset 7"
     )
+    check_outcomes("t", [2], [RecordOutcome(None, None, "_MSG_TIMED_OUT")], expected, differences)
+    assert differences.count == 4
 
 
 def test_only_so_many_differences_are_spelt_out() -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from bedrock.errors import InvalidInputError
-from siltstone.nearby_agents import NoAgentError, agent_url, announced, find_agent
+from siltstone.nearby_agents import NoAgentError, announced, bootstrap_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,34 +36,41 @@ def listening() -> Iterator[str]:
 
 
 def test_an_agent_is_found_while_it_serves(tmp_path: Path, listening: str) -> None:
-    with announced(tmp_path, listening):
-        assert find_agent(tmp_path) == f"http://{listening}"
-        assert agent_url(tmp_path, None) == f"http://{listening}"
+    with announced(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}):
+        assert bootstrap_servers(tmp_path) == "127.0.0.1:9092"
     with pytest.raises(NoAgentError, match=r"no agent serves from data directory .*siltstone agent"):
-        find_agent(tmp_path)
+        bootstrap_servers(tmp_path)
+
+
+def test_all_agents_that_answer_are_given(tmp_path: Path, listening: str) -> None:
+    with announced(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}):
+        other = tmp_path / "agents" / "other.json"
+        other.write_text(f'{{"http": "{listening}", "kafka": "[::1]:9093"}}')
+        assert set(bootstrap_servers(tmp_path).split(",")) == {"127.0.0.1:9092", "[::1]:9093"}
 
 
 def test_an_agent_on_every_interface_is_reached_over_loopback(tmp_path: Path, listening: str) -> None:
-    with announced(tmp_path, f"0.0.0.0:{listening.rpartition(':')[2]}"):
-        assert find_agent(tmp_path) == f"http://{listening}"
+    port = listening.rpartition(":")[2]
+    with announced(tmp_path, {"http": f"0.0.0.0:{port}", "kafka": "0.0.0.0:9092"}):
+        assert bootstrap_servers(tmp_path) == "127.0.0.1:9092"
+
+
+def test_an_agent_without_a_kafka_listener_is_named(tmp_path: Path, listening: str) -> None:
+    with (
+        announced(tmp_path, {"http": listening}),
+        pytest.raises(NoAgentError, match=f"http://{listening} serves no Kafka clients"),
+    ):
+        bootstrap_servers(tmp_path)
 
 
 def test_what_a_killed_agent_left_is_passed_over_and_swept(tmp_path: Path, listening: str) -> None:
     left = tmp_path / "agents" / "2147483646.json"
     left.parent.mkdir()
-    left.write_text('{"http": "127.0.0.1:9"}')
+    left.write_text('{"http": "127.0.0.1:9", "kafka": "127.0.0.1:10"}')
     (tmp_path / "agents" / "1.json").write_text("not JSON")
     with pytest.raises(NoAgentError, match=r"http://127\.0\.0\.1:9 did not answer"):
-        find_agent(tmp_path)
-    with announced(tmp_path, listening):
+        bootstrap_servers(tmp_path)
+    with announced(tmp_path, {"http": listening, "kafka": "127.0.0.1:11"}):
         assert not left.exists()
         assert (tmp_path / "agents" / f"{os.getpid()}.json").exists()
-        assert find_agent(tmp_path) == f"http://{listening}"
-
-
-def test_an_agent_may_be_named_with_or_without_its_scheme(tmp_path: Path) -> None:
-    assert agent_url(tmp_path, "127.0.0.1:80/") == "http://127.0.0.1:80"
-    assert agent_url(tmp_path, "https://logs.example") == "https://logs.example"
-    for wrong in ("ftp://host", "http://", "http://host:port"):
-        with pytest.raises(InvalidInputError, match="agent address"):
-            agent_url(tmp_path, wrong)
+        assert bootstrap_servers(tmp_path) == "127.0.0.1:11"

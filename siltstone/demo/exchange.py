@@ -1,0 +1,101 @@
+"""The demo as a Kafka client: it produces both topics side by side and reads them back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+
+from siltstone.demo.check import FetchedRecord, RecordOutcome
+from siltstone.kafka.connection import connect
+from siltstone.kafka.reading import Reader, Start
+from siltstone.kafka.sending import DEFAULTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from confluent_kafka import KafkaError, Message
+
+    from bedrock.clock import Clock
+    from siltstone.demo.data import Row
+
+_SETTINGS = {**DEFAULTS, "compression.type": "zstd", "linger.ms": "100"}
+_POLL_SECONDS = 0.1
+_ROWS_PER_POLL = 1_000
+_UNANSWERED = RecordOutcome(None, None, "it was never answered")
+
+
+def produce(
+    bootstrap: str, topics: Sequence[tuple[str, Sequence[Row]]], advance: Callable[[int], None]
+) -> list[list[RecordOutcome]]:
+    """Send the rows of all topics, each in order and all at the same pace; one outcome for each row.
+
+    A broker takes or refuses a batch as a whole. Rows without a key go by a producer of their own, so that
+    where these are refused nothing else is.
+    """
+    keyed = connect(Producer, {**_SETTINGS, "bootstrap.servers": bootstrap, "enable.idempotence": "true"})
+    keyless = connect(Producer, {**_SETTINGS, "bootstrap.servers": bootstrap})
+    outcomes = [[_UNANSWERED] * len(rows) for _, rows in topics]
+    for number, (lane, row) in enumerate(_interleaved([len(rows) for _, rows in topics])):
+        name, rows = topics[lane]
+        record = rows[row]
+        _send(keyless if record.key is None else keyed, name, record, partial(_note, outcomes[lane], row))
+        if number % _ROWS_PER_POLL == 0:
+            keyed.poll(0)
+            advance(min(number, _ROWS_PER_POLL))
+    keyed.flush()
+    keyless.flush()
+    return outcomes
+
+
+def _interleaved(lengths: list[int]) -> Iterator[tuple[int, int]]:
+    """(list, index) of everything in lists of these lengths, so that all of them end together."""
+    longest = max(lengths)
+    for step in range(longest):
+        for lane, length in enumerate(lengths):
+            for row in range(length * step // longest, length * (step + 1) // longest):
+                yield lane, row
+
+
+def _send(
+    producer: Producer, topic: str, record: Row, delivered: Callable[[KafkaError | None, Message], None]
+) -> None:
+    while True:
+        try:
+            producer.produce(
+                topic, record.value, record.key, timestamp=record.timestamp, on_delivery=delivered
+            )
+        except BufferError:
+            producer.poll(_POLL_SECONDS)
+        else:
+            return
+
+
+def _note(outcomes: list[RecordOutcome], row: int, error: KafkaError | None, message: Message) -> None:
+    if error is None:
+        outcomes[row] = RecordOutcome(message.partition(), message.offset(), None)
+    else:
+        outcomes[row] = RecordOutcome(None, None, f"{error.name()}: {error.str()}")
+
+
+def read_back(
+    bootstrap: str, topic: str, partitions: int, clock: Clock, advance: Callable[[int], None]
+) -> list[list[FetchedRecord]]:
+    """All records of a topic by partition, in the order in which they come."""
+    found: list[list[FetchedRecord]] = [[] for _ in range(partitions)]
+    reader = Reader({"bootstrap.servers": bootstrap, "group.id": "demo"}, topic, clock)
+    try:
+        reader.begin(None, Start("earliest"))
+        for messages in reader.batches(follow=False, most=None):
+            for message in messages:
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                found[partition].append(
+                    FetchedRecord(offset, message.timestamp()[1], message.key(), message.value())
+                )
+            advance(len(messages))
+    finally:
+        reader.close()
+    return found
