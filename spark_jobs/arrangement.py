@@ -17,16 +17,59 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """The blocks of a file that begin at or after byte `start` and before byte `end`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class InputPart:
-    """The extents of one partition in one input file, by offset; `input_index` counts the job's inputs."""
+    """The extents of one partition in one input file, by offset; `input_index` counts the job's inputs.
+
+    With a `stretch`, only those of their blocks that begin in it.
+    """
 
     input_index: int
     extents: tuple[Extent, ...]
+    stretch: Stretch | None = None
 
     @property
     def has_bytes(self) -> bool:
         """Whether there is anything to read."""
         return any(extent.length for extent in self.extents)
+
+    @property
+    def data_start(self) -> int:
+        """The byte of the file where the section's data begins; for a part that has bytes."""
+        return min(extent.position for extent in self.extents if extent.length)
+
+    @property
+    def data_end(self) -> int:
+        """The byte behind the section's data; for a part that has bytes."""
+        return max(extent.position + extent.length for extent in self.extents if extent.length)
+
+    @property
+    def cut_before(self) -> bool:
+        """Whether the section's data begins before the stretch."""
+        return self.stretch is not None and self.has_bytes and self.data_start < self.stretch.start
+
+    @property
+    def cut_behind(self) -> bool:
+        """Whether the section's data goes on behind the stretch."""
+        return self.stretch is not None and self.has_bytes and self.stretch.end < self.data_end
+
+    def offset_of(self, stored: int | None) -> int:
+        """The offset from which on a block's records are whose first batch is stored with offset `stored`.
+
+        Batches that belong to no extent have no offsets: theirs is that of the next extent, or the part's
+        end. None stands for what is behind the last block.
+        """
+        for extent in self.extents:
+            if stored is not None and extent.length and stored <= extent.last_offset - extent.offset_shift:
+                return max(stored + extent.offset_shift, extent.base_offset)
+        return self.extents[-1].last_offset + 1
 
 
 @dataclass(frozen=True, slots=True)

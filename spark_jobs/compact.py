@@ -5,9 +5,9 @@
 As a script it claims submitted jobs and runs them; what is worth a job is the planner's to decide. As a
 library, `run_jobs` runs jobs that the caller has claimed.
 
-While Spark works, the driver keeps the attempts alive in the catalog. A job ends in one of four ways: its
-result is published in one transaction; the catalog refuses the result, because the world moved on; it fails
-for good; or it goes back to the queue, since it may succeed later or the run was interrupted.
+While Spark works, a thread of the driver keeps the attempts alive in the catalog. A job ends in one of four
+ways: its result is published in one transaction; the catalog refuses the result, because the world moved on;
+it fails for good; or it goes back to the queue, since it may succeed later or the run was interrupted.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ import click
 import orjson
 
 from bedrock.clock import SystemClock
-from bedrock.errors import InvalidInputError, SiltstoneError, StaleStateError
+from bedrock.errors import SiltstoneError, StaleStateError
 from bedrock.ids import SystemIds
+from catalog.model import JobState
 from catalog.open import open_catalog
 from object_store.identity import tie
 from object_store.open import StoreConfig, open_store
 from spark_jobs.errors import JobCancelledError
+from spark_jobs.heartbeats import Heartbeats, Pulse, attempt_of
 from spark_jobs.interrupts import stop_on_signals
 from spark_jobs.job_kernel import PackedJob
 from spark_jobs.queries import JobQueries
-from spark_jobs.report import CompactionReport, JobFailure
+from spark_jobs.report import CompactionReport, CutFile, JobFailure
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.shuffle_plan import PlanChoice, choose_plan
 from spark_jobs.transport import pack_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from pyspark.sql import SparkSession
@@ -46,17 +48,14 @@ if TYPE_CHECKING:
     from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.model import Job, JobResult
+    from spark_jobs.shuffle_plan import ShufflePlan
 
 MAX_ATTEMPTS = 3
-_HEARTBEAT_SECONDS = 5.0
 _POLL_SECONDS = 0.25
 
 
-class JobBook(Protocol):
+class JobBook(Pulse, Protocol):
     """What a run needs of the catalog: `Catalog.jobs`."""
-
-    def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
-        """Keep a running attempt from being taken for dead; StaleStateError when it is not running."""
 
     def complete(self, result: JobResult) -> None:
         """Publish in one transaction; StaleStateError when the attempt or an input is not what it was."""
@@ -75,6 +74,7 @@ class JobOutcome:
     job: Job
     result: JobResult | None
     failure: JobFailure | None
+    cut_files: tuple[CutFile, ...] = ()
 
 
 def _say_nothing(_outcome: JobOutcome) -> None:
@@ -120,18 +120,22 @@ class _Run:
         self._progress = progress
         self._cancelled = cancelled
         self._report = CompactionReport(jobs=len(jobs))
-        self._next_heartbeat = clock.monotonic() + _HEARTBEAT_SECONDS
+        self._plans: dict[UUID, ShufflePlan] = {}
 
     def run(self, spark: SparkSession, store: StoreConfig, ids: Ids, plan: PlanChoice) -> CompactionReport:
         begin = self._clock.monotonic()
         packed = [_pack(job, plan) for job in self._running.values()]
+        self._plans = {each.job_id: each.shuffle for each in packed if each.shuffle is not None}
         try:
-            with JobQueries(spark, store, packed, tag=f"siltstone-{ids.new_uuid()}") as queries:
+            with (
+                Heartbeats(self._book, self._running.values()) as heartbeats,
+                JobQueries(spark, store, packed, tag=f"siltstone-{ids.new_uuid()}") as queries,
+            ):
                 while self._running:
-                    self._heartbeat()
                     answer = queries.next_answer(_POLL_SECONDS)
                     if answer is not None:
                         self._settle(*answer)
+                        heartbeats.drop(answer[0])
                     elif self._cancelled.is_set():
                         raise JobCancelledError("the run was stopped", remedy="run it again")
         finally:
@@ -143,19 +147,21 @@ class _Run:
         job = self._running.pop(job_id, None)
         if job is None:  # answered before, in a query that then died
             return
-        failure = answer if isinstance(answer, JobFailure) else self._publish(answer)
+        cut_files = tuple(_cut_files(job, self._plans.get(job_id)))
+        failure = answer if isinstance(answer, JobFailure) else self._publish(answer, cut_files)
         result = None if isinstance(answer, JobFailure) or failure is not None else answer
         if failure is not None:
             failure = self._give_back(job, failure)
             self._report.failures.append(failure)
-        self._progress(JobOutcome(job=job, result=result, failure=failure))
+        told = cut_files if result is not None else ()
+        self._progress(JobOutcome(job=job, result=result, failure=failure, cut_files=told))
 
-    def _publish(self, result: JobResult) -> JobFailure | None:
+    def _publish(self, result: JobResult, cut_files: tuple[CutFile, ...]) -> JobFailure | None:
         try:
             self._book.complete(result)
         except SiltstoneError as error:
             return JobFailure.of(result.job_id, error)
-        self._report.add(result)
+        self._report.add(result, cut_files)
         return None
 
     def _give_back(self, job: Job, failure: JobFailure) -> JobFailure:
@@ -163,22 +169,14 @@ class _Run:
         released = failure.retryable and job.attempts < MAX_ATTEMPTS
         try:
             if released:
-                self._book.release(job.spec.job_id, _attempt_of(job))
+                self._book.release(job.spec.job_id, attempt_of(job))
             else:
-                self._book.fail(job.spec.job_id, _attempt_of(job), failure.message)
+                self._book.fail(job.spec.job_id, attempt_of(job), failure.message)
         except StaleStateError:  # it is somebody else's by now, or over
             return failure
         except SiltstoneError as error:  # the catalog finds out itself once heartbeats stop
             return replace(failure, message=f"{failure.message}; and the catalog was not told: {error}")
         return replace(failure, released=released)
-
-    def _heartbeat(self) -> None:
-        if self._clock.monotonic() < self._next_heartbeat:
-            return
-        for job in self._running.values():
-            with suppress(SiltstoneError):  # a lost attempt shows when its result is refused
-                self._book.heartbeat(job.spec.job_id, _attempt_of(job))
-        self._next_heartbeat = self._clock.monotonic() + _HEARTBEAT_SECONDS
 
     def _release_rest(self) -> None:
         release_jobs(self._book, self._running.values())
@@ -189,7 +187,21 @@ def release_jobs(book: JobBook, jobs: Iterable[Job]) -> None:
     """Gives claimed jobs back to the queue, as far as they are still the caller's."""
     for job in jobs:
         with suppress(SiltstoneError):  # what cannot be told, the catalog finds out once heartbeats stop
-            book.release(job.spec.job_id, _attempt_of(job))
+            book.release(job.spec.job_id, attempt_of(job))
+
+
+def _cut_files(job: Job, plan: ShufflePlan | None) -> Iterator[CutFile]:
+    """What the job's plan cuts, for its report."""
+    for index, shares in plan.cut_files.items() if plan is not None else ():
+        assert plan is not None
+        stretches = [stretch for number in shares if (stretch := plan.shares[number].stretch) is not None]
+        yield CutFile(
+            job_id=str(job.spec.job_id),
+            object_name=job.spec.inputs[index].object_name,
+            size=job.spec.inputs[index].size,
+            shares=shares,
+            ends=[stretch.end for stretch in stretches],
+        )
 
 
 def _pack(job: Job, choice: PlanChoice) -> PackedJob:
@@ -197,13 +209,7 @@ def _pack(job: Job, choice: PlanChoice) -> PackedJob:
         shuffle = choose_plan(job.spec, choice)
     except SiltstoneError:  # a task will find the same, and answer with it
         shuffle = None
-    return PackedJob(job.spec.job_id, _attempt_of(job), pack_spec(job.spec), shuffle)
-
-
-def _attempt_of(job: Job) -> UUID:
-    if job.attempt_id is None:
-        raise InvalidInputError(f"job {job.spec.job_id} is {job.state}", remedy="claim it before running it")
-    return job.attempt_id
+    return PackedJob(job.spec.job_id, attempt_of(job), pack_spec(job.spec), shuffle)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -263,12 +269,15 @@ def _run_queue(
     with closing(open_catalog(catalog_url, clock, ids)) as catalog, stop_on_signals() as stopped:
         with closing(open_store(store, clock, ids)) as opened_store:
             tie(opened_store, catalog.home, ids)
-        application_id = f"{settings.app_name}-{ids.new_uuid()}"
-        jobs = catalog.jobs.claim(application_id, limit)
-        if not jobs:
+        if not catalog.jobs.counts()[JobState.SUBMITTED]:
             return CompactionReport()
-        try:
-            with spark_session(settings) as spark:
+        with spark_session(settings) as spark:
+            # Only now: a cluster may let a session wait for longer than the catalog waits for heartbeats.
+            jobs = catalog.jobs.claim(f"{settings.app_name}-{ids.new_uuid()}", limit)
+            if not jobs or stopped.is_set():
+                release_jobs(catalog.jobs, jobs)
+                return CompactionReport()
+            try:
                 return run_jobs(
                     spark,
                     jobs,
@@ -280,8 +289,8 @@ def _run_queue(
                     cancelled=stopped,
                     plan=plan,
                 )
-        finally:
-            release_jobs(catalog.jobs, jobs)
+            finally:
+                release_jobs(catalog.jobs, jobs)
 
 
 def _narrate(outcome: JobOutcome) -> None:

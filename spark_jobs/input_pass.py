@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bedrock.errors import CorruptDataError
 from object_format.errors import MalformedBatchError
 from spark_jobs.extent_cut import ExtentCutter
-from spark_jobs.section_stream import SectionStream
+from spark_jobs.section_stream import SectionStream, StretchStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
     from spark_jobs.arrangement import InputPart, PartitionWork
     from spark_jobs.extent_cut import Piece
+    from spark_jobs.section_stream import InputStream
 
 
 class InputPass:
     """The streams of one pass, one for each input that the pass needs; `check` raises to stop it.
 
-    `last_uses` gives the inputs, and after which partition (by place) each is not needed any more.
+    `last_uses` gives the inputs, and after which partition (by place) each is not needed any more. Inputs are
+    read as a whole, unless it is `stretched`, which means that parts have a stretch.
     """
 
     def __init__(
@@ -34,11 +36,13 @@ class InputPass:
         *,
         read_size: int,
         check: Callable[[], None],
+        stretched: bool = False,
     ) -> None:
         self._inputs = spec.inputs
         self._check = check
-        self._streams = {
-            index: SectionStream(store, spec.inputs[index], read_size=read_size) for index in last_uses
+        reads = StretchStream if stretched else SectionStream
+        self._streams: dict[int, InputStream] = {
+            index: reads(store, spec.inputs[index], read_size=read_size) for index in last_uses
         }
         self._closings: defaultdict[int, list[int]] = defaultdict(list)
         for index, place in last_uses.items():
@@ -64,7 +68,7 @@ class InputPass:
         stream = self._streams[part.input_index]
         cutter = ExtentCutter(extents)
         found = [0] * len(extents)
-        for block in stream.blocks(work.partition_id):
+        for block in stream.blocks(work.partition_id, part):
             self._check()
             self.largest_buffer = max(self.largest_buffer, stream.buffer_size)
             place = f"{name}: partition {work.name}, block at byte {block.position}"
@@ -73,12 +77,27 @@ class InputPass:
             for piece in pieces:
                 found[piece.extent_index] += piece.record_count
                 yield piece, extents[piece.extent_index], place
+        cut = part.cut_before or part.cut_behind  # then only all stretches together have what is counted
         for extent, count in zip(extents, found, strict=True):
-            if count != extent.record_count:
+            if count > extent.record_count or (count < extent.record_count and not cut):
                 raise CorruptDataError(
                     f"{name}: partition {work.name} has {count} records at offsets {extent.base_offset} to"
                     f" {extent.last_offset}, where the catalog counts {extent.record_count}"
                 )
+
+    def first_offset(self, work: PartitionWork) -> int | None:
+        """The offset at which the work begins, which is read next; None when a stretch has nothing of it."""
+        part = work.parts[0]
+        if not part.cut_before:
+            return work.partition.base_offset
+        return self._streams[part.input_index].first_offset(work.partition_id, part)
+
+    def end_offset(self, work: PartitionWork) -> int:
+        """The offset behind the work, which was read to its end."""
+        part = work.parts[-1]
+        if not part.cut_behind:
+            return work.partition.upper_offset
+        return self._streams[part.input_index].end_offset(part)
 
     def close_after(self, place: int) -> None:
         """Close the streams that nothing after `place` needs."""

@@ -40,22 +40,25 @@ class PartitionWriter:
     def write(self, work: PartitionWork, survivors: Survivors | None, *, file_number: int = 0) -> None:
         """Read the work's parts, oldest first; without `survivors` everything stays as it stands.
 
-        `file_number` tells apart files of one cleanup policy. Raises CorruptDataError when pass 1 has seen
-        other records than are there.
+        `file_number` tells apart files of one cleanup policy. Nothing is written when the work is a stretch
+        of a file in which nothing begins. Raises CorruptDataError when pass 1 has seen other records than are
+        there.
         """
-        writer = self._outputs.writer(OutputPolicy.of(work.partition.cleanup_policy), file_number)
-        if survivors is None:
-            self._copy(work, writer)
-        else:
-            self._filter(work, survivors, writer)
+        base_offset = self._inputs.first_offset(work)
+        if base_offset is not None:
+            section = _Section(work, base_offset, self._outputs, file_number)
+            if survivors is None:
+                self._copy(work, section)
+            else:
+                self._filter(work, survivors, section)
         self._counts.at_least("largest_buffer_bytes", self._inputs.largest_buffer)
 
-    def _filter(self, work: PartitionWork, survivors: Survivors, writer: SegmentFileWriter) -> None:
-        section = _Section()
+    def _filter(self, work: PartitionWork, survivors: Survivors, section: _Section) -> None:
         delete_horizon_ms = self._delete_horizon_ms(work, survivors)
         codec = _codec_of(work.partition.compression_type)
 
         def take(piece: Piece, extent: Extent) -> None:
+            section.records_in += piece.record_count
             filtered = filter_batches(
                 piece.batches,
                 survivors,
@@ -65,18 +68,18 @@ class PartitionWriter:
                 merged_codec=codec,
             )
             for batches in filtered.buffers:
-                writer.append(batches)
+                section.append(batches)
             section.add(filtered.record_count, filtered.min_timestamp, filtered.max_timestamp)
             self._counts.add("merged_bytes_saved", filtered.merged_bytes_saved)
 
-        self._read_all(work, writer, take)
+        self._read_all(work, take)
         if section.record_count != len(survivors.offsets):
             raise CorruptDataError(
                 f"partition {work.name}: pass 1 found {len(survivors.offsets)} survivors,"
                 f" pass 2 {section.record_count}",
                 remedy="an input changed between the passes, which no object of ours does: check the store",
             )
-        self._end_section(work, writer, section, survivors.offsets, unique_keys=survivors.exact)
+        self._end_section(work, section, survivors.offsets, unique_keys=survivors.exact)
 
     def _delete_horizon_ms(self, work: PartitionWork, survivors: Survivors) -> int | None:
         """From when on tombstones that become clean by this job may go; None when none does.
@@ -89,61 +92,74 @@ class PartitionWriter:
             return self._spec.now_ms + work.partition.delete_retention_ms
         return None
 
-    def _copy(self, work: PartitionWork, writer: SegmentFileWriter) -> None:
-        section = _Section()
+    def _copy(self, work: PartitionWork, section: _Section) -> None:
         offsets = BitMap64()
 
         def take(piece: Piece, extent: Extent) -> None:
             _add_offsets(offsets, piece, extent)
             patch_offsets(piece.batches, extent.offset_shift, extent.leader_epoch)
-            writer.append(piece.batches)
+            section.records_in += piece.record_count
+            section.append(piece.batches)
             section.add(piece.record_count, extent.min_timestamp, extent.max_timestamp)
 
-        self._read_all(work, writer, take)
+        self._read_all(work, take)
         if section.record_count != len(offsets):
             raise CorruptDataError(
                 f"partition {work.name}: {section.record_count} records at {len(offsets)} offsets"
             )
-        self._end_section(work, writer, section, offsets, unique_keys=work.unique_keys)
+        self._end_section(work, section, offsets, unique_keys=work.unique_keys)
 
-    def _read_all(
-        self, work: PartitionWork, writer: SegmentFileWriter, take: Callable[[Piece, Extent], None]
-    ) -> None:
-        writer.begin_section(work.partition.topic_id, work.partition.partition)
+    def _read_all(self, work: PartitionWork, take: Callable[[Piece, Extent], None]) -> None:
         for part in work.parts:
             self._inputs.read(work, part, take)
 
     def _end_section(
-        self,
-        work: PartitionWork,
-        writer: SegmentFileWriter,
-        section: _Section,
-        offsets: BitMap64,
-        *,
-        unique_keys: bool,
+        self, work: PartitionWork, section: _Section, offsets: BitMap64, *, unique_keys: bool
     ) -> None:
-        base, last = work.partition.base_offset, work.partition.upper_offset - 1
-        writer.end_section(
-            base_offset=base,
-            last_offset=last,
-            record_count=section.record_count,
-            min_timestamp=section.min_timestamp,
-            max_timestamp=section.max_timestamp,
-            unique_keys=unique_keys,
-            holes=holes_between(offsets, base, last),
-        )
-        self._counts.add("records_in", work.records_in)
+        end_offset = self._inputs.end_offset(work)
+        if end_offset > section.base_offset:
+            section.end(end_offset - 1, offsets, unique_keys=unique_keys)
+        self._counts.add("records_in", section.records_in)
         self._counts.add("records_out", section.record_count)
-        self._counts.add("records_dropped", work.records_in - section.record_count)
+        self._counts.add("records_dropped", section.records_in - section.record_count)
 
 
 class _Section:
-    """The numbers of an output section while it is written."""
+    """An output section, and its numbers while it is written; it begins with its first batch, or its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: PartitionWork, base_offset: int, outputs: OutputFiles, file_number: int) -> None:
+        self.base_offset = base_offset
+        self.records_in = 0
         self.record_count = 0
         self.min_timestamp = -1
         self.max_timestamp = -1
+        self._partition = work.partition
+        self._outputs = outputs
+        self._file_number = file_number
+        self._writer: SegmentFileWriter | None = None
+
+    def append(self, batches: bytes | memoryview) -> None:
+        """Write batches, which are the caller's again on return."""
+        self._open().append(batches)
+
+    def end(self, last_offset: int, offsets: BitMap64, *, unique_keys: bool) -> None:
+        """Write its end; `offsets` are those that have a record."""
+        self._open().end_section(
+            base_offset=self.base_offset,
+            last_offset=last_offset,
+            record_count=self.record_count,
+            min_timestamp=self.min_timestamp,
+            max_timestamp=self.max_timestamp,
+            unique_keys=unique_keys,
+            holes=holes_between(offsets, self.base_offset, last_offset),
+        )
+
+    def _open(self) -> SegmentFileWriter:
+        if self._writer is None:
+            policy = OutputPolicy.of(self._partition.cleanup_policy)
+            self._writer = self._outputs.writer(policy, self._file_number)
+            self._writer.begin_section(self._partition.topic_id, self._partition.partition)
+        return self._writer
 
     def add(self, record_count: int, min_timestamp: int | None, max_timestamp: int | None) -> None:
         """Take in records, if there are any."""

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _SUMS = (
     "input_files",
     "input_files_read_once",
+    "input_files_cut",
+    "stretches",
+    "stretches_read_once",
     "get_requests",
     "resumes",
     "retries",
@@ -84,6 +87,17 @@ class JobFailure:
         return self.kind == "retryable"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutFile:
+    """An input file that was not read by one task: by which shares of its job, and up to which bytes each."""
+
+    job_id: str
+    object_name: str
+    size: int
+    shares: list[int]
+    ends: list[int]
+
+
 def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The counts of several tasks as one: sums, and the largest of what is a peak."""
     merged: dict[str, int] = {}
@@ -99,17 +113,23 @@ class CompactionReport:
     """The sum over the jobs of a run; counts are of jobs whose results were published.
 
     `get_requests` is what the tasks' object stores counted for reading inputs, without the `resumes` of
-    broken streams. `input_files_read_once` are those of the input files that had nothing to deduplicate, and
-    so needed no first pass. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes`
-    and `peak_rss_bytes` are the largest of any task. `shuffled_jobs` were spread over `shares` of their input
-    files, and their keys over `buckets`, by `shuffle_bytes` of fingerprints. `seconds` says how long the run
-    took (`total`) and how long its tasks spent in each phase, all tasks together.
+    broken streams. An input file goes whole to one task, which reads it by two GETs, unless it is one of the
+    `input_files_cut`: those were read in `stretches`, each by one share of its job and two ranged GETs, and
+    `cut_files` says which. `input_files_read_once` are those of the whole files that had nothing to
+    deduplicate, and so needed no first pass, as did `stretches_read_once`. Bytes are those that went over the
+    wire. `table_bytes`, `largest_buffer_bytes` and `peak_rss_bytes` are the largest of any task.
+    `shuffled_jobs` were spread over `shares` of their input, and their keys over `buckets`, by
+    `shuffle_bytes` of fingerprints. `seconds` says how long the run took (`total`) and how long its tasks
+    spent in each phase, all tasks together.
     """
 
     jobs: int = 0
     jobs_completed: int = 0
     input_files: int = 0
     input_files_read_once: int = 0
+    input_files_cut: int = 0
+    stretches: int = 0
+    stretches_read_once: int = 0
     get_requests: int = 0
     resumes: int = 0
     retries: int = 0
@@ -134,16 +154,18 @@ class CompactionReport:
     largest_buffer_bytes: int = 0
     peak_rss_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    cut_files: list[CutFile] = field(default_factory=list)
     failures: list[JobFailure] = field(default_factory=list)
 
     @property
     def get_requests_per_input_file(self) -> float:
         """How often a file was asked for that both passes read; a file read once, by one GET, is left out.
 
-        Without any file that both passes read, how often each of the others was; 0 without any file.
+        Without any file that both passes read, how often each of the others was; 0 without any file. A file
+        that was cut counts as its stretches.
         """
-        once = self.input_files_read_once
-        both = self.input_files - once
+        once = self.input_files_read_once + self.stretches_read_once
+        both = self.input_files - self.input_files_cut + self.stretches - once
         if both:
             return (self.get_requests - once) / both
         return self.get_requests / once if once else 0.0
@@ -153,16 +175,23 @@ class CompactionReport:
         ratio = self.get_requests_per_input_file
         shown = f"{ratio:.1f}" if ratio.is_integer() else f"{ratio:.3f}"
         once = self.input_files_read_once
-        if not once or once == self.input_files:
-            return f"{shown} for each of {self.input_files:,} input files"
-        return (
-            f"{shown} for each of {self.input_files - once:,} input files,"
-            f" 1 for each of {once:,} with nothing to deduplicate"
-        )
+        whole = self.input_files - self.input_files_cut
+        words = []
+        if once and once < whole:
+            words.append(f"{shown} for each of {whole - once:,} input files")
+            words.append(f"1 for each of {once:,} with nothing to deduplicate")
+        elif whole or not self.input_files_cut:
+            words.append(f"{shown} for each of {whole:,} input files")
+        if self.input_files_cut:
+            words.append(
+                f"{shown} for each of {self.stretches:,} stretches of {self.input_files_cut:,} that were cut"
+            )
+        return ", ".join(words)
 
-    def add(self, result: JobResult) -> None:
+    def add(self, result: JobResult, cut_files: Iterable[CutFile] = ()) -> None:
         """Take in a job whose result was published."""
         self.jobs_completed += 1
+        self.cut_files += cut_files
         counts = result.counts
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + counts.get(name, 0))

@@ -2,9 +2,10 @@
 
 Concerns: what one task holds is bounded by the key table's budget and not by the job; the result is exact, no
 key occurs twice in a partition's range; what is read and written is read and written once, by two GETs per
-input file; Spark moves bytes, not records.
+input file, or two ranged GETs for each share of a file that is cut; Spark moves bytes, not records.
 
-Words. A *share* is a set of the job's input files that one task reads in pass 1, and one task in pass 2.
+Words. A *share* is what one task reads in pass 1, and one task in pass 2: some of the job's input files, or a
+stretch of one that is larger than a share should be (`spark_jobs.shares`).
 A *run* is a stretch of one partition whose parts lie side by side in one share: a section of an output file.
 A *bucket* holds the keys of one partition whose fingerprints agree in their leading bits (of the second word:
 the table goes by the first); buckets are numbered through the job. A *blob* is what one chunk of a run has in
@@ -13,7 +14,7 @@ one bucket (`object_format.dedupe.buckets`).
 Flow, one Spark query of three stages:
 
 1. *Cut.* A task for each share reads its files once, partition by partition, run by run, fingerprints
-   the keys, and cuts them into blobs.
+   the keys, and cuts them into blobs. Each says of which run it is.
 2. The shuffle brings the blobs of a bucket together, newest first. *Judge.* A task goes through its buckets,
    one after the other, with one key table: a record survives when its key is not in the table yet. The
    bucket's survivors become Roaring bitmaps, one for each run.
@@ -38,28 +39,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from object_format.dedupe import KeyTable
 from object_format.dedupe.buckets import MOST_BITS, RECORD_BYTES
-from spark_jobs.arrangement import PartitionWork, arrange
+from spark_jobs.arrangement import arrange
+from spark_jobs.shares import ShareSizes, make_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from catalog.model import JobSpec
-    from spark_jobs.arrangement import InputPart
+    from spark_jobs.arrangement import PartitionWork
+    from spark_jobs.shares import Share
 
-SHARE_BYTES: Final = 256 << 20
-"""Bytes of input that make a share; its compacted files are of that order."""
-
-LEAST_SHARES: Final = 8
-"""What a job is cut into at least, where it has so many files: it is there to be spread."""
-
-MOST_SHARES: Final = 1024
 BUCKET_RECORDS: Final = 1 << 18
 """Records of a bucket where the table does not ask for fewer: their table fits a processor's caches."""
 
@@ -81,29 +75,26 @@ class PlanChoice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A stretch of the partition at `place` in the job; `number` counts its runs in the share.
-
-    `work` is narrowed to it.
-    """
-
-    place: int
-    number: int
-    work: PartitionWork
-
-
-@dataclass(frozen=True, slots=True)
 class ShufflePlan:
     """How a job is spread; plain numbers that travel with it.
 
-    `shares` are the input indexes of each share. `bits` says for each partition, by its place in the
+    `bits` says for each partition, by its place in the
     job's arrangement, how many leading bits make its buckets; None where nothing is deduplicated. `judges`
     is how many tasks the second stage has.
     """
 
-    shares: tuple[tuple[int, ...], ...]
+    shares: tuple[Share, ...]
     bits: tuple[int | None, ...]
     judges: int
+
+    @property
+    def cut_files(self) -> dict[int, list[int]]:
+        """The inputs that are not read as a whole, each with the numbers of the shares that read it."""
+        cut: defaultdict[int, list[int]] = defaultdict(list)
+        for number, share in enumerate(self.shares):
+            if share.stretch is not None:
+                cut[share.inputs[0]].append(number)
+        return dict(cut)
 
     @property
     def buckets(self) -> int:
@@ -130,37 +121,16 @@ def _outgrows_table(spec: JobSpec) -> bool:
     return expected > 0 and expected > KeyTable(spec.table_bytes).capacity
 
 
-def plan_shuffle(spec: JobSpec) -> ShufflePlan:
+def plan_shuffle(spec: JobSpec, sizes: ShareSizes | None = None) -> ShufflePlan:
     """The plan for a job; the same whenever and wherever it is made."""
     works = arrange(spec)
     deduplicated = [work.records_in for work in works if work.partition.deduplicate]
     fitting = _records_that_fit(spec.table_bytes) if deduplicated else 1
     return ShufflePlan(
-        shares=_shares(works),
+        shares=make_shares(works, sizes or ShareSizes()),
         bits=tuple(_bits(work.records_in, fitting) if work.partition.deduplicate else None for work in works),
         judges=_judges(sum(deduplicated)),
     )
-
-
-def runs_by_share(works: Sequence[PartitionWork], shares: Sequence[Sequence[int]]) -> list[list[Run]]:
-    """The runs of each share, in the order of sections in files."""
-    share_of = {index: number for number, share in enumerate(shares) for index in share}
-    runs: list[list[Run]] = [[] for _ in shares]
-    for place, work in enumerate(works):
-        counts: defaultdict[int, int] = defaultdict(int)
-        for share, parts in groupby(work.parts, key=lambda part: share_of[part.input_index]):
-            runs[share].append(Run(place, counts[share], _narrowed(work, list(parts))))
-            counts[share] += 1
-    return runs
-
-
-def _narrowed(work: PartitionWork, parts: Sequence[InputPart]) -> PartitionWork:
-    partition = replace(
-        work.partition,
-        base_offset=parts[0].extents[0].base_offset,
-        upper_offset=parts[-1].extents[-1].last_offset + 1,
-    )
-    return PartitionWork(partition, tuple(parts))
 
 
 def _expected_keys(work: PartitionWork) -> float:
@@ -202,31 +172,3 @@ def _doublings(parts: float) -> int:
 def _judges(records: int) -> int:
     wanted = -(-records * RECORD_BYTES // _JUDGE_BYTES)
     return min(max(wanted, _LEAST_JUDGES), _MOST_JUDGES)
-
-
-def _shares(works: Sequence[PartitionWork]) -> tuple[tuple[int, ...], ...]:
-    """The inputs that hold anything, in the order of the log, cut where about equal bytes are together.
-
-    Files were committed one after the other, so their parts lie in the same order in every partition, and
-    neighbours in this order are neighbours there: runs are few. Where they are not, there are more.
-    """
-    bytes_of: defaultdict[int, int] = defaultdict(int)
-    committed: dict[int, int] = {}
-    order: defaultdict[int, float] = defaultdict(float)
-    for work in works:
-        for number, part in enumerate(work.parts):
-            index = part.input_index
-            first = min(extent.committed_ms for extent in part.extents)
-            bytes_of[index] += sum(extent.length for extent in part.extents)
-            committed[index] = min(committed.get(index, first), first)
-            order[index] = max(order[index], (number + 1) / len(work.parts))
-    files = sorted(bytes_of, key=lambda index: (committed[index], order[index], index))
-    total = sum(bytes_of.values())
-    count = min(max(-(-total // SHARE_BYTES), LEAST_SHARES), MOST_SHARES, len(files))
-    shares: list[list[int]] = [[] for _ in range(max(count, 1))]
-    before = 0
-    for index in files:
-        middle = before + bytes_of[index] / 2
-        shares[min(int(middle * count / total), count - 1) if total else 0].append(index)
-        before += bytes_of[index]
-    return tuple(tuple(share) for share in shares if share)

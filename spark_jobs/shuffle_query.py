@@ -10,7 +10,7 @@ import orjson
 from pyspark.sql import functions as sql
 
 from bedrock.clock import SystemClock
-from bedrock.errors import FatalError
+from bedrock.errors import CorruptDataError, FatalError, SiltstoneError
 from bedrock.ids import SystemIds
 from catalog.model import JobResult
 from object_store.open import open_store
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from catalog.model import JobSpec
     from object_store.interface import ObjectStore
     from object_store.open import StoreConfig
     from spark_jobs.shuffle_plan import ShufflePlan
@@ -135,7 +136,11 @@ def run_shuffled(
         .repartitionById(len(plan.shares), sql.col("share"))
         .mapInArrow(kernel.write, ANSWER_SCHEMA)
     )
-    return unite_answers(job, plan, [read_answer(row.asDict()) for row in written.collect()])
+    answers = [read_answer(row.asDict()) for row in written.collect()]
+    try:
+        return unite_answers(job, plan, answers)
+    except SiltstoneError as error:
+        return JobFailure.of(job.job_id, error)
 
 
 def survivors_of(spark: SparkSession, kernel: ShuffleKernel, plan: ShufflePlan) -> DataFrame:
@@ -167,10 +172,22 @@ def unite_answers(
         "shuffled_jobs": 1,
         "shares": len(plan.shares),
         "buckets": plan.buckets,
+        "input_files": counts.get("input_files", 0) + len(plan.cut_files),
+        "input_files_cut": len(plan.cut_files),
     }
+    _check_records(unpack_spec(job.spec), counts["records_in"])
     return JobResult(
         job_id=job.job_id,
         attempt_id=job.attempt_id,
         files=tuple(file for result in results for file in result.files),
         counts=counts,
     )
+
+
+def _check_records(spec: JobSpec, found: int) -> None:
+    """Shares that read a file together have what the catalog counts only together."""
+    counted = sum(extent.record_count for each in spec.inputs for extent in each.extents)
+    if found != counted:
+        raise CorruptDataError(
+            f"job {spec.job_id}: its input files have {found} records, where the catalog counts {counted}"
+        )

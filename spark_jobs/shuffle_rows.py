@@ -17,7 +17,7 @@ REPORT: Final = 0
 PAYLOAD: Final = 1
 """Kinds of rows; reports sort first."""
 
-BLOB_SCHEMA: Final = "judge int, kind int, number int, first_offset long, data binary"
+BLOB_SCHEMA: Final = "judge int, kind int, number int, first_offset long, share int, run int, data binary"
 SURVIVOR_SCHEMA: Final = (
     "share int, kind int, place int, run int, outside long, data binary, tombstones binary"
 )
@@ -28,6 +28,8 @@ _BLOB_ROWS: Final = pa.schema(
         ("kind", pa.int32()),
         ("number", pa.int32()),
         ("first_offset", pa.int64()),
+        ("share", pa.int32()),
+        ("run", pa.int32()),
         ("data", pa.binary()),
     ]
 )
@@ -47,12 +49,17 @@ _BATCH_ROWS: Final = 1024
 
 
 class BlobRow(NamedTuple):
-    """A blob of bucket `number`, or a report for share `number`; task `judge` of the second stage gets it."""
+    """A blob of bucket `number`, or a report for share `number`; task `judge` of the second stage gets it.
+
+    A blob is of one `run` of one `share`.
+    """
 
     judge: int
     kind: int
     number: int
     first_offset: int
+    share: int
+    run: int
     data: bytes | memoryview
 
 
@@ -106,9 +113,19 @@ def write_survivor_rows(rows: Iterable[SurvivorRow]) -> Iterator[pa.RecordBatch]
 def read_blob_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[BlobRow]:
     """The mirror of `write_blob_rows`; a row's data lies in its batch."""
     for batch in batches:
-        judges, kinds, numbers, offsets = (batch.column(index).to_pylist() for index in range(4))
+        judges, kinds, numbers, offsets, shares, runs = (
+            batch.column(index).to_pylist() for index in range(6)
+        )
         for row in range(batch.num_rows):
-            yield BlobRow(judges[row], kinds[row], numbers[row], offsets[row], _bytes_at(batch, 4, row))
+            yield BlobRow(
+                judges[row],
+                kinds[row],
+                numbers[row],
+                offsets[row],
+                shares[row],
+                runs[row],
+                _bytes_at(batch, 6, row),
+            )
 
 
 def read_survivor_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[SurvivorRow]:

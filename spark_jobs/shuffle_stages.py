@@ -21,7 +21,8 @@ from spark_jobs.compaction_task import stream_buffer, table_bytes_for
 from spark_jobs.input_pass import InputPass, placed
 from spark_jobs.output_files import OutputFiles
 from spark_jobs.partition_writer import PartitionWriter
-from spark_jobs.shuffle_plan import keys_expected, runs_by_share
+from spark_jobs.shares import runs_by_share
+from spark_jobs.shuffle_plan import keys_expected
 from spark_jobs.shuffle_rows import PAYLOAD, REPORT, BlobRow, Report, SurvivorRow, united_counts
 from spark_jobs.task_counts import TaskCounts
 
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from object_format.dedupe.buckets import Blob
     from object_store.interface import ObjectStore
     from spark_jobs.arrangement import PartitionWork
-    from spark_jobs.shuffle_plan import Run, ShufflePlan
+    from spark_jobs.shares import Run
+    from spark_jobs.shuffle_plan import ShufflePlan
 
 _VERDICT_COUNTS: Final = ("keys", "keys_outside_table", "tombstones_dropped", "records_invalid")
 
@@ -56,7 +58,7 @@ def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator
     counts = TaskCounts(store, context.clock)
     runs = runs_by_share(arrange(spec), plan.shares)[share]
     uses = last_uses([run.work for run in runs], deduplicated_only=True)
-    survey = InputPass(spec, store, uses, read_size=stream_buffer(len(uses)), check=context.check)
+    survey = _pass_over(context, share, store, uses)
     ends = plan.bucket_ends
     try:
         for position, run in enumerate(runs):
@@ -66,7 +68,9 @@ def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator
             for blob in _blobs(spec, run.work, bits, survey, counts):
                 bucket = ends[run.place] - (1 << bits) + blob.bucket
                 counts.add("shuffle_bytes", len(blob.data))
-                yield BlobRow(bucket % plan.judges, PAYLOAD, bucket, blob.first_offset, blob.data)
+                yield BlobRow(
+                    bucket % plan.judges, PAYLOAD, bucket, blob.first_offset, share, run.number, blob.data
+                )
             survey.close_after(position)
     finally:
         survey.close()
@@ -76,7 +80,18 @@ def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator
 
 def report_row(plan: ShufflePlan, share: int, report: Report) -> BlobRow:
     """A report of stage 1 on its way to the writer of `share`."""
-    return BlobRow(share % plan.judges, REPORT, share, 0, report.pack())
+    return BlobRow(share % plan.judges, REPORT, share, 0, share, 0, report.pack())
+
+
+def _pass_over(context: StageContext, share: int, store: ObjectStore, uses: dict[int, int]) -> InputPass:
+    return InputPass(
+        context.spec,
+        store,
+        uses,
+        read_size=stream_buffer(len(uses)),
+        check=context.check,
+        stretched=context.plan.shares[share].stretch is not None,
+    )
 
 
 def _blobs(
@@ -102,7 +117,6 @@ def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[Su
     spec, plan = context.spec, context.plan
     counts = TaskCounts(None, context.clock)
     works = arrange(spec)
-    runs = _runs_by_place(works, plan)
     expected = [
         0 if bits is None else keys_expected(work.records_in, bits)
         for work, bits in zip(works, plan.bits, strict=True)
@@ -120,24 +134,28 @@ def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[Su
             reaches_log_start=works[place].partition.reaches_log_start,
             expected_keys=expected[place],
         )
+        runs: list[_RunSeen] = []
         for row in group:
             context.check()
+            if not runs or (runs[-1].share, runs[-1].number) != (row.share, row.run):
+                runs.append(_RunSeen(row.share, row.run))
+            runs[-1].first_offset = row.first_offset
             with counts.timed("find_survivors_ms"):
                 judge.feed(row.data)
         survivors = judge.finish()
         for name in _VERDICT_COUNTS:
             counts.add(name, getattr(survivors, name))
-        yield from _survivor_rows(survivors, runs[place])
+        yield from _survivor_rows(survivors, place, runs)
     yield SurvivorRow(0, REPORT, data=Report(counts.finish()).pack())
 
 
-def _runs_by_place(works: list[PartitionWork], plan: ShufflePlan) -> dict[int, list[tuple[int, Run]]]:
-    """The runs of each partition, each with its share."""
-    runs: defaultdict[int, list[tuple[int, Run]]] = defaultdict(list)
-    for share, each in enumerate(runs_by_share(works, plan.shares)):
-        for run in each:
-            runs[run.place].append((share, run))
-    return runs
+@dataclass(slots=True)
+class _RunSeen:
+    """A run of which a bucket has records; none lies before `first_offset`."""
+
+    share: int
+    number: int
+    first_offset: int = 0
 
 
 def _place_finder(plan: ShufflePlan) -> Callable[[int], int]:
@@ -154,18 +172,19 @@ def _place_finder(plan: ShufflePlan) -> Callable[[int], int]:
     return find
 
 
-def _survivor_rows(survivors: Survivors, runs: Iterable[tuple[int, Run]]) -> Iterator[SurvivorRow]:
-    """The bitmaps cut by run; a run without survivors of the bucket gets none."""
-    for share, run in runs:
-        first, end = run.work.partition.base_offset, run.work.partition.upper_offset
-        if not survivors.offsets.range_cardinality(first, end):
+def _survivor_rows(survivors: Survivors, place: int, runs: Iterable[_RunSeen]) -> Iterator[SurvivorRow]:
+    """The bitmaps cut by run, of which the newest comes first; one without survivors here gets none."""
+    end = survivors.offsets.max() + 1 if survivors.offsets else 0
+    for run in runs:
+        first, end, last = run.first_offset, run.first_offset, end
+        if last <= first or not survivors.offsets.range_cardinality(first, last):
             continue
         window = BitMap64()
-        window.add_range(first, end)
+        window.add_range(first, last)
         yield SurvivorRow(
-            share,
+            run.share,
             PAYLOAD,
-            run.place,
+            place,
             run.number,
             survivors.keys_outside_table,
             (survivors.offsets & window).serialize(),
@@ -221,10 +240,11 @@ def write_share(
     works = [run.work for run in runs]
     copied = last_uses(works, deduplicated_only=False)
     surveyed = last_uses(works, deduplicated_only=True)
-    counts.add("input_files", len(copied))
-    counts.add("input_files_read_once", len(copied.keys() - surveyed.keys()))
+    what = "input_files" if plan.shares[share].stretch is None else "stretches"
+    counts.add(what, len(copied))
+    counts.add(f"{what}_read_once", len(copied.keys() - surveyed.keys()))
     outputs = OutputFiles(store, spec, attempt_id, ids)
-    inputs = InputPass(spec, store, copied, read_size=stream_buffer(len(copied)), check=context.check)
+    inputs = _pass_over(context, share, store, copied)
     writer = PartitionWriter(spec, inputs, outputs, counts)
     try:
         for position, run in enumerate(runs):

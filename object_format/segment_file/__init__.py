@@ -6,6 +6,7 @@ from object_format.segment_file.forward_reader import DataBlock, ForwardReader
 from object_format.segment_file.layout import BLOCK_TARGET, MAX_PAYLOAD, TRAILER_LENGTH, SegmentKind
 from object_format.segment_file.payloads import FileHeader, SectionEntry, SectionFooter, SectionHeader
 from object_format.segment_file.random_access import SectionIndex, parse_data_blocks, parse_holes_block
+from object_format.segment_file.range_reader import RangeReader
 from object_format.segment_file.stream_buffer import ByteSource
 from object_format.segment_file.writer import FileSummary, SegmentFileWriter
 
@@ -21,6 +22,7 @@ __all__ = [
     "FileSummary",
     "ForwardReader",
     "NeedMoreTail",
+    "RangeReader",
     "SectionEntry",
     "SectionFooter",
     "SectionHeader",

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from bedrock.clock import SystemClock
 from catalog.model import JobResult
-from spark_jobs.report import merge_counts
+from spark_jobs.job_kernel import PackedJob
+from spark_jobs.shuffle_query import unite_answers
 from spark_jobs.shuffle_rows import (
     BlobRow,
     SurvivorRow,
@@ -17,6 +18,7 @@ from spark_jobs.shuffle_rows import (
     write_survivor_rows,
 )
 from spark_jobs.shuffle_stages import KnownShare, StageContext, cut_share, judge_buckets, write_share
+from spark_jobs.transport import pack_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from bedrock.ids import Ids
     from catalog.model import JobSpec
     from object_store.interface import ObjectStore
+    from spark_jobs.report import JobFailure
     from spark_jobs.shuffle_plan import ShufflePlan
 
 
@@ -44,7 +47,7 @@ def run_in_memory(
         rows.sort(key=lambda row: (row.kind, row.number, -row.first_offset))
         for survivors in read_survivor_rows(write_survivor_rows(judge_buckets(context, rows))):
             to_write[survivors.share].append(survivors)
-    results = []
+    results: list[JobResult | JobFailure] = []
     for share in range(len(plan.shares)):
         known = KnownShare()
         for survivors in to_write[share]:
@@ -52,9 +55,6 @@ def run_in_memory(
         store = open_task_store()
         results.append(write_share(context, share, known, store, attempt_id, ids))
         store.close()
-    return JobResult(
-        job_id=spec.job_id,
-        attempt_id=attempt_id,
-        files=tuple(file for result in results for file in result.files),
-        counts=merge_counts(result.counts for result in results),
-    )
+    united = unite_answers(PackedJob(spec.job_id, attempt_id, pack_spec(spec), plan), plan, results)
+    assert isinstance(united, JobResult)
+    return united

@@ -234,21 +234,6 @@ def test_a_catalog_that_is_away_is_told_of(driver: Driver, monkeypatch: pytest.M
     assert "no answer" in report.failures[0].message
 
 
-def test_running_jobs_are_kept_alive(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every few seconds, and even when a heartbeat fails."""
-    driver.book.refusals["heartbeat"] = StaleStateError("lost")
-
-    driver.run(monkeypatch, [job(1), job(2)], *[None] * 21, done(1), *[None] * 20, done(2))
-
-    assert driver.book.calls == [
-        ("heartbeat", 1),
-        ("heartbeat", 2),
-        ("complete", 1),
-        ("heartbeat", 2),
-        ("complete", 2),
-    ]
-
-
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), JobCancelledError("enough")])
 def test_an_interrupt_gives_back_what_is_not_over(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, interrupt: BaseException

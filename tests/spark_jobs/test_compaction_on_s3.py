@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,9 +14,12 @@ from bedrock.ids import SystemIds
 from catalog.model import PartitionId
 from object_store.open import open_store
 from spark_jobs.compaction_task import run_compaction
+from spark_jobs.shares import ShareSizes
+from spark_jobs.shuffle_plan import plan_shuffle
 from tests.fixtures.s3 import bucket_of
 from tests.object_store.fault_proxy import Fault, running_proxy
 from tests.spark_jobs.model_log import ModelLog, batch
+from tests.spark_jobs.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,5 +94,37 @@ def test_a_broken_stream_is_taken_up_again_and_counted_apart(
         assert proxy.all_happened
     assert result.counts["resumes"] == 2
     assert result.counts["get_requests"] == 4
+    log.publish(spec, result)
+    log.check()
+
+
+def test_the_server_sees_two_ranged_gets_for_each_stretch_of_a_file_that_is_cut(
+    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
+) -> None:
+    """And two of the whole object for a file that is not; the plan says which are which."""
+    here = PartitionId(log.create_topic("compact"), 0)
+    many = [batch(*((b"%d" % (7 * number + each), b"v" * 90) for each in range(20))) for number in range(60)]
+    log.ingest({here: many})
+    log.ingest({here: many[:2]})
+    spec = log.job(table_bytes=1024)
+    plan = plan_shuffle(spec, ShareSizes(share_bytes=20_000, least_piece_bytes=10_000))
+
+    result = run_in_memory(spec, plan, lambda: open_store(s3_config, log.clock, log.ids), log.ids)
+
+    seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for request in s3_server.requests(bucket_of(s3_config)):
+        if request.is_object_get:
+            seen[request.path.rpartition("/")[2]][request.range] += 1
+    (shares,) = plan.cut_files.values()
+    assert len(shares) > 6
+    cut, whole = (seen[f"{each.file_id}.seg"] for each in spec.inputs)
+    starts = [
+        max(stretch.start, spec.inputs[0].extents[0].position)
+        for stretch in (plan.shares[number].stretch for number in shares)
+        if stretch is not None
+    ]
+    assert cut == {f"bytes={start}-": 2 for start in starts}
+    assert whole == {"": 2}
+    assert result.counts["get_requests"] == 2 * len(shares) + 2
     log.publish(spec, result)
     log.check()

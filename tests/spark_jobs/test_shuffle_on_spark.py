@@ -86,6 +86,47 @@ def test_a_job_whose_keys_do_not_fit_ends_exact(
     assert len(published.extents(small, FileKind.COMPACTED)) == 1
 
 
+def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
+    spark: SparkForTests,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog: Catalog,
+    clock: Clock,
+    ids: Ids,
+) -> None:
+    """The report names it, with the shares that read it, each by two ranged GETs."""
+    topic = published.create_topic("one file", "compact")
+    here = PartitionId(topic.topic_id, 0)
+    large = [
+        batch(*((b"%d" % ((7 * number + each) % 99), b"v" * 60_000) for each in range(10)))
+        for number in range(45)
+    ]
+    name = published.ingest({here: large})
+    small = published.ingest({here: [batch((b"1", b"newest"))]})
+    spec = published.submit(topic)
+
+    report = run_jobs(
+        spark.session,
+        catalog.jobs.claim("a test", 10),
+        store=store_config,
+        book=catalog.jobs,
+        clock=clock,
+        ids=ids,
+        plan=PlanChoice.SHUFFLE,
+    )
+
+    assert report.failures == []
+    (cut,) = report.cut_files
+    assert (cut.job_id, cut.object_name) == (str(spec.job_id), name)
+    assert cut.object_name != small
+    assert len(cut.shares) == len(cut.ends) == report.stretches == 4
+    assert (report.input_files, report.input_files_cut, report.shares) == (2, 1, 5)
+    assert report.get_requests == 2 * 4 + 2
+    found = published.read(here)
+    assert len(found) == report.keys == 99
+    assert {each.key: each.value for each in found}[b"1"] == b"newest"
+
+
 def test_a_share_that_fails_is_the_answer_of_its_job(
     spark: SparkForTests,
     published: PublishedLog,

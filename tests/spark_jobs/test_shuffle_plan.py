@@ -14,7 +14,8 @@ from catalog.model import PartitionId
 from object_format.dedupe import KeyTable
 from object_store.local import LocalStore
 from spark_jobs.arrangement import arrange
-from spark_jobs.shuffle_plan import PlanChoice, choose_plan, keys_expected, plan_shuffle, runs_by_share
+from spark_jobs.shares import Share, ShareSizes, runs_by_share
+from spark_jobs.shuffle_plan import PlanChoice, choose_plan, keys_expected, plan_shuffle
 from tests.spark_jobs.model_log import DELETE_RETENTION_MS, BatchToWrite, batch
 from tests.spark_jobs.shuffle_in_memory import run_in_memory
 from tests.spark_jobs.test_compaction_task import Bench
@@ -41,10 +42,11 @@ def compact(
     extents: Mapping[PartitionId, Sequence[Extent]] | None = None,
     *,
     table_bytes: int = TINY_TABLE,
+    sizes: ShareSizes | None = None,
 ) -> JobResult:
     """Run a job through the stages, publish it, and hold the log against the dictionaries."""
     spec = bench.log.job(extents, table_bytes=table_bytes)
-    result = run(bench, spec)
+    result = run(bench, spec, plan_shuffle(spec, sizes))
     bench.log.publish(spec, result)
     bench.log.check()
     return result
@@ -104,7 +106,7 @@ def test_files_in_another_order_in_each_partition_make_more_files(bench: Bench) 
         bench.log.ingest({first: [batch((b"a", value), (value, value))]})
         bench.log.ingest({second: [batch((b"b", value), (value, value))]})
     spec = bench.log.job(table_bytes=TINY_TABLE)
-    plan = replace(plan_shuffle(spec), shares=((0, 2, 3), (1, 4, 5)))
+    plan = replace(plan_shuffle(spec), shares=(Share((0, 2, 3)), Share((1, 4, 5))))
 
     result = run(bench, spec, plan)
 
@@ -182,23 +184,36 @@ FILES = st.lists(
 )
 
 
-@given(rounds=st.lists(st.tuples(FILES, st.booleans(), st.integers(0, 20_000)), min_size=1, max_size=2))
+PIECES = st.sampled_from([None, 1, 150, 700])
+"""Bytes of the pieces that files are cut into; None for files that stay whole."""
+
+
+@given(
+    rounds=st.lists(st.tuples(FILES, st.booleans(), PIECES, st.integers(0, 20_000)), min_size=1, max_size=2),
+    block_target=st.sampled_from([1, 200, 4096]),
+)
 def test_the_log_is_what_dictionaries_say(
     new_bench: Callable[[], Bench],
-    rounds: list[tuple[list[dict[int, list[BatchToWrite]]], bool, int]],
+    rounds: list[tuple[list[dict[int, list[BatchToWrite]]], bool, int | None, int]],
+    block_target: int,
 ) -> None:
-    """Rounds of ingestion and of compaction, by this plan or by one task, over mixed policies."""
+    """Rounds of ingestion and of compaction, by this plan or by one task, over mixed policies.
+
+    Files stay whole or are cut, between blocks or within one, that may have many batches or be one of them.
+    """
     bench = new_bench()
     topics = [bench.topic("compact"), bench.topic("delete"), bench.topic("compact,delete")]
     partitions = [*(PartitionId(topic, 0) for topic in topics), PartitionId(topics[0], 1)]
-    for files, shuffled, later_ms in rounds:
+    for files, shuffled, piece_bytes, later_ms in rounds:
         for file in files:
-            bench.log.ingest({partitions[number]: batches for number, batches in file.items()})
+            sections = {partitions[number]: batches for number, batches in file.items()}
+            bench.log.ingest(sections, block_target=block_target)
         extents = {here: each for here, each in bench.log.extents.items() if each}
         if not extents:
             continue
         if shuffled:
-            result = compact(bench, extents)
+            sizes = piece_bytes and ShareSizes(share_bytes=piece_bytes, least_piece_bytes=piece_bytes)
+            result = compact(bench, extents, sizes=sizes or None)
             assert result.counts.get("keys_outside_table", 0) == 0
         else:
             bench.compact(extents)

@@ -1,0 +1,168 @@
+"""Reading the DATA blocks of a section from somewhere in its middle, forward, up to somewhere in its middle.
+
+Nothing marks where a block begins, and nothing has to: a block's checksum covers the file's id and the
+block's own position, so that bytes that look like a block prove that they are one, there and in that file.
+Bytes of a record, even those of another segment file, cannot: nobody who writes a record knows the id of the
+file that it will be in.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from bedrock.errors import InvalidInputError
+from object_format.segment_file.block import BlockChecker, type_name
+from object_format.segment_file.checksum import block_seed, extend, file_seed
+from object_format.segment_file.forward_reader import DataBlock
+from object_format.segment_file.layout import BLOCK_HEADER, BlockHeader, BlockType
+from object_format.segment_file.stream_buffer import READ_SIZE, ByteSource, StreamBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+LARGEST_CUT_BLOCK: Final = 80 << 20
+"""Bytes of the largest block that a section may have which is read in ranges.
+
+What looks like a block is held until its checksum is known: this bounds what somebody can make a reader hold
+by writing records that look like headers. It is above the largest batch that is ever opened.
+"""
+
+_WINDOW: Final = 64 << 10
+_DATA_HEADER: Final = bytes((BlockType.DATA, 0, 0, 0))
+_BATCH_START: Final = Struct(">qiiB")  # base offset, length, leader epoch, magic
+_BATCH_LENGTH_END: Final = 12
+_MAGIC: Final = 2
+_LEAST: Final = BLOCK_HEADER.size + 61
+
+
+class RangeReader:
+    """DATA blocks of a file whose bytes come in from `position` on; it only goes forward.
+
+    For each section, in the order of the file::
+
+        reader.enter(section, data_end)
+        reader.skip_to(data_start)                         # or:
+        reader.find_block(end)
+        for block in reader.blocks(end): ...
+        reader.next_base_offset()
+
+    A block belongs to the range that it begins in. Everything that is handed on has been verified. Memory is
+    `read_size`, or up to twice the part of a longer block that has arrived. Not safe for several threads.
+    """
+
+    def __init__(
+        self, source: ByteSource, *, name: str, file_id: UUID, position: int, read_size: int = READ_SIZE
+    ) -> None:
+        self._buffer = StreamBuffer(source, max(read_size, _WINDOW))
+        self._buffer.position = position
+        self._checker = BlockChecker(file=name, seed=file_seed(file_id))
+        self._data_end = position
+
+    @property
+    def position(self) -> int:
+        """The byte of the file that comes next."""
+        return self._buffer.position
+
+    @property
+    def buffer_size(self) -> int:
+        """Bytes that the reader's buffer has allocated."""
+        return self._buffer.capacity
+
+    def enter(self, section: tuple[UUID, int], data_end: int) -> None:
+        """What follows is about the section whose DATA blocks end at byte `data_end` of the file."""
+        self._checker.section = section
+        self._data_end = data_end
+
+    def skip_to(self, position: int) -> None:
+        """Pass over what is before `position`, unread; raises CorruptSegmentError when the file ends."""
+        if position < self.position:
+            raise InvalidInputError(f"the reader is at byte {self.position}, behind byte {position}")
+        while self.position < position:
+            passed = len(self._buffer.some(position - self.position))
+            if not passed:
+                raise self._checker.corrupt("the file ends before the section's data", self.position)
+            self._buffer.advance(passed)
+
+    def find_block(self, end: int) -> bool:
+        """Go to the first block of the section that begins here or further on, but before byte `end`.
+
+        Without such a block, False. Only for a section without a block above `LARGEST_CUT_BLOCK`.
+        """
+        end = min(end, self._data_end)
+        while self.position < end:
+            window = self._buffer.peek(self._buffer.ensure(min(_WINDOW, self._data_end - self.position)))
+            if len(window) < _LEAST:
+                return False
+            found = bytes(window).find(_DATA_HEADER)
+            if found < 0:
+                self._buffer.advance(len(window) - len(_DATA_HEADER) + 1)
+                continue
+            self._buffer.advance(found)
+            if self.position < end and self._is_block():
+                return True
+            self._buffer.advance(1)
+        return False
+
+    def blocks(self, end: int) -> Iterator[DataBlock]:
+        """The section's blocks that begin before byte `end`; the payload is valid until the next step.
+
+        Raises CorruptSegmentError for anything that is not the next DATA block of this file.
+        """
+        end = min(end, self._data_end)
+        while self.position < end:
+            header = self._header()
+            if self._buffer.ensure(header.size) < header.size:
+                raise self._checker.corrupt(
+                    f"the file ends within a block of {header.size} bytes", self.position
+                )
+            position = self.position
+            payload = self._buffer.peek(header.size)[BLOCK_HEADER.size :]
+            self._checker.verify(header, position, payload)
+            self._buffer.advance(header.size)
+            yield DataBlock(position, payload)
+
+    def next_base_offset(self) -> int | None:
+        """The stored base offset of the next block's first batch; None behind the section's last block."""
+        if self.position >= self._data_end:
+            return None
+        header = self._header()
+        if header.size > LARGEST_CUT_BLOCK:
+            raise InvalidInputError(
+                f"segment file {self._checker.file}: a block of {header.size} bytes at byte {self.position}"
+                " is too large for a section that is read in ranges",
+                remedy="read the file as a whole",
+            )
+        needed = BLOCK_HEADER.size + _BATCH_START.size
+        if self._buffer.ensure(needed) < needed:
+            raise self._checker.corrupt("the file ends within a block", self.position)
+        base, *_ = _BATCH_START.unpack_from(self._buffer.peek(needed), BLOCK_HEADER.size)
+        return int(base)
+
+    def _header(self) -> BlockHeader:
+        """The next block's header, which stays in front."""
+        if self._buffer.ensure(BLOCK_HEADER.size) < BLOCK_HEADER.size:
+            raise self._checker.corrupt("the file ends within a block's header", self.position)
+        header = self._checker.header(self._buffer.peek(BLOCK_HEADER.size), self.position, self._data_end)
+        if header.kind != BlockType.DATA:
+            raise self._checker.corrupt(f"a {type_name(header.kind)} block instead of DATA", self.position)
+        return header
+
+    def _is_block(self) -> bool:
+        """Whether what comes next proves to be a block; looks at its start before it fetches the rest."""
+        if self._buffer.ensure(_LEAST) < _LEAST:
+            return False
+        start = self._buffer.peek(_LEAST)
+        header = BlockHeader._make(BLOCK_HEADER.unpack_from(start))
+        base, length, _, magic = _BATCH_START.unpack_from(start, BLOCK_HEADER.size)
+        plausible = (
+            magic == _MAGIC
+            and base >= 0
+            and 0 < length <= header.length - _BATCH_LENGTH_END
+            and header.size <= min(self._data_end - self.position, LARGEST_CUT_BLOCK)
+        )
+        if not plausible or self._buffer.ensure(header.size) < header.size:
+            return False
+        payload = self._buffer.peek(header.size)[BLOCK_HEADER.size :]
+        return extend(block_seed(self._checker.seed, self.position, header), payload) == header.checksum

@@ -1,0 +1,72 @@
+"""Keeps claimed jobs alive in the catalog, whatever else the process waits for."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from bedrock.errors import InvalidInputError, SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Self
+    from uuid import UUID
+
+    from catalog.model import Job
+
+HEARTBEAT_SECONDS: Final = 5.0
+
+
+class Pulse(Protocol):
+    """What a heartbeat needs of the catalog: `Catalog.jobs`, which many threads may call."""
+
+    def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
+        """Keep a running attempt from being taken for dead; StaleStateError when it is not running."""
+
+
+class Heartbeats:
+    """A thread that tells of each of `jobs` that it lives, every few seconds, until it is dropped.
+
+    A context manager. It has a thread of its own because publishing a result, or whoever shows progress, may
+    take longer than the catalog waits. What the catalog answers is not looked at: an attempt that is lost
+    shows when its result is refused.
+    """
+
+    def __init__(self, pulse: Pulse, jobs: Iterable[Job], *, seconds: float = HEARTBEAT_SECONDS) -> None:
+        self._pulse = pulse
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._attempts = {job.spec.job_id: attempt_of(job) for job in jobs}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="job-heartbeats", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def drop(self, job_id: UUID) -> None:
+        """The job is over."""
+        with self._lock:
+            self._attempts.pop(job_id, None)
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._seconds):
+            with self._lock:
+                attempts = list(self._attempts.items())
+            for job_id, attempt_id in attempts:
+                if self._stopped.is_set():
+                    return
+                with suppress(SiltstoneError):
+                    self._pulse.heartbeat(job_id, attempt_id)
+
+
+def attempt_of(job: Job) -> UUID:
+    """The attempt by which a job was claimed; InvalidInputError when it was not."""
+    if job.attempt_id is None:
+        raise InvalidInputError(f"job {job.spec.job_id} is {job.state}", remedy="claim it before running it")
+    return job.attempt_id

@@ -1,0 +1,156 @@
+"""Sections that are read in ranges, which begin and end anywhere."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bedrock.errors import InvalidInputError
+from object_format.segment_file import (
+    CorruptSegmentError,
+    RangeReader,
+    SegmentFileWriter,
+    SegmentKind,
+)
+from object_format.segment_file import range_reader as module
+from tests.object_format.segment_file.samples import CREATED_MS, FILE_ID, TOPIC, WRITER_ID, make_batch
+
+KEY = (TOPIC, 1)
+OTHER = UUID("01890a5d-ac96-774b-bcce-b30209900000")
+
+
+class Section:
+    """A section of an ingestion file, and where its blocks begin."""
+
+    def __init__(self, bodies: list[bytes], *, file_id: UUID = FILE_ID, block_target: int = 1) -> None:
+        pieces: list[bytes] = []
+        writer = SegmentFileWriter(
+            kind=SegmentKind.INGESTION,
+            file_id=file_id,
+            writer_id=WRITER_ID,
+            created_ms=CREATED_MS,
+            sink=lambda data: pieces.append(bytes(data)),
+            block_target=block_target,
+        )
+        writer.begin_section(*KEY)
+        for number, body in enumerate(bodies):
+            writer.append(make_batch(number, 1, body=body))
+        entry = writer.end_section(
+            base_offset=0,
+            last_offset=len(bodies) - 1,
+            record_count=len(bodies),
+            min_timestamp=CREATED_MS,
+            max_timestamp=CREATED_MS,
+        )
+        writer.finish()
+        self.data = b"".join(pieces)
+        self.start = entry.data_position
+        self.end = entry.data_position + entry.data_length
+
+    def reader(self, position: int, data: bytes | None = None) -> RangeReader:
+        source = io.BytesIO((self.data if data is None else data)[position:])
+        reader = RangeReader(source, name="a.seg", file_id=FILE_ID, position=position, read_size=1)
+        reader.enter(KEY, self.end)
+        return reader
+
+    def read(
+        self, start: int, end: int, data: bytes | None = None
+    ) -> tuple[int | None, list[bytes], int | None]:
+        """The first block's offset, the blocks, and the offset behind them."""
+        reader = self.reader(start, data)
+        if not reader.find_block(end):
+            return None, [], None
+        first = reader.next_base_offset()
+        blocks = [bytes(block.payload) for block in reader.blocks(end)]
+        return first, blocks, reader.next_base_offset()
+
+
+BODIES = st.one_of(
+    st.binary(max_size=30),
+    st.sampled_from([b"\x03\0\0\0", b"\x03\0\0", b"\x03" * 9, bytes(80), b"\x03\0\0\0\0\0\0\x50" * 20]),
+)
+
+
+@given(
+    bodies=st.lists(BODIES, min_size=1, max_size=12),
+    block_target=st.sampled_from([1, 100, 300]),
+    cuts=st.lists(st.floats(0, 1), max_size=6),
+)
+def test_ranges_side_by_side_have_every_block_once(
+    bodies: list[bytes], block_target: int, cuts: list[float]
+) -> None:
+    """Each range ends at the offset at which the next that has a block begins."""
+    section = Section(bodies, block_target=block_target)
+    whole = section.read(section.start, section.end)
+    inner = {section.start + int(cut * (section.end - section.start)) for cut in cuts}
+    borders = sorted({section.start, section.end} | inner)
+
+    found = [section.read(start, end) for start, end in pairwise(borders)]
+
+    assert [block for _, blocks, _ in found for block in blocks] == whole[1]
+    assert b"".join(whole[1]) == b"".join(make_batch(n, 1, body=body) for n, body in enumerate(bodies))
+    with_blocks = [each for each in found if each[0] is not None]
+    assert [first for first, _, _ in with_blocks] == [0, *(end for _, _, end in with_blocks[:-1])]
+    assert with_blocks[-1][2] is None
+
+
+@pytest.mark.parametrize("copied_from", [FILE_ID, OTHER])
+def test_records_that_hold_a_segment_file_are_no_blocks(copied_from: UUID) -> None:
+    """Neither another file's blocks nor this one's prove themselves where they do not belong."""
+    inner = Section([b"x" * 50] * 3, file_id=copied_from)
+    section = Section([inner.data, b"last"])
+    second = section.data.index(make_batch(1, 1, body=b"last")) - 12
+
+    assert section.read(section.start + 1, section.end) == (1, [make_batch(1, 1, body=b"last")], None)
+    assert section.read(section.start + 1, second) == (None, [], None)
+
+
+def test_a_range_that_ends_in_a_block_has_all_of_it() -> None:
+    section = Section([b"a" * 100_000, b"b" * 300_000, b"c"])
+
+    first, blocks, following = section.read(section.start, section.start + 100_200)
+
+    assert (first, len(blocks), following) == (0, 2, 2)
+
+
+def test_damage_is_noticed() -> None:
+    """In a block that is read, and in the header that says where a range ends."""
+    section = Section([b"a" * 40, b"b" * 40])
+    second = section.data.index(make_batch(1, 1, body=b"b" * 40)) - 12
+
+    def damaged(position: int) -> bytes:
+        data = bytearray(section.data)
+        data[position] ^= 1
+        return bytes(data)
+
+    with pytest.raises(CorruptSegmentError, match="checksum"):
+        section.read(section.start, section.end, damaged(section.end - 1))
+    with pytest.raises(CorruptSegmentError, match="SECTION_HEADER payload"):
+        section.read(section.start, section.start + 1, damaged(second))
+    assert section.read(section.start + 1, section.end, damaged(section.end - 1)) == (None, [], None)
+
+
+def test_a_file_that_ends_early_is_noticed() -> None:
+    section = Section([b"a" * 40, b"b" * 40])
+
+    with pytest.raises(CorruptSegmentError, match="ends within a block"):
+        section.read(section.start, section.end, section.data[: section.end - 1])
+    with pytest.raises(CorruptSegmentError, match="ends before"):
+        section.reader(0, section.data[:9]).skip_to(section.start)
+    with pytest.raises(InvalidInputError, match="behind byte"):
+        section.reader(section.start).skip_to(section.start - 1)
+
+
+def test_a_block_too_large_to_be_looked_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the range that it begins would be without it."""
+    monkeypatch.setattr(module, "LARGEST_CUT_BLOCK", 1000)
+    section = Section([b"a" * 40, b"b" * 1000])
+
+    assert section.read(section.start + 1, section.end) == (None, [], None)
+    with pytest.raises(InvalidInputError, match="too large"):
+        section.read(section.start, section.start + 1)
