@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import crc32c
 import numpy as np
@@ -28,6 +28,7 @@ from object_format.kernels.layout import (
     DELETE_HORIZON,
     LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
+    MAGIC,
     MAX_TIMESTAMP,
     TRANSACTIONAL,
 )
@@ -53,6 +54,7 @@ BatchRows = npt.NDArray[np.void]
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 NO_LIMIT: Final = 2**63 - 1
+_MAGIC_V2: Final = 2
 
 
 class TimestampType(IntEnum):
@@ -133,6 +135,21 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
     if fault:
         raise MalformedBatchError.at(fault, position)
     return _header_at(array, position)
+
+
+class PeekedAttributes(NamedTuple):
+    """What `peek_attributes` tells; `codec` may be the number of none."""
+
+    codec: int
+    is_transactional: bool
+
+
+def peek_attributes(data: memoryview) -> PeekedAttributes | None:
+    """Of the batch that `data` begins with, whatever else is wrong with it; None for no v2 batch."""
+    if len(data) < BATCH_OVERHEAD or data[MAGIC] != _MAGIC_V2:
+        return None
+    low = data[ATTRIBUTES + 1]
+    return PeekedAttributes(low & CODEC_MASK, bool(low & TRANSACTIONAL))
 
 
 def _header_at(array: Bytes, position: int) -> BatchHeader:
@@ -297,6 +314,7 @@ __all__ = [
     "assign_offsets",
     "iter_headers",
     "patch_offsets",
+    "peek_attributes",
     "read_header",
     "scan_batches",
     "scan_rising_batches",

@@ -6,6 +6,7 @@ The rules are those of Kafka's LogValidator for batches that come from clients.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import crc32c
@@ -13,13 +14,41 @@ import numpy as np
 
 from object_format.buffers import Bytes, readable
 from object_format.errors import Fault, MalformedBatchError
-from object_format.kernels.layout import ATTRIBUTES, CODEC_MASK, CONTROL, LOG_APPEND_TIME
+from object_format.kernels.layout import ATTRIBUTES, BATCH_ROW, CODEC_MASK, CONTROL, LOG_APPEND_TIME
 from object_format.kernels.records import check_records, find_keyless
 from object_format.payloads import open_records
 from object_format.record_batch import BatchRows, scan_sound_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+_COLUMNS: Final = BATCH_ROW.names or ()
+(
+    _POSITION,
+    _SIZE,
+    _CRC,
+    _ATTRIBUTES,
+    _LAST_OFFSET_DELTA,
+    _PRODUCER_ID,
+    _BASE_SEQUENCE,
+    _RECORD_COUNT,
+    _FAULT,
+    _FAULT_POSITION,
+) = map(
+    _COLUMNS.index,
+    (
+        "position",
+        "size",
+        "crc",
+        "attributes",
+        "last_offset_delta",
+        "producer_id",
+        "base_sequence",
+        "record_count",
+        "fault",
+        "fault_position",
+    ),
+)
 
 MOST_KEYLESS_REPORTED: Final = 1000
 """How many record indexes one problem names; `keyless_count` counts them all."""
@@ -90,39 +119,58 @@ def validate_batches(data: Buffer, *, require_keys: bool) -> ValidatedBatches:
     """
     array = readable(data)
     rows, fault, position = scan_sound_batches(array)
-    _check_headers(array, rows)
+    compressed = _check_headers(array, rows)
     check_records(array, rows, False)
-    for index in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
+    for index in compressed:
         _check_compressed(array, rows[index : index + 1])
-    problems = []
-    for index in np.flatnonzero(rows["fault"]).tolist():
-        row = rows[index]
-        problems.append(
-            BatchProblem(batch=index, position=int(row["fault_position"]), fault=Fault(row["fault"]))
-        )
+    judged: list[tuple[int, ...]] = rows.tolist()
+    problems = [
+        BatchProblem(batch=index, position=row[_FAULT_POSITION], fault=Fault(row[_FAULT]))
+        for index, row in enumerate(judged)
+        if row[_FAULT]
+    ]
     if require_keys:
         keyless = np.flatnonzero((rows["keyless"] > 0) & (rows["fault"] == Fault.NONE))
         problems += [_keyless_problem(array, rows, index) for index in keyless.tolist()]
     if fault:
         problems.append(BatchProblem(batch=rows.size, position=position, fault=Fault(fault)))
     problems.sort(key=lambda problem: problem.batch)
-    return ValidatedBatches(batches=_summaries(rows), problems=tuple(problems))
+    return ValidatedBatches(batches=tuple(map(_summary, judged)), problems=tuple(problems))
 
 
-def _check_headers(array: Bytes, rows: BatchRows) -> None:
-    """Faults that headers and checksums tell, into the rows; a wrong CRC hides all others."""
-    attributes, count = rows["attributes"], rows["record_count"]
-    gaps = (count < 1) | (count != rows["last_offset_delta"] + 1)
-    rows["fault"][gaps] = Fault.OFFSETS_NOT_CONSECUTIVE
-    rows["fault"][(attributes & CONTROL) != 0] = Fault.CONTROL_BATCH
-    rows["fault"][(attributes & LOG_APPEND_TIME) != 0] = Fault.TIMESTAMP_TYPE
-    rows["fault"][(rows["producer_id"] >= 0) & (rows["base_sequence"] < 0)] = Fault.SEQUENCE
+def _check_headers(array: Bytes, rows: BatchRows) -> list[int]:
+    """Faults that headers and checksums tell, into the rows; returns which batches are compressed.
+
+    By plain numbers: a request has one batch for a partition, and an operation of numpy on one row costs more
+    than all of this.
+    """
     view = array.data
-    for index, (position, size, crc) in enumerate(
-        zip(rows["position"].tolist(), rows["size"].tolist(), rows["crc"].tolist(), strict=True)
-    ):
-        if crc32c.crc32c(view[position + ATTRIBUTES : position + size]) != crc:
-            rows["fault"][index] = Fault.CHECKSUM
+    compressed: list[int] = []
+    row: tuple[int, ...]
+    for index, row in enumerate(rows.tolist()):
+        position, size, attributes = row[_POSITION], row[_SIZE], row[_ATTRIBUTES]
+        fault = _header_fault(row)
+        if crc32c.crc32c(view[position + ATTRIBUTES : position + size]) != row[_CRC]:
+            fault = Fault.CHECKSUM
+        if fault:
+            rows["fault"][index] = fault
+        if attributes & CODEC_MASK:
+            compressed.append(index)
+    return compressed
+
+
+def _header_fault(row: tuple[int, ...]) -> Fault:
+    """What a header itself says against its batch; of several faults the weightiest."""
+    count, attributes = row[_RECORD_COUNT], row[_ATTRIBUTES]
+    if row[_PRODUCER_ID] >= 0 and row[_BASE_SEQUENCE] < 0:
+        return Fault.SEQUENCE
+    if attributes & LOG_APPEND_TIME:
+        return Fault.TIMESTAMP_TYPE
+    if attributes & CONTROL:
+        return Fault.CONTROL_BATCH
+    if count < 1 or count != row[_LAST_OFFSET_DELTA] + 1:
+        return Fault.OFFSETS_NOT_CONSECUTIVE
+    return Fault.NONE
 
 
 def _check_compressed(array: Bytes, rows: BatchRows) -> None:
@@ -173,9 +221,8 @@ _SUMMARY_COLUMNS: Final = {
 }
 
 
-def _summaries(rows: BatchRows) -> tuple[BatchSummary, ...]:
-    columns = [rows[column].tolist() for column in _SUMMARY_COLUMNS.values()]
-    return tuple(
-        BatchSummary(**dict(zip(_SUMMARY_COLUMNS, values, strict=True)))
-        for values in zip(*columns, strict=True)
-    )
+_summary_values = itemgetter(*map(_COLUMNS.index, _SUMMARY_COLUMNS.values()))
+
+
+def _summary(row: tuple[int, ...]) -> BatchSummary:
+    return BatchSummary(**dict(zip(_SUMMARY_COLUMNS, _summary_values(row), strict=True)))

@@ -25,7 +25,7 @@ from agent.kafka.topics import check_partition, find_topic
 from agent.validation import ValidatedBatches, validate
 from bedrock.errors import SiltstoneError
 from object_format.codecs import Codec
-from object_format.record_batch import BATCH_OVERHEAD, read_header
+from object_format.record_batch import peek_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,15 +133,12 @@ def _one_batch(records: memoryview | None, version: int) -> memoryview:
     """The records, if their header is one that this version of the request may carry."""
     if not records:
         raise KafkaError(ErrorCode.invalid_record, "a produce request must hold one batch for a partition")
-    if len(records) < BATCH_OVERHEAD:
+    attributes = peek_attributes(records)
+    if attributes is None:
         return records  # validation says what is wrong
-    try:
-        header = read_header(records)
-    except SiltstoneError:
-        return records
-    if header.is_transactional:
+    if attributes.is_transactional:
         raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not supported yet")
-    if version < _ZSTD_SINCE and header.codec is Codec.ZSTD:
+    if version < _ZSTD_SINCE and attributes.codec == Codec.ZSTD:
         raise KafkaError(
             ErrorCode.unsupported_compression_type, f"zstd needs produce requests of version {_ZSTD_SINCE}"
         )
