@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from object_format.kernels.fingerprints import CONTROL_RECORD, KEYLESS, WORDS
+from object_format.kernels.machine import borrowed
 
 if TYPE_CHECKING:
     from object_format.kernels.signatures import Integer, Numbers
@@ -47,6 +48,12 @@ def cut_into_buckets(
     by `FLAG_BITS`, with the flags below; `ends` (int64[2^bits]) where each bucket ends. The offsets must not
     reach over `MOST_SPAN`. Fingerprints of records without a key become zeros.
     """
+    words = borrowed(words)
+    offsets = borrowed(offsets)
+    flags = borrowed(flags)
+    ends = borrowed(ends)
+    cut_words = borrowed(cut_words)
+    places = borrowed(places)
     ends[:] = 0
     for i in range(count):
         ends[bucket_of(words[WORDS * i + 1], flags[i], bits)] += 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from numba import njit
 
-from object_format.kernels.machine import copy_bytes
+from object_format.kernels.machine import borrowed, copy_bytes
 from object_format.kernels.primitives import (
     VARINT_BYTES,
     VARLONG_BYTES,
@@ -39,6 +39,15 @@ def encode_records(
     Keys, values and header blocks lie concatenated, a length of -1 is a null; a header block holds its count.
     `out` has room for `MOST_RECORD_OVERHEAD` bytes a record on top of them.
     """
+    out = borrowed(out)
+    timestamp_deltas = borrowed(timestamp_deltas)
+    offset_deltas = borrowed(offset_deltas)
+    keys = borrowed(keys)
+    key_lengths = borrowed(key_lengths)
+    values = borrowed(values)
+    value_lengths = borrowed(value_lengths)
+    headers = borrowed(headers)
+    header_lengths = borrowed(header_lengths)
     key = 0
     value = 0
     header = 0

@@ -26,7 +26,7 @@ from object_format.kernels.layout import (
     MAX_TIMESTAMP,
     RECORD_COUNT,
 )
-from object_format.kernels.machine import copy_bytes, prefetch
+from object_format.kernels.machine import borrowed, copy_bytes, prefetch
 from object_format.kernels.primitives import read_varint, store, varlong_size, write_varlong
 from object_format.kernels.record import parse_record
 
@@ -90,6 +90,11 @@ def plan_rows(
     `kept` and `tombstones` are sorted absolute offsets. `actions` is uint8[rows], `starts` int64[rows + 1]:
     where in `kept` each batch's survivors start.
     """
+    rows = borrowed(rows)
+    kept = borrowed(kept)
+    tombstones = borrowed(tombstones)
+    actions = borrowed(actions)
+    starts = borrowed(starts)
     k = 0
     t = 0
     for b in range(rows.size):

@@ -9,7 +9,7 @@ from numba import njit
 
 from object_format.errors import Fault
 from object_format.kernels.layout import CONTROL, DELETE_HORIZON
-from object_format.kernels.machine import LANES, prefetch, siphash128_lanes
+from object_format.kernels.machine import LANES, borrowed, prefetch, siphash128_lanes
 from object_format.kernels.record import parse_record
 from object_format.kernels.siphash import load_word, siphash128
 
@@ -155,10 +155,12 @@ def find_keys(
             ahead = at + _AHEAD * (end - at)
             prefetch(data, ahead)
             prefetch(data, ahead + _LINE)
-            starts[n] = key
-            lengths[n] = key_length
-            offsets[filled + n] = base + offset_delta
-            flags[filled + n] = row_flags | TOMBSTONE * (value_length < 0) | KEYLESS * (key_length < 0)
+            place = np.uint64(n)
+            starts[place] = key
+            lengths[place] = key_length
+            place += np.uint64(filled)
+            offsets[place] = base + offset_delta
+            flags[place] = row_flags | TOMBSTONE * (value_length < 0) | KEYLESS * (key_length < 0)
             n += 1
             lowest = offset_delta + 1
             at = end
@@ -195,6 +197,12 @@ def fingerprint_rows(
     how many records the arrays hold. The first word of a fingerprint is never 0, which marks an empty slot of
     the table.
     """
+    data = borrowed(data)
+    rows = borrowed(rows)
+    cursor = borrowed(cursor)
+    words = borrowed(words)
+    offsets = borrowed(offsets)
+    flags = borrowed(flags)
     starts = np.empty(_STEP, np.int64)
     lengths = np.empty(_STEP, np.int64)
     while cursor[0] < rows.size:

@@ -14,10 +14,10 @@ import numpy as np
 from numba import njit
 
 from object_format.kernels.fingerprints import CONTROL_RECORD, HORIZON_PASSED, KEYLESS, TOMBSTONE, WORDS
-from object_format.kernels.machine import prefetch, shift_up
+from object_format.kernels.machine import borrowed, prefetch, shift_up
 
 if TYPE_CHECKING:
-    from object_format.kernels.signatures import Integer, Numbers
+    from object_format.kernels.signatures import Integer, Integers, Numbers
 
 _SLOT = np.uint64(WORDS)
 _AHEAD = 24
@@ -26,6 +26,11 @@ _AHEAD = 24
 FOUND = 0
 ADDED = 1
 NO_ROOM = 2
+"""What an attempt to add a key came to."""
+
+FREE = 3
+TAKEN = 4
+"""What lies where a key that is not there belongs."""
 
 DROP = 0
 KEEP = 1
@@ -47,17 +52,24 @@ def home_of(home_slots: Integer, w0: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
-    """The index of a fingerprint in `table`, or -1 minus the index where it belongs, which may be the end."""
-    i = home_of(home_slots, w0)
+def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integers:
+    """The index of a fingerprint in `table`, or where it belongs, which may be the end; what lies there.
+
+    That is FOUND, FREE for an empty slot, or TAKEN.
+    """
+    at = home_of(home_slots, w0)
     end = np.uint64(table.size)
-    while i < end and np.uint32(0) < table[i] < w0:
-        i += _SLOT
-    while i < end and table[i] == w0:
-        if table[i + np.uint64(1)] == w1 and table[i + np.uint64(2)] == w2:
-            return np.int64(i)
-        i += _SLOT
-    return -1 - np.int64(i)
+    while at < end:
+        here = table[at]
+        if here >= w0:
+            if here != w0:
+                return at, TAKEN
+            if table[at + np.uint64(1)] == w1 and table[at + np.uint64(2)] == w2:
+                return at, FOUND
+        elif here == 0:
+            return at, FREE
+        at += _SLOT
+    return at, TAKEN
 
 
 @njit(nogil=True, cache=True)
@@ -82,27 +94,27 @@ def insert(
     table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer, may_add: Integer
 ) -> Integer:
     """FOUND, ADDED, or NO_ROOM."""
-    i = seek(table, home_slots, w0, w1, w2)
-    if i >= 0:
+    at, state = seek(table, home_slots, w0, w1, w2)
+    if state == FOUND:
         return FOUND
-    if may_add and put(table, -1 - i, w0, w1, w2):
+    if not may_add:
+        return NO_ROOM
+    if state == FREE:
+        table[at] = w0
+        table[at + np.uint64(1)] = w1
+        table[at + np.uint64(2)] = w2
         return ADDED
-    return NO_ROOM
+    return ADDED if put(table, at, w0, w1, w2) else NO_ROOM
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def judge(flag: Integer, status: Integer, drop_tombstones: Integer, counts: Numbers) -> Integer:
-    """What becomes of a record with a key, given whether its key is in the table."""
+def judge(flag: Integer, status: Integer, drop_tombstones: Integer) -> Integer:
+    """What becomes of a record with a key, given whether its key was in the table."""
     if status == FOUND:
         return DROP
-    if status == ADDED:
-        counts[COUNT_KEYS] += 1
-    else:
-        counts[COUNT_OUTSIDE] += 1
     if flag & TOMBSTONE == 0:
         return KEEP
     if status == ADDED and drop_tombstones and flag & HORIZON_PASSED != 0:
-        counts[COUNT_TOMBSTONES_DROPPED] += 1
         return DROP
     return KEEP_TOMBSTONE
 
@@ -126,28 +138,45 @@ def find_survivors(
     its number of keys is the table's. A tombstone is dropped only when its key is in the table: otherwise an
     older record of the key, which stays for the same reason, would come back to life.
     """
+    table = borrowed(table)
+    words = borrowed(words)
+    flags = borrowed(flags)
+    verdicts = borrowed(verdicts)
+    # Counts are kept out of the array inside the loop: its memory might be the table's, to the compiler.
+    keys = counts[COUNT_KEYS]
+    outside = dropped = invalid = 0
+    step = -1 if newest_last else 1
+    i = count - 1 if newest_last else 0
     for n in range(count):
-        i = count - 1 - n if newest_last else n
         if n + _AHEAD < count:
-            ahead = i - _AHEAD if newest_last else i + _AHEAD
-            prefetch(table, np.int64(home_of(home_slots, words[WORDS * ahead])))
-        flag = flags[i]
-        if flag & CONTROL_RECORD != 0:
-            verdicts[i] = KEEP
-        elif flag & KEYLESS != 0:
-            verdicts[i] = DROP
-            counts[COUNT_INVALID] += 1
+            ahead = np.uint64(WORDS * (i + step * _AHEAD))
+            prefetch(table, np.int64(home_of(home_slots, words[ahead])))
+        flag = flags[np.uint64(i)]
+        if flag & (CONTROL_RECORD | KEYLESS) == 0:
+            at = np.uint64(WORDS * i)
+            w0, w1, w2 = words[at], words[at + np.uint64(1)], words[at + np.uint64(2)]
+            status = insert(table, home_slots, w0, w1, w2, keys < capacity)
+            verdict = judge(flag, status, drop_tombstones)
+            keys += int(status == ADDED)
+            outside += int(status == NO_ROOM)
+            dropped += int(status == ADDED and verdict == DROP)
         else:
-            may_add = counts[COUNT_KEYS] < capacity
-            status = insert(
-                table, home_slots, words[WORDS * i], words[WORDS * i + 1], words[WORDS * i + 2], may_add
-            )
-            verdicts[i] = judge(flag, status, drop_tombstones, counts)
+            verdict = KEEP if flag & CONTROL_RECORD != 0 else DROP
+            invalid += int(verdict == DROP)
+        verdicts[np.uint64(i)] = verdict
+        i += step
+    counts[COUNT_KEYS] = keys
+    counts[COUNT_OUTSIDE] += outside
+    counts[COUNT_TOMBSTONES_DROPPED] += dropped
+    counts[COUNT_INVALID] += invalid
 
 
 @njit(nogil=True, cache=True)
 def collect(offsets: Numbers, verdicts: Numbers, count: Integer, wanted: Integer, out: Numbers) -> Integer:
     """Write the offsets of records whose verdict has the bits `wanted` to `out`, and return how many."""
+    offsets = borrowed(offsets)
+    verdicts = borrowed(verdicts)
+    out = borrowed(out)
     n = 0
     for i in range(count):
         if verdicts[i] & wanted == wanted:

@@ -77,6 +77,46 @@ def _copy(
 
 
 @_intrinsic
+def borrowed(_typing: Opaque, array: Opaque) -> Opaque:
+    """The same array, without numba's counting of references to it, which costs two atomic additions a call.
+
+    Only for a kernel's own use of an argument: the caller holds that while the kernel runs.
+    """
+
+    def generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
+        struct = context.make_array(kinds.args[0])(context, builder, values[0])
+        struct.meminfo = _cgutils.get_null_value(struct.meminfo.type)
+        struct.parent = _cgutils.get_null_value(struct.parent.type)
+        return struct._getvalue()  # noqa: SLF001 -- numba's own way
+
+    return array(array), generate
+
+
+@_intrinsic
+def address_of(_typing: Opaque, array: Opaque, index: Opaque) -> Opaque:
+    """The address of an element, which must exist where anything is read or written through it."""
+    signature = types.int64(array, types.int64)
+
+    def generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
+        return builder.ptrtoint(_element(context, builder, kinds.args[0], *values), _I64)
+
+    return signature, generate
+
+
+@_intrinsic
+def call_c(_typing: Opaque, function: Opaque, arguments: Opaque) -> Opaque:
+    """Call the C function at an address; its arguments and its result are all taken as 64-bit numbers."""
+    numbers: Opaque = types.UniTuple(types.int64, len(arguments))  # type: ignore[no-untyped-call]
+
+    def generate(_context: Opaque, builder: Opaque, _kinds: Opaque, values: Opaque) -> Opaque:
+        given = _cgutils.unpack_tuple(builder, values[1])
+        kind = ir.FunctionType(_I64, [_I64] * len(given))
+        return builder.call(builder.inttoptr(values[0], kind.as_pointer()), given)
+
+    return types.int64(types.int64, numbers), generate
+
+
+@_intrinsic
 def prefetch(_typing: Opaque, array: Opaque, index: Opaque) -> Opaque:
     """Ask for the cache line of an element that will be read soon. Any index will do: nothing is accessed."""
     signature = types.void(array, types.int64)

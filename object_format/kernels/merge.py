@@ -43,7 +43,7 @@ from object_format.kernels.layout import (
     RECORD_COUNT,
     TRANSACTIONAL,
 )
-from object_format.kernels.machine import copy_bytes
+from object_format.kernels.machine import borrowed, copy_bytes
 from object_format.kernels.primitives import store
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ def mark_small(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) 
 
     Their size when opened is not known yet: `group_rows` has the last word.
     """
+    rows = borrowed(rows)
+    actions = borrowed(actions)
+    starts = borrowed(starts)
     last = -1
     for b in range(rows.size):
         if actions[b] == SKIP:
@@ -118,6 +121,9 @@ def group_rows(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) 
 
     Returns how many bytes the result takes at most while it is uncompressed, and how many batches need a CRC.
     """
+    rows = borrowed(rows)
+    actions = borrowed(actions)
+    starts = borrowed(starts)
     lead = 0
     members = 0
     total = 0
@@ -246,6 +252,15 @@ def assemble(
     compression; its codec; and how many bytes the batches merged in it would take, or 0. Returns a fault,
     its position, its row, the end of what was written, and how many batches are unsealed.
     """
+    data = borrowed(data)
+    records = borrowed(records)
+    rows = borrowed(rows)
+    actions = borrowed(actions)
+    starts = borrowed(starts)
+    kept = borrowed(kept)
+    out = borrowed(out)
+    unsealed = borrowed(unsealed)
+    totals = borrowed(totals)
     at = np.int64(0)
     n = 0
     b = 0

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
+from object_format.kernels.machine import borrowed
+
 if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Numbers
 
@@ -50,6 +52,10 @@ def partitions_of(
     data: ByteArray, starts: Numbers, lengths: Numbers, partition_count: Integer, out: Numbers
 ) -> None:
     """Each key's partition; -1 for a null key (a length below 0) or one that does not lie inside `data`."""
+    data = borrowed(data)
+    starts = borrowed(starts)
+    lengths = borrowed(lengths)
+    out = borrowed(out)
     for i in range(starts.size):
         if lengths[i] < 0 or starts[i] < 0 or starts[i] > data.size - lengths[i]:
             out[i] = -1

@@ -9,6 +9,7 @@ from numba import njit
 
 from object_format.errors import Fault
 from object_format.kernels.layout import CODEC_MASK, LOG_APPEND_TIME
+from object_format.kernels.machine import borrowed
 from object_format.kernels.primitives import read_varint
 from object_format.kernels.record import parse_record
 
@@ -30,6 +31,10 @@ def decode_rows(data: ByteArray, rows: Rows, shift: Integer, longs: Numbers, len
     `longs` is int64[5, n]: offset, timestamp, key start, value start, headers start. `lengths` is int32[3,
     n]: of key and value, -1 for null, and of the headers with their count.
     """
+    data = borrowed(data)
+    rows = borrowed(rows)
+    longs = borrowed(longs)
+    lengths = borrowed(lengths)
     n = 0
     for b in range(rows.size):
         row = rows[b]
@@ -67,6 +72,8 @@ def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
     Offset deltas must be 0, 1, 2 … Only rows with `compressed` records are looked at, or only those without,
     and none that has a fault already.
     """
+    data = borrowed(data)
+    rows = borrowed(rows)
     for b in range(rows.size):
         row = rows[b]
         if row.fault != _NONE or (row.attributes & CODEC_MASK != 0) != compressed:
@@ -102,6 +109,8 @@ def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
 @njit(nogil=True, cache=True)
 def find_keyless(data: ByteArray, start: Integer, end: Integer, indexes: Numbers) -> Integer:
     """The indexes of the first records without a key, as many as `indexes` takes; the records are sound."""
+    data = borrowed(data)
+    indexes = borrowed(indexes)
     at = start
     found = 0
     i = 0

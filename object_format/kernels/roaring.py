@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from numba import njit
 
+from object_format.kernels.machine import borrowed
+
 if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Numbers
 
@@ -38,6 +40,7 @@ def container_bytes(cardinality: Integer) -> Integer:
 @njit(nogil=True, cache=True)
 def serialised_size(values: Numbers) -> Integer:
     """How many bytes `serialise` writes for these numbers, which rise and are not negative."""
+    values = borrowed(values)
     size = 8
     i = 0
     high = -1
@@ -92,6 +95,8 @@ def serialise_low(values: Numbers, first: Integer, end: Integer, out: ByteArray,
 @njit(nogil=True, cache=True)
 def serialise(values: Numbers, out: ByteArray) -> None:
     """Write the bitmap of int64 `values`, which rise and are not negative, into exactly `serialised_size`."""
+    values = borrowed(values)
+    out = borrowed(out)
     at = 8
     groups = 0
     i = 0

@@ -27,7 +27,7 @@ from object_format.kernels.layout import (
     RECORD_COUNT,
     SMALLEST_RECORD,
 )
-from object_format.kernels.machine import prefetch
+from object_format.kernels.machine import borrowed, prefetch
 from object_format.kernels.primitives import load_i16, load_i32, load_i64, load_u32, store
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def check_header(data: ByteArray, at: Integer) -> Integers:
 @njit(nogil=True, cache=True)
 def count_batches(data: ByteArray) -> Integers:
     """How many sound headers follow each other from the start; then fault and position of what stops them."""
+    data = borrowed(data)
     at = 0
     count = 0
     while at < data.size:
@@ -96,6 +97,8 @@ def count_batches(data: ByteArray) -> Integers:
 @njit(nogil=True, cache=True)
 def read_headers(data: ByteArray, rows: Rows) -> None:
     """Fill one row for each of the batches that `count_batches` has counted."""
+    data = borrowed(data)
+    rows = borrowed(rows)
     at = 0
     for i in range(rows.size):
         row = rows[i]
@@ -125,6 +128,7 @@ def read_headers(data: ByteArray, rows: Rows) -> None:
 @njit(nogil=True, cache=True)
 def find_disorder(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
     """The first batch that starts before the last one ends, or leaves [0, 2^62); -1 if none does."""
+    rows = borrowed(rows)
     for b in range(rows.size):
         base = rows[b].base_offset + shift
         if base < lowest or base >= MOST_OFFSET:
@@ -136,6 +140,7 @@ def find_disorder(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
 @njit(nogil=True, cache=True)
 def shift_offsets(data: ByteArray, shift: Integer, leader_epoch: Integer) -> Integers:
     """Add `shift` to every base offset and set the leader epoch, in place; fault and position."""
+    data = borrowed(data)
     count, fault, position = count_batches(data)
     if fault != _NONE:
         return fault, position
@@ -150,6 +155,7 @@ def shift_offsets(data: ByteArray, shift: Integer, leader_epoch: Integer) -> Int
 @njit(nogil=True, cache=True)
 def assign_offsets(data: ByteArray, first_offset: Integer, leader_epoch: Integer) -> Integers:
     """Give the batches consecutive offsets from `first_offset` on, in place; fault, position, next offset."""
+    data = borrowed(data)
     count, fault, position = count_batches(data)
     if fault != _NONE:
         return fault, position, first_offset
@@ -171,6 +177,7 @@ def find_overlap(
     Batches lie in the order of their offsets. The range ends before it would exceed `max_bytes`, but has at
     least one batch where one overlaps. When there is a fault, the range's start is its position.
     """
+    data = borrowed(data)
     at = 0
     start = -1
     while at < data.size:
