@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 import cramjam
 import lz4.frame
-import numpy as np
 import zstandard
 from isal import isal_zlib
 from isal.isal_zlib import IsalError
@@ -28,8 +27,11 @@ MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
 """The most that one batch may grow to. Kafka bounds the compressed size alone (message.max.bytes, 1 MiB by
 default); a compaction task must hold a batch decompressed, filtered and compressed again within 256 MiB."""
 
-_ZSTD_MAX_WINDOW: Final = 1 << 27
+ZSTD_MAX_WINDOW: Final = 1 << 27
 """What zstd's decoders accept by default, and level 22 asks for; what is never written takes no memory."""
+
+ZSTD_LEVEL: Final = 3
+"""The library's default, and Kafka's."""
 
 _GZIP_WBITS: Final = 31
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -37,9 +39,6 @@ _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 64 * 1024
 _LZ4_MOST_RATIO: Final = 255
 """One more byte of a match length adds 255 bytes at the most."""
-
-_LZ4_USUAL: Final = 1 << 20
-"""For an output bound up to this, memory is had again and again without asking the system for new pages."""
 
 _ZSTD_BLOCK: Final = 128 * 1024
 """The most that one zstd block holds (RFC 8878 §3.1.1.2.4)."""
@@ -75,8 +74,8 @@ class _Zstandard(threading.local):
     """zstd contexts are costly to make and must not be shared between threads."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=3)
-        self.decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
+        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW)
 
 
 _zstd = _Zstandard()
@@ -188,30 +187,21 @@ def _compress_xerial(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_lz4(data: memoryview, limit: int) -> Buffer:
-    """One sound frame of a usual size by the faster library; all else by the one that takes any bound."""
+def _decompress_lz4(data: memoryview, limit: int) -> bytes:
+    """One frame, and nothing behind it: what Java's reader would pass over is not what a producer wrote."""
     context = lz4.frame.create_decompression_context()
+    most = min(len(data) * _LZ4_MOST_RATIO, limit)
     try:
-        records, read, ended = lz4.frame.decompress_chunk(
-            context, data, max_length=min(limit, _LZ4_USUAL) + 1
-        )
-    except RuntimeError:  # the other library says what is wrong
-        return _decompress_any_lz4(data, limit)
-    if ended and read == len(data) and len(records) <= limit:
-        return bytes(records)
-    return _decompress_any_lz4(data, limit)
-
-
-def _decompress_any_lz4(data: memoryview, limit: int) -> Buffer:
-    most = len(data) * _LZ4_MOST_RATIO
-    out = np.empty(min(most, limit), np.uint8)  # what is never written to takes no memory
-    try:
-        length = cramjam.lz4.decompress_into(data, out.data)
-    except cramjam.DecompressionError as error:
-        if most > limit and "whole buffer" in str(error):
-            raise _too_large(limit) from error
-        raise
-    return out[:length].data
+        records, read, ended = lz4.frame.decompress_chunk(context, data, max_length=most + 1)
+    except RuntimeError as error:
+        raise CompressedDataError(f"lz4 data is malformed: {error}") from error
+    if len(records) > limit:
+        raise _too_large(limit)
+    if not ended:
+        raise CompressedDataError("lz4 data ends early")
+    if read < len(data):
+        raise CompressedDataError("lz4 data goes on behind its frame")
+    return bytes(records)
 
 
 def _decompress_zstd(data: memoryview, limit: int) -> bytes:

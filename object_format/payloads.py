@@ -1,38 +1,73 @@
 """Opening batches: from rows of headers to arrays that hold their records uncompressed.
 
 Kernels see whole runs of batches at once. Uncompressed batches are taken where they lie; compressed ones are
-decompressed one by one, and small ones are laid behind each other so that a kernel is called once for many.
+decompressed behind each other, many in one call where that can be, so that a kernel is called once for many.
 """
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from object_format.buffers import Bytes, readable
 from object_format.codecs import Codec, CompressedDataError, DecompressedTooLargeError, decompress
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.layout import BATCH_OVERHEAD, CODEC_MASK, SMALLEST_RECORD
+from object_format.kernels.native import decompress_rows
+from object_format.native_codecs import NATIVE, SCRATCH_BYTES, native_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from typing_extensions import Buffer
 
     from object_format.record_batch import BatchRows
 
-JOINED_BYTES: Final = 1 << 20
-"""Decompressed batches are joined up to this size; a larger one stands alone."""
+Indexes = npt.NDArray[np.int64]
 
 
-def open_batches(data: Bytes, rows: BatchRows) -> Iterator[tuple[Bytes, BatchRows]]:
+class Scratch:
+    """Memory that batches are decompressed into, again and again; made when first needed.
+
+    What `open_batches` yields from it holds until the next is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._array: Bytes | None = None
+
+    @property
+    def array(self) -> Bytes:
+        """The same `SCRATCH_BYTES` every time."""
+        if self._array is None:
+            self._array = np.empty(SCRATCH_BYTES, np.uint8)
+        return self._array
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.scratch = Scratch()
+
+
+_local = _Local()
+
+
+def thread_scratch() -> Scratch:
+    """The calling thread's own, for those who are done with what is in it before they do anything else."""
+    return _local.scratch
+
+
+def open_batches(
+    data: Bytes, rows: BatchRows, scratch: Scratch | None = None
+) -> Iterator[tuple[Bytes, BatchRows]]:
     """Runs of `rows`, in order, each with the array that their `records_start` and `records_end` point into.
 
-    Rows of compressed batches are changed to point into their decompressed records. Raises
-    MalformedBatchError for records that cannot be decompressed, or are fewer bytes than the record count
-    needs.
+    Rows of compressed batches are changed to point into their decompressed records, which are in `scratch`
+    where one is given. Raises MalformedBatchError for records that cannot be decompressed, or are fewer bytes
+    than the record count needs.
     """
     if not rows.size:
         return
@@ -42,32 +77,65 @@ def open_batches(data: Bytes, rows: BatchRows) -> Iterator[tuple[Bytes, BatchRow
         return
     edges = [0, *(np.flatnonzero(np.diff(compressed)) + 1).tolist(), rows.size]
     for first, end in pairwise(edges):
-        if compressed[first]:
-            yield from _open_compressed(data, rows[first:end])
-        else:
+        if not compressed[first]:
             yield data, rows[first:end]
+            continue
+        run = rows[first:end]
+        for start, behind, records in decompress_batches(
+            data, run, np.arange(run.size), scratch or thread_scratch()
+        ):
+            yield records if scratch else readable(records.tobytes()), run[start:behind]
 
 
-def _open_compressed(data: Bytes, rows: BatchRows) -> Iterator[tuple[Bytes, BatchRows]]:
+def decompress_batches(
+    data: Bytes, rows: BatchRows, indexes: Indexes, scratch: Scratch
+) -> Iterator[tuple[int, int, Bytes]]:
+    """Stretches of `indexes`, [first, end), with the decompressed records of these compressed batches.
+
+    Their rows are changed to point there. Raises what `open_batches` does.
+    """
     first = 0
+    while first < indexes.size:
+        calls = native_calls()
+        end = used = 0
+        if calls is not None:
+            end, used = decompress_rows(data, rows, indexes, first, scratch.array, calls)
+        if end > first:
+            yield first, end, readable(scratch.array[:used].data)
+        else:
+            end, records = _decompress_here(data, rows, indexes, first, () if calls is None else NATIVE)
+            yield first, end, records
+        first = end
+
+
+def _decompress_here(
+    data: Bytes, rows: BatchRows, indexes: Indexes, first: int, others: Collection[Codec]
+) -> tuple[int, Bytes]:
+    """One batch of any size or codec, and as many behind it as go together and have none of `others`."""
     parts: list[Buffer] = []
     used = 0
-    for i in range(rows.size):
-        records = open_records(data, rows, i)
+    end = first
+    while end < indexes.size and (not parts or _codec(rows, int(indexes[end])) not in others):
+        index = int(indexes[end])
+        records = open_records(data, rows, index)
         length = memoryview(records).nbytes
-        if parts and used + length > JOINED_BYTES:
-            yield readable(b"".join(parts)), rows[first:i]
-            first, parts, used = i, [], 0
-        rows["records_start"][i] = used
-        rows["records_end"][i] = used = used + length
+        if parts and used + length > SCRATCH_BYTES:
+            break
+        rows["records_start"][index] = used
+        rows["records_end"][index] = used = used + length
         parts.append(records)
-    yield readable(b"".join(parts) if len(parts) > 1 else parts[0]), rows[first:]
+        end += 1
+    return end, readable(b"".join(parts) if len(parts) > 1 else parts[0])
+
+
+def _codec(rows: BatchRows, index: int) -> Codec:
+    return Codec(int(rows["attributes"][index]) & CODEC_MASK)
 
 
 def open_records(data: Bytes, rows: BatchRows, index: int) -> Buffer:
     """The decompressed records of one batch; MalformedBatchError when there is no such thing."""
     position, size = int(rows["position"][index]), int(rows["size"][index])
-    codec = Codec(int(rows["attributes"][index]) & CODEC_MASK)
+    codec = _codec(rows, index)
     try:
         records = decompress(codec, data[position + BATCH_OVERHEAD : position + size].data)
     except DecompressedTooLargeError as error:

@@ -53,6 +53,7 @@ BatchRows = npt.NDArray[np.void]
 """An array of `kernels.layout.BATCH_ROW`, one element per batch."""
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CRC: Final = struct.Struct(">I")
 NO_LIMIT: Final = 2**63 - 1
 _MAGIC_V2: Final = 2
 
@@ -296,13 +297,13 @@ def _stamp(data: Buffer, position: int, max_timestamp: int, timestamp_type: Time
         attributes |= LOG_APPEND_TIME
     struct.pack_into(">h", array.data, position + ATTRIBUTES, attributes)
     struct.pack_into(">q", array.data, position + MAX_TIMESTAMP, max_timestamp)
-    write_checksum(array, position, header.size)
+    write_checksum(array.data, position, header.size)
 
 
-def write_checksum(array: Bytes, position: int, size: int) -> None:
-    """Compute the CRC of the batch at `position` anew and put it in its place."""
-    crc = crc32c.crc32c(array[position + ATTRIBUTES : position + size].data)
-    struct.pack_into(">I", array.data, position + CRC, crc)
+def write_checksum(data: memoryview, position: int, size: int) -> None:
+    """Compute the CRC of the batch at `position` anew and put it in its place; `data` is of bytes."""
+    crc = crc32c.crc32c(data[position + ATTRIBUTES : position + size])
+    _CRC.pack_into(data, position + CRC, crc)
 
 
 __all__ = [

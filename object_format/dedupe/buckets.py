@@ -38,7 +38,7 @@ from object_format.kernels.key_table import (
     collect,
 )
 from object_format.kernels.layout import CODEC_MASK
-from object_format.payloads import open_batches
+from object_format.payloads import Scratch, open_batches
 from object_format.record_batch import BatchRows, scan_rising_batches
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class BucketCutter:
         k0, k1 = _SEED.unpack(seed)
         self._keys = np.uint64(k0), np.uint64(k1)
         self._bits = bits
+        self._scratch = Scratch()
         self._now_ms = now_ms
         self._ends = np.empty(1 << bits, np.int64)
         self._words = np.empty(chunk_records * WORDS, np.uint32)
@@ -101,7 +102,7 @@ class BucketCutter:
         """The next whole batches, in the order of their offsets, else MalformedBatchError."""
         array = readable(batches)
         rows, self._next_offset = scan_rising_batches(array, offset_shift, self._next_offset)
-        for opened, run in open_batches(array, rows):
+        for opened, run in open_batches(array, rows, self._scratch):
             yield from self._fingerprint(opened, run, offset_shift)
 
     def flush(self) -> Iterator[Blob]:

@@ -13,12 +13,13 @@ gets a checksum of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from object_format.buffers import Bytes, readable, writable
+from object_format.buffers import Bytes, readable
 from object_format.codecs import Codec, compress
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.filter import (
@@ -38,7 +39,9 @@ from object_format.kernels.layout import (
     LENGTH_OVERHEAD,
 )
 from object_format.kernels.merge import assemble, group_rows, mark_small
-from object_format.payloads import JOINED_BYTES, open_records
+from object_format.kernels.native import compress_batches
+from object_format.native_codecs import SCRATCH_BYTES, native_calls
+from object_format.payloads import decompress_batches, thread_scratch
 from object_format.record_batch import BatchRows, scan_rising_batches, write_checksum
 
 if TYPE_CHECKING:
@@ -49,6 +52,9 @@ if TYPE_CHECKING:
     from object_format.dedupe.survivors import Survivors
 
 _INT64: Final = np.iinfo(np.int64)
+
+_FRAME_OVERHEAD: Final = 512
+"""More than any codec puts around what it compresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,11 @@ class _Plan:
     merged_codec: Codec | None
     totals: npt.NDArray[np.int64]
     saved: int = 0
+
+    def recompresses(self, unsealed: npt.NDArray[np.int64]) -> bool:
+        """Whether a batch that is written anew has a codec, or had one."""
+        codecs = unsealed[:, 2]
+        return bool(codecs.any()) or (bool(self.merged_codec) and bool(unsealed[:, 3].any()))
 
 
 def filter_batches(
@@ -158,29 +169,21 @@ def _opened(plan: _Plan) -> Iterator[tuple[int, int, Bytes]]:
 
     That is the data itself for uncompressed ones; compressed ones are decompressed up to a bound together.
     """
-    opened = plan.actions > COPY
-    compressed = opened & ((plan.rows["attributes"] & CODEC_MASK) != 0)
-    if not compressed.any():
-        yield 0, plan.rows.size, plan.data
-        return
-    first = used = 0
-    parts: list[Buffer] = []
-    for index in np.flatnonzero(opened).tolist():
-        if not compressed[index]:
-            if parts:
-                yield first, index, readable(b"".join(parts))
-                first, used, parts = index, 0, []
-            continue
-        records = open_records(plan.data, plan.rows, index)
-        length = memoryview(records).nbytes
-        if used + length > JOINED_BYTES or not parts:
-            if index > first:
-                yield first, index, readable(b"".join(parts)) if parts else plan.data
-            first, used, parts = index, 0, []
-        plan.rows["records_start"][index] = used
-        plan.rows["records_end"][index] = used = used + length
-        parts.append(records)
-    yield first, plan.rows.size, readable(b"".join(parts)) if parts else plan.data
+    opened = np.flatnonzero(plan.actions > COPY)
+    compressed = (plan.rows["attributes"][opened] & CODEC_MASK) != 0
+    edges = [0, *(np.flatnonzero(np.diff(compressed)) + 1).tolist(), opened.size]
+    behind = [*opened.tolist(), plan.rows.size]
+    done = 0
+    for first, end in pairwise(edges):
+        if first < end and compressed[first]:
+            for _start, stop, records in decompress_batches(
+                plan.data, plan.rows, opened[first:end], thread_scratch()
+            ):
+                yield done, behind[first + stop], records
+                done = behind[first + stop]
+        else:
+            yield done, behind[end], plan.data
+            done = behind[end]
 
 
 def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview]:
@@ -205,29 +208,48 @@ def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview
     if fault:
         compressed = rows["attributes"][row] & CODEC_MASK
         raise MalformedBatchError.at(fault, int(rows["position"][row]) if compressed else position)
-    return _seal(plan, out, length, unsealed[:count].tolist())
+    if plan.recompresses(unsealed[:count]):
+        return _compress(plan, out, length, unsealed[:count])
+    return [_seal(plan, out[:length].data, unsealed[:count])]
 
 
-def _seal(plan: _Plan, out: Bytes, length: int, unsealed: list[list[int]]) -> list[memoryview]:
-    """Compress what is to be compressed, and give checksums to all that is new."""
-    parts: list[Buffer] = []
+def _seal(plan: _Plan, batches: memoryview, unsealed: npt.NDArray[np.int64]) -> memoryview:
+    """Give checksums to all batches that are new."""
+    for start, end, _codec, apart in unsealed.tolist():
+        write_checksum(batches, start, end - start)
+        if apart:
+            plan.saved += apart - (end - start)
+    return batches
+
+
+def _compress(plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64]) -> list[memoryview]:
+    """Compress what is to be compressed, in one call where that can be."""
+    calls = native_calls()
+    if calls is not None:
+        # What does not compress grows a little; where this is too little room, the other way is taken.
+        compressed = np.empty(length + (length >> 7) + _FRAME_OVERHEAD * (len(unsealed) + 1), np.uint8)
+        places = unsealed.copy()
+        merged_codec = -1 if plan.merged_codec is None else int(plan.merged_codec)
+        end = compress_batches(out, length, places, merged_codec, compressed, calls)
+        if end >= 0:
+            sealed = _seal(plan, compressed[:end].data, places)
+            return [sealed if end > SCRATCH_BYTES else memoryview(bytes(sealed))]
+    return _compress_here(plan, out, length, unsealed)
+
+
+def _compress_here(plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64]) -> list[memoryview]:
+    """What the kernel does, batch by batch, for any codec."""
+    parts: list[memoryview] = []
     done = 0
-    for start, end, attributes, apart in unsealed:
+    for start, end, attributes, apart in unsealed.tolist():
         own = Codec(attributes)
         codec = plan.merged_codec if apart and plan.merged_codec is not None else own
-        size = end - start
-        if codec is own is Codec.NONE:
-            write_checksum(out, start, size)
-        else:
-            batch = _compressed(out[start:end], codec)
-            size = len(batch)
-            parts += (out[done:start].data, batch)
-            done = end
+        batch = memoryview(_compressed(out[start:end], codec))
+        parts += (out[done:start].data, batch)
+        done = end
         if apart:
-            plan.saved += apart - size
-    if not parts:
-        return [out[:length].data]
-    return [memoryview(b"".join((*parts, out[done:length].data)))]
+            plan.saved += apart - len(batch)
+    return [*parts, out[done:length].data]
 
 
 def _compressed(batch: Bytes, codec: Codec) -> bytearray:
@@ -236,5 +258,5 @@ def _compressed(batch: Bytes, codec: Codec) -> bytearray:
     result += compress(codec, batch[BATCH_OVERHEAD:].data)
     result[ATTRIBUTES + 1] = result[ATTRIBUTES + 1] & ~CODEC_MASK | codec
     result[BATCH_LENGTH : BATCH_LENGTH + 4] = (len(result) - LENGTH_OVERHEAD).to_bytes(4, "big")
-    write_checksum(writable(result), 0, len(result))
+    write_checksum(memoryview(result), 0, len(result))
     return result

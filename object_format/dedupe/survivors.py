@@ -30,7 +30,7 @@ from object_format.kernels.key_table import (
     collect,
 )
 from object_format.kernels.layout import CODEC_MASK
-from object_format.payloads import open_batches
+from object_format.payloads import Scratch, open_batches
 from object_format.record_batch import BatchRows, scan_rising_batches
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class SurvivorFinder:
         self._now_ms = now_ms
         self._max_held = max_held_records
         self._held = _Held()
+        self._scratch = Scratch()
         self._in_section = False
         self._unique_keys = False
         self._overflowed = False
@@ -166,7 +167,7 @@ class SurvivorFinder:
             raise FatalError("batches are fed outside a section")
         array = readable(batches)
         rows, self._next_offset = scan_rising_batches(array, offset_shift, self._next_offset)
-        for opened, run in open_batches(array, rows):
+        for opened, run in open_batches(array, rows, self._scratch):
             self._fingerprint(opened, run, offset_shift)
 
     def end_section(self) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from object_format.codecs import Codec
 from object_format.errors import Fault, MalformedBatchError, UnsupportedBatchError
+from object_format.native_codecs import SCRATCH_BYTES
 from object_format.record_batch import TimestampType, read_header
 from object_format.records import (
     Record,
@@ -65,9 +66,12 @@ def test_uncompressed_batches_share_columns() -> None:
 
 def test_compressed_batches_larger_than_what_is_joined_stand_alone() -> None:
     large = encode_batch([1], [b"k"], [bytes(700_000)], codec=Codec.ZSTD)
+    larger = encode_batch([1], [b"k"], [bytes(SCRATCH_BYTES)], codec=Codec.ZSTD)
     small = encode_batch([1], [b"k"], [b"v"], codec=Codec.ZSTD)
-    decoded = list(decode_batches(small * 2 + large + large + small))
-    assert [len(columns) for columns in decoded] == [3, 2]
+    decoded = list(decode_batches(small * 2 + large * 2 + larger + small))
+    assert sum(len(columns) for columns in decoded) == 6
+    assert len(decoded[0]) == 3
+    assert [len(columns) for columns in decoded if columns.data.size > SCRATCH_BYTES] == [1]
 
 
 def test_control_batches_are_left_out_but_count() -> None:

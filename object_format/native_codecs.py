@@ -1,0 +1,134 @@
+"""The C functions of liblz4 and libzstd, for kernels that go over many batches in one call.
+
+The wheels of `lz4` and `zstandard` bring their libraries inside their extension modules, and on most systems
+these show the libraries' public functions, too: stable ones, which are checked for by name and by version.
+Where they are not to be had, batches are given to the Python packages one by one, with the same result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from object_format.codecs import ZSTD_LEVEL, ZSTD_MAX_WINDOW, Codec
+from object_format.kernels import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NATIVE: Final = frozenset({Codec.LZ4, Codec.ZSTD})
+"""The codecs that the kernels know."""
+
+SCRATCH_BYTES: Final = 1 << 20
+"""Batches are decompressed up to this size together."""
+
+_LZ4F_VERSION: Final = 100
+_ZSTD_VERSIONS: Final = range(1_04_00, 2_00_00)
+"""From 1.4.0 on, all that is called here is in libzstd's stable interface."""
+
+_LZ4_PREFERENCES: Final = (4, 1, *(0,) * 12)
+"""LZ4F_preferences_t as 32-bit numbers: independent blocks of 64 KiB, as Java's readers need."""
+
+Calls = npt.NDArray[np.int64]
+
+
+class _Libraries:
+    """The functions, as they are named in the libraries."""
+
+    def __init__(self) -> None:
+        self.lz4 = ctypes.CDLL(_file_of("lz4.frame._frame"))
+        self.zstd = ctypes.CDLL(_file_of("zstandard._cffi"))
+        if self.lz4.LZ4F_getVersion() != _LZ4F_VERSION:
+            raise OSError("liblz4's frame interface is another")
+        if self.zstd.ZSTD_versionNumber() not in _ZSTD_VERSIONS:
+            raise OSError("libzstd is of another generation")
+        self.addresses = {
+            native.LZ4_DECOMPRESS: _address(self.lz4.LZ4F_decompress),
+            native.LZ4_RESET: _address(self.lz4.LZ4F_resetDecompressionContext),
+            native.LZ4_COMPRESS: _address(self.lz4.LZ4F_compressFrame),
+            native.ZSTD_DECOMPRESS: _address(self.zstd.ZSTD_decompressDCtx),
+            native.ZSTD_FRAME_SIZE: _address(self.zstd.ZSTD_findFrameCompressedSize),
+            native.ZSTD_COMPRESS: _address(self.zstd.ZSTD_compressCCtx),
+        }
+
+    def make(self, function: Callable[..., int | None], *arguments: object) -> int:
+        """A context; MemoryError when there is none."""
+        function.restype = ctypes.c_void_p  # type: ignore[attr-defined]  # ctypes has no type for a function
+        made = function(*arguments)
+        if not made:
+            raise MemoryError
+        return made
+
+
+def _file_of(module: str) -> str:
+    file = import_module(module).__file__
+    if file is None:
+        raise OSError(f"{module} is not in a file of its own")
+    return file
+
+
+def _address(function: object) -> int:
+    address = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]  # a function pointer
+    assert address is not None
+    return address
+
+
+@cache
+def _libraries() -> _Libraries | None:
+    try:
+        return _Libraries()
+    except (ImportError, OSError, AttributeError):
+        return None
+
+
+class _Contexts:
+    """What one thread calls the functions with."""
+
+    def __init__(self, libraries: _Libraries) -> None:
+        self._libraries = libraries
+        self._lz4 = ctypes.c_void_p()
+        if libraries.lz4.LZ4F_createDecompressionContext(ctypes.byref(self._lz4), _LZ4F_VERSION):
+            raise MemoryError
+        self._decompressor = libraries.make(libraries.zstd.ZSTD_createDCtx)
+        self._compressor = libraries.make(libraries.zstd.ZSTD_createCCtx)
+        self._preferences = np.array(_LZ4_PREFERENCES, np.int32)
+        self.calls: Calls = np.zeros(native.CALLS, np.int64)
+        for place, address in libraries.addresses.items():
+            self.calls[place] = address
+        self.calls[native.LZ4_CONTEXT] = self._lz4.value or 0
+        self.calls[native.LZ4_PREFERENCES] = self._preferences.ctypes.data
+        self.calls[native.ZSTD_DECOMPRESSION_CONTEXT] = self._decompressor
+        self.calls[native.ZSTD_COMPRESSION_CONTEXT] = self._compressor
+        self.calls[native.ZSTD_LEVEL] = ZSTD_LEVEL
+        self.calls[native.ZSTD_MAX_WINDOW] = ZSTD_MAX_WINDOW
+
+    def __del__(self) -> None:
+        self._libraries.lz4.LZ4F_freeDecompressionContext(self._lz4)
+        self._libraries.zstd.ZSTD_freeDCtx(ctypes.c_void_p(self._decompressor))
+        self._libraries.zstd.ZSTD_freeCCtx(ctypes.c_void_p(self._compressor))
+
+
+class _Local(threading.local):
+    contexts: _Contexts | None = None
+
+
+_local = _Local()
+
+
+def native_calls() -> Calls | None:
+    """This thread's functions and contexts for `kernels.native`; None where the libraries do not show them.
+
+    They are for the calling thread, and for one call of a kernel at a time.
+    """
+    libraries = _libraries()
+    if libraries is None:
+        return None
+    if _local.contexts is None:
+        _local.contexts = _Contexts(libraries)
+    return _local.contexts.calls
