@@ -22,12 +22,14 @@ from agent.byte_budget import ByteBudget
 from agent.commit_listeners import AppendCounting
 from agent.commit_watch import CommitWatch
 from agent.groups.coordinator import GroupCoordinator
+from agent.groups.metrics import GroupCollector
 from agent.health import CallHealth, LoopLag
 from agent.hot_tail import HotTail
 from agent.http.app import create_app
 from agent.http.server import HttpServer, bind
 from agent.http.services import Services
 from agent.kafka import serving
+from agent.kafka.fetch_sessions import FetchSessions
 from agent.kafka.services import Services as KafkaServices
 from agent.known_log import KnownBounds
 from agent.log_view import LogView
@@ -175,6 +177,13 @@ class Agent:
             metrics=self.metrics,
         )
         self.request_budget = ByteBudget("the memory for request bodies", settings.max_requests_bytes)
+        self.fetch_sessions = FetchSessions(
+            clock=clock,
+            ids=ids,
+            most_sessions=settings.max_fetch_sessions,
+            most_partitions=settings.max_fetch_session_partitions,
+            evict_ms=settings.fetch_session_evict_ms,
+        )
         self.metrics.expose(StoreCollector(store), CatalogCollector(catalog), self._numbers())
         self._services = Services(
             settings=settings,
@@ -247,6 +256,7 @@ class Agent:
             ids=self._ids,
             settings=self.settings.groups,
         )
+        self.metrics.expose(GroupCollector(self._groups))
         self._groups.start()
         return KafkaServices(
             settings=self.settings,
@@ -257,6 +267,7 @@ class Agent:
             timestamps=self._timestamps,
             brokers=brokers,
             groups=self._groups,
+            fetch_sessions=self.fetch_sessions,
             pools=self.pools,
             request_budget=self.request_budget,
             metrics=self.metrics,
@@ -330,6 +341,11 @@ class Agent:
             "siltstone_cache_bytes": ("Ranges of objects in memory", lambda: self.cache.size),
             "siltstone_loop_lag_seconds": ("How late the event loop is", lambda: self.loop_lag.seconds),
         }
+        gauges["siltstone_fetch_sessions"] = ("Fetch sessions", lambda: len(self.fetch_sessions))
+        gauges["siltstone_fetch_session_partitions"] = (
+            "Partitions in fetch sessions",
+            lambda: self.fetch_sessions.partition_count,
+        )
         for pool in self.pools.all():
             name = f"siltstone_pool_{pool.name.replace(' ', '_')}_calls"
             gauges[name] = (f"Calls under way or waiting: {pool.name}", partial(getattr, pool, "pending"))
@@ -340,6 +356,10 @@ class Agent:
                 "siltstone_cache_hits": ("Ranges found in memory", lambda: self.cache.hits),
                 "siltstone_cache_misses": ("Ranges that were read", lambda: self.cache.misses),
                 "siltstone_cache_joined": ("Ranges another read brought", lambda: self.cache.joined),
+                "siltstone_fetch_session_evictions": (
+                    "Fetch sessions that others took the place of",
+                    lambda: self.fetch_sessions.evictions,
+                ),
                 "siltstone_write_refusals": (
                     "Appends refused by a full buffer",
                     lambda: self.write_path.budget.refusals,

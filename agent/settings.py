@@ -35,6 +35,16 @@ class AgentSettings:
     # A broker that was silent for this long is no longer shown to clients.
     broker_silent_ms: int = 10_000
 
+    # Fetch sessions (KIP-227), and the partitions in all of them. After this long a session that is not used,
+    # or is smaller than one that wants its place, may lose it: min.incremental.fetch.session.eviction.ms
+    max_fetch_sessions: int = 1_000  # max.incremental.fetch.session.cache.slots
+    max_fetch_session_partitions: int = 200_000
+    fetch_session_evict_ms: int = 120_000
+
+    # Whether topics that clients ask for are made when they do not exist: auto.create.topics.enable
+    auto_create_topics: bool = False
+    default_partitions: int = 1  # num.partitions
+
     # Consumer groups.
     groups: GroupSettings = field(default_factory=GroupSettings)
 
@@ -112,7 +122,11 @@ class AgentSettings:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, int) and value < (0 if each.name in _MAY_BE_ZERO else 1):
+            if (
+                isinstance(value, int)
+                and not isinstance(value, bool)
+                and value < (0 if each.name in _MAY_BE_ZERO else 1)
+            ):
                 raise InvalidInputError(
                     f"agent setting {each.name} is {value}", remedy="give a positive number"
                 )

@@ -29,6 +29,7 @@ from typing_extensions import override
 from agent.settings import AgentSettings
 from bedrock.errors import InvalidInputError
 from planner.settings import PlannerSettings
+from siltstone.kafka_settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +70,7 @@ def _scheme(value: str) -> str:
     return "" if found is None else (found[1] or found[2]).lower()
 
 
-class Settings(BaseSettings):
+class Settings(KafkaSettings):
     """Everything that a Siltstone process is told from outside, but for what one command does."""
 
     model_config = SettingsConfigDict(

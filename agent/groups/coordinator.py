@@ -217,6 +217,7 @@ class GroupCoordinator:
         async with held.writing:
             code = self._check_commit(held, stamp, knows_epochs=knows_epochs)
             if code is not ErrorCode.none:
+                self.held.counts.offset_commits_refused += 1
                 raise KafkaError(code)
             # Epochs of consumer groups were compared by the only one who may raise them under this claim.
             by_generation = not without_members and isinstance(held.group, ClassicGroup)
@@ -230,9 +231,13 @@ class GroupCoordinator:
                     keep_ms=keep_ms,
                 )
             )
+        if outcome is CommitOutcome.COMMITTED:
+            self.held.counts.offset_commits += 1
+            return
+        self.held.counts.offset_commits_refused += 1
         if outcome is CommitOutcome.STALE_GENERATION:
             raise KafkaError(ErrorCode.illegal_generation)
-        self._require_claim(held, outcome is CommitOutcome.COMMITTED)
+        self._require_claim(held, kept=False)
 
     def _check_commit(self, held: HeldGroup, stamp: MemberStamp, *, knows_epochs: bool) -> ErrorCode:
         if isinstance(held.group, ConsumerGroup):
@@ -274,7 +279,7 @@ class GroupCoordinator:
             in_use = [held.group.is_subscribed(topic) for topic, _ in partitions]
             unused = [each for (_, each), used in zip(partitions, in_use, strict=True) if not used]
             done = await self.held.call(partial(self._offsets.delete, group_id, held.claim_id, unused))
-        self._require_claim(held, done)
+        self._require_claim(held, kept=done)
         return [ErrorCode.group_subscribed_to_topic if used else ErrorCode.none for used in in_use]
 
     # Administration
@@ -322,7 +327,7 @@ class GroupCoordinator:
                 raise KafkaError(code)
             done = await self.held.call(partial(self._groups.delete, group_id, held.claim_id))
         self.held.drop(held, ErrorCode.coordinator_not_available)
-        self._require_claim(held, done)
+        self._require_claim(held, kept=done)
 
     async def _find(self, group_id: str, otherwise: ErrorCode, *, create: bool = False) -> HeldGroup:
         held = await self.held.find(group_id, create=create)
@@ -330,7 +335,7 @@ class GroupCoordinator:
             raise KafkaError(otherwise, f"there is no group {group_id!r}")
         return held
 
-    def _require_claim(self, held: HeldGroup, kept: bool) -> None:
+    def _require_claim(self, held: HeldGroup, *, kept: bool) -> None:
         if not kept:
             self.held.drop(held, ErrorCode.not_coordinator)
             raise KafkaError(ErrorCode.not_coordinator, "another agent has claimed the group")

@@ -36,6 +36,7 @@ from agent.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent.groups.counts import GroupCounts
     from agent.groups.messages import Save
     from agent.groups.settings import GroupSettings
     from bedrock.clock import Clock
@@ -62,12 +63,14 @@ class GroupCycle:
         settings: GroupSettings,
         clock: Clock,
         save: Save,
+        counts: GroupCounts,
         snapshot: GroupSnapshot | None = None,
     ) -> None:
         kept = snapshot or GroupSnapshot(state_ms=clock.now_ms())
         self.group_id = group_id
         self.settings = settings
         self.save = save
+        self.counts = counts
         self.deadlines = Deadlines(clock)
         self.roster = Roster()
         self.generation = kept.generation
@@ -138,6 +141,7 @@ class GroupCycle:
             self.roster.remove(member_id)
             self.complete_join_if_ready()
         elif member_id in self.roster and not self.roster[member_id].is_excused:
+            self.counts.members_expired += 1
             self.dismiss(member_id)
             self.members_left(f"the session of {member_id} is over")
 
@@ -208,6 +212,7 @@ class GroupCycle:
             self.deadlines.set(_JOIN, self.roster.rebalance_timeout_ms, self._complete_join)
             return
         self.generation += 1
+        self.counts.rebalances += 1
         self._pending_sync.clear()
         self.protocol = self.roster.select_protocol() if self.roster else None
         self._learn_subscriptions()

@@ -68,6 +68,7 @@ class OffsetExpiry:
         for begin in range(0, len(settled), _AT_ONCE):
             group_ids = settled[begin : begin + _AT_ONCE]
             gone = await self._pool.run(partial(self._offsets.expire, group_ids, retention_ms))
+            held.counts.groups_expired += len(gone)
             for group_id in gone:
                 held.forget(group_id)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from agent.groups.counts import GroupCounts
 from agent.groups.cycle import GroupCycle
 from agent.groups.joining import Joining
 from agent.groups.messages import GroupState, MemberStamp, SyncAnswer
@@ -68,9 +69,17 @@ class ClassicGroup:
         clock: Clock,
         ids: Ids,
         save: Save,
+        counts: GroupCounts | None = None,
         snapshot: GroupSnapshot | None = None,
     ) -> None:
-        self._cycle = GroupCycle(group_id, settings=settings, clock=clock, save=save, snapshot=snapshot)
+        self._cycle = GroupCycle(
+            group_id,
+            settings=settings,
+            clock=clock,
+            save=save,
+            counts=counts or GroupCounts(),
+            snapshot=snapshot,
+        )
         self._roster = self._cycle.roster
         self._joining = Joining(self._cycle, ids)
         if len(self._roster) > settings.max_group_size:
@@ -95,6 +104,11 @@ class ClassicGroup:
     def is_empty(self) -> bool:
         """Whether it has no members, and none is coming."""
         return self._cycle.state is GroupState.EMPTY
+
+    @property
+    def member_count(self) -> int:
+        """How many members it has."""
+        return len(self._roster)
 
     @property
     def generation(self) -> int:

@@ -21,6 +21,7 @@ from agent.groups.consumer.snapshot import (
     consumer_record_of,
     consumer_snapshot_of,
 )
+from agent.groups.counts import GroupCounts
 from agent.groups.group import ClassicGroup
 from agent.groups.messages import GroupSnapshot
 from agent.groups.records import record_of, snapshot_of
@@ -103,6 +104,7 @@ class HeldGroups:
         settings: GroupSettings,
     ) -> None:
         self.settings = settings
+        self.counts = GroupCounts()
         self._table = table
         self._brokers = brokers
         self._pool = pool
@@ -116,6 +118,10 @@ class HeldGroups:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def groups(self) -> list[ClassicGroup | ConsumerGroup]:
+        """All groups in memory."""
+        return [held.group for held in list(self._held.values())]
 
     def start(self) -> None:
         """Begin to notice when groups move to other agents."""
@@ -251,9 +257,15 @@ class HeldGroups:
             clock=self._clock,
             ids=self._ids,
             save=save,
+            counts=self.counts,
         )
         consumer = partial(
-            ConsumerGroup, record.group_id, settings=self.settings, clock=self._clock, ids=self._ids
+            ConsumerGroup,
+            record.group_id,
+            settings=self.settings,
+            clock=self._clock,
+            ids=self._ids,
+            counts=self.counts,
         )
         held = HeldGroup(
             group=(

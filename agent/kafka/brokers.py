@@ -3,6 +3,7 @@
 Any agent can serve any partition of a topic whose home is the object store. Who is called leader is a hint,
 so that the readers of a partition's tail meet in one agent's cache: rendezvous hashing (Thaler and
 Ravishankar, 1998) over the live agents, by which an agent that comes or goes moves no more than its share.
+Agents have a zone (their rack), and so have clients that say so: they are sent to agents of their own.
 """
 
 from __future__ import annotations
@@ -44,6 +45,29 @@ def _score(subject: bytes, broker: Broker) -> bytes:
 def partition_subject(topic_id: UUID, partition: int) -> bytes:
     """What stands for a partition in `choose`."""
     return topic_id.bytes + partition.to_bytes(4, "big")
+
+
+def zone_of(client_id: str | None) -> str | None:
+    """The zone that a client gives in its name: what stands behind `siltstone_az=`, to the next comma."""
+    for part in (client_id or "").split(","):
+        name, _, zone = part.strip().partition("=")
+        if name == "siltstone_az" and zone:
+            return zone
+    return None
+
+
+def replicas(brokers: Sequence[Broker], subject: bytes, zone: str | None) -> list[Broker]:
+    """The broker that a client in that zone is sent to, then those of the other zones.
+
+    In its own zone, while a broker is alive there; otherwise anywhere.
+    """
+    zones = {broker.rack for broker in brokers if broker.rack is not None}
+    first = choose([each for each in brokers if each.rack == zone] if zone in zones else brokers, subject)
+    others = (
+        choose([broker for broker in brokers if broker.rack == each], subject)
+        for each in sorted(zones - {first.rack})
+    )
+    return [first, *others]
 
 
 class Brokers:

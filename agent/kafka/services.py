@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from agent.byte_budget import ByteBudget
     from agent.groups.coordinator import GroupCoordinator
     from agent.kafka.brokers import Brokers
+    from agent.kafka.fetch_sessions import FetchSessions
     from agent.metrics import AgentMetrics
     from agent.pools import Pools
     from agent.read_path import ReadPath
@@ -33,6 +34,7 @@ class Services:
     timestamps: TimestampLookup
     brokers: Brokers
     groups: GroupCoordinator
+    fetch_sessions: FetchSessions
     pools: Pools
     request_budget: ByteBudget
     metrics: AgentMetrics

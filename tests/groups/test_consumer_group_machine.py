@@ -185,4 +185,4 @@ def _wanted(members: list[LateMember], topics: TopicView) -> Assignment:
 
 
 TestConsumerGroup = ConsumerGroupMachine.TestCase
-TestConsumerGroup.settings = settings(max_examples=60, stateful_step_count=30)
+TestConsumerGroup.settings = settings(stateful_step_count=30)

@@ -17,13 +17,21 @@ _PATIENCE_SECONDS = 20.0
 
 
 def request_frame(
-    name: str, version: int, correlation_id: int, request: Struct, *, tail: bytes = b""
+    name: str,
+    version: int,
+    correlation_id: int,
+    request: Struct,
+    *,
+    tail: bytes = b"",
+    client_id: str | None = None,
 ) -> bytes:
     """A whole frame; `tail` is put behind the request, where nothing should be."""
     message = Message.of(name, version)
     out = Output()
     message.write_request(out, request)
-    header = struct.pack(">hhih", api_key_of(name), version, correlation_id, -1)
+    text = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(text)
+    header = struct.pack(">hhih", api_key_of(name), version, correlation_id, length) + text
     if message.is_flexible:
         header += b"\0"
     body = header + b"".join(out.buffers()) + tail
@@ -33,7 +41,8 @@ def request_frame(
 class Wire:
     """One connection."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], *, client_id: str | None = None) -> None:
+        self.client_id = client_id
         self.socket = socket.create_connection(address, timeout=_PATIENCE_SECONDS)
 
     def __enter__(self) -> Self:
@@ -58,7 +67,7 @@ class Wire:
 
     def ask(self, name: str, version: int, request: Struct, *, tail: bytes = b"") -> Struct:
         """The answer to one request."""
-        self.send(request_frame(name, version, 7, request, tail=tail))
+        self.send(request_frame(name, version, 7, request, tail=tail, client_id=self.client_id))
         answer = self.receive()
         assert answer is not None
         correlation_id, body = answer

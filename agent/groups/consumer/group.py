@@ -27,6 +27,7 @@ from agent.groups.consumer.messages import (
 from agent.groups.consumer.reconciling import reconcile
 from agent.groups.consumer.roster import ConsumerRoster, subscription
 from agent.groups.consumer.snapshot import PROTOCOL_TYPE, ConsumerGroupSnapshot
+from agent.groups.counts import GroupCounts
 from agent.groups.deadlines import Deadlines
 from agent.kafka.errors import ErrorCode, KafkaError
 
@@ -54,6 +55,7 @@ class ConsumerGroup:
         settings: GroupSettings,
         clock: Clock,
         ids: Ids,
+        counts: GroupCounts | None = None,
         snapshot: ConsumerGroupSnapshot | None = None,
     ) -> None:
         kept = snapshot or ConsumerGroupSnapshot(state_ms=clock.now_ms())
@@ -66,6 +68,7 @@ class ConsumerGroup:
         self._settings = settings
         self._clock = clock
         self._ids = ids
+        self._counts = counts or GroupCounts()
         self._roster = ConsumerRoster()
         self._targets: dict[str, Assignment] = dict(kept.targets)
         self._topics: dict[str, SeenTopic] = dict(kept.topics)
@@ -255,6 +258,7 @@ class ConsumerGroup:
         counts = {topic.topic_id: topic.partition_count for topic in self._topics.values()}
         self._targets = ASSIGNORS[assignor](subscribers, counts)
         self.assignment_epoch = self.group_epoch
+        self._counts.rebalances += 1
         self.version += 1
         _log.info(
             "a consumer group is assigned anew",
@@ -284,6 +288,10 @@ class ConsumerGroup:
             self._roster.put(member)
             self.version += 1
 
+    def _expire(self, member_id: str, reason: str) -> None:
+        self._counts.members_expired += 1
+        self._fence(member_id, reason)
+
     def _fence(self, member_id: str, reason: str) -> None:
         """Take a member away; the others get what it had with their next heartbeats."""
         _log.info("a member is out of a consumer group", group=self.group_id, member=member_id, reason=reason)
@@ -306,14 +314,14 @@ class ConsumerGroup:
 
     def _keep_session(self, member_id: str) -> None:
         timeout_ms = self._settings.consumer_session_timeout_ms
-        over = partial(self._fence, member_id, "its session is over")
+        over = partial(self._expire, member_id, "its session is over")
         self._deadlines.set(_session(member_id), timeout_ms, over)
 
     def _watch_revocation(self, member: ConsumerMember) -> None:
         """Whoever must give something up has its own rebalance timeout for it."""
         key = _revocation(member.member_id)
         if member.state is MemberState.UNREVOKED:
-            over = partial(self._fence, member.member_id, "it did not give up its partitions in time")
+            over = partial(self._expire, member.member_id, "it did not give up its partitions in time")
             self._deadlines.set(key, member.rebalance_timeout_ms, over)
         else:
             self._deadlines.cancel(key)

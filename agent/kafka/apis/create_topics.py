@@ -1,7 +1,8 @@
 """CreateTopics.
 
 Versions 2 to 7. Any replication factor but 0 is taken and answered as 1: copies are the object store's
-affair. A manual assignment gives the number of partitions and nothing else. -1 partitions are one.
+affair. A manual assignment gives the number of partitions and nothing else. -1 partitions are as many as the
+configuration says.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from agent.kafka.api import Context
     from catalog.model import Topic
 
-_DEFAULT_PARTITIONS = 1
-
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Create each topic, or say why not."""
@@ -44,7 +43,7 @@ async def handle(request: Struct, context: Context) -> Struct:
 
 async def _create(wanted: Struct, context: Context, *, validate_only: bool) -> Struct:
     check_topic_name(wanted.name)
-    count = _partition_count(wanted)
+    count = _partition_count(wanted, context.services.settings.default_partitions)
     settings = {each.name: each.value for each in wanted.configs if each.value is not None}
     config = TopicConfig.of(settings)
     topic: Topic | None = None
@@ -66,7 +65,7 @@ async def _create(wanted: Struct, context: Context, *, validate_only: bool) -> S
     )
 
 
-def _partition_count(wanted: Struct) -> int:
+def _partition_count(wanted: Struct, default: int) -> int:
     if wanted.assignments:
         if wanted.num_partitions != -1 or wanted.replication_factor != -1:
             raise KafkaError(
@@ -83,7 +82,7 @@ def _partition_count(wanted: Struct) -> int:
         raise KafkaError(
             ErrorCode.invalid_replication_factor, "the replication factor must be positive, or -1"
         )
-    count: int = _DEFAULT_PARTITIONS if wanted.num_partitions == -1 else wanted.num_partitions
+    count: int = default if wanted.num_partitions == -1 else wanted.num_partitions
     if count < 1:
         raise KafkaError(ErrorCode.invalid_partitions, f"a topic cannot have {count} partitions")
     check_partition_count(wanted.name, count)

@@ -78,15 +78,27 @@ def _topic_setting(config: TopicConfig, name: str) -> Struct:
 def _broker_settings(context: Context) -> dict[str, str]:
     services = context.services
     own, settings = services.brokers.own, services.settings
+    groups = settings.groups
     return {
         "advertised.listeners": f"PLAINTEXT://{own.host}:{own.port}",
-        "auto.create.topics.enable": "false",
+        "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
         "broker.id": str(own.node_id),
         "broker.rack": own.rack or "",
         "connections.max.idle.ms": str(settings.kafka_idle_ms),
         "default.replication.factor": "1",
         "fetch.max.bytes": str(settings.max_fetch_bytes),
-        "num.partitions": "1",
+        "group.consumer.heartbeat.interval.ms": str(groups.consumer_heartbeat_interval_ms),
+        "group.consumer.max.size": str(groups.consumer_max_size),
+        "group.consumer.session.timeout.ms": str(groups.consumer_session_timeout_ms),
+        "group.initial.rebalance.delay.ms": str(groups.initial_rebalance_delay_ms),
+        "group.max.session.timeout.ms": str(groups.max_session_timeout_ms),
+        "group.max.size": str(groups.max_group_size),
+        "group.min.session.timeout.ms": str(groups.min_session_timeout_ms),
+        "max.incremental.fetch.session.cache.slots": str(settings.max_fetch_sessions),
+        "num.partitions": str(settings.default_partitions),
+        "offset.metadata.max.bytes": str(groups.offset_metadata_max_bytes),
+        "offsets.retention.check.interval.ms": str(groups.offsets_retention_check_interval_ms),
+        "offsets.retention.minutes": str(groups.offsets_retention_minutes),
         "socket.request.max.bytes": str(settings.max_request_bytes),
     }
 

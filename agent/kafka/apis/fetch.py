@@ -1,10 +1,9 @@
 """Fetch: batches out of the log.
 
-Versions 4 to 18. Version 13 names topics by identifier. Fetch sessions (KIP-227) are not kept: whoever asks
-for one is answered with session 0, which means "ask in full each time", and whoever names one hears that it
-is not known. Every agent is as good as the leader, so no replica is ever preferred. Without transactions
-there are no aborted ones, and both isolation levels see the same. Batches that zstd compressed are not for
-clients below version 10.
+Versions 4 to 18. Version 7 brought sessions (KIP-227), 11 the client's rack, 13 names topics by identifier.
+A consumer that names its rack is sent to an agent there, if there is one and this is none (KIP-392): every
+agent is as good as the leader. Without transactions both isolation levels see the same.
+Batches that zstd compressed are not for clients below version 10.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ from typing import TYPE_CHECKING
 from agent.fetch_plan import PartitionFetch
 from agent.held_fetch import fetch_held
 from agent.kafka.api import Api
+from agent.kafka.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topics import check_partition, find_topic
 from bedrock.errors import SiltstoneError
+from catalog.model import PartitionId
 from object_format.codecs import Codec
 from object_format.record_batch import iter_headers
 
@@ -45,26 +46,64 @@ class _Item:
     fetch: PartitionFetch | None = None
     result: FetchResult | None = None
     error: Exception | None = None
+    # The answer that names an agent nearer to the client: nothing is read here.
+    redirect: Struct | None = None
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Read what there is, or wait for it."""
-    if request.session_id != 0:
-        return Struct(error_code=ErrorCode.fetch_session_id_not_found)
-    items = [
-        _Item(topic.topic, topic.topic_id, wanted) for topic in request.topics for wanted in topic.partitions
-    ]
+    session = context.services.fetch_sessions.open(request, by_id=context.version >= _IDENTIFIERS_SINCE)
+    items = [_Item(name, topic_id, wanted) for (name, topic_id, _), wanted in session.wanted()]
     await _find_topics(items, context)
+    await _redirect(items, request.rack_id, context)
     await _fetch(items, request, context)
     if context.version < _ZSTD_SINCE:
         await context.services.pools.kernels.run(partial(_refuse_zstd, items))
+    answers = [((item.name, item.topic_id, item.wanted.partition), _partition(item)) for item in items]
+    session_id, news = session.answered(answers)
     topics: dict[tuple[str, UUID | None], Struct] = {}
+    for (name, topic_id, _), answer in news:
+        topic = topics.setdefault((name, topic_id), Struct(topic=name, topic_id=topic_id, partitions=[]))
+        topic.partitions.append(answer)
+    return Struct(session_id=session_id, responses=list(topics.values()))
+
+
+async def _redirect(items: Sequence[_Item], rack: str, context: Context) -> None:
+    """Name the agent in the client's rack that it should ask, where that is another one.
+
+    As Kafka has it, not for an offset that the log does not have: it is refused here and not sent to and fro.
+    """
+    services = context.services
+    if not rack or rack == services.brokers.own.rack:
+        return
+    near = [broker for broker in await services.brokers.live() if broker.rack == rack]
+    asked = [item.fetch for item in items if item.fetch is not None]
+    if not near or not asked:
+        return
+    ids = [PartitionId(fetch.topic.topic_id, fetch.partition) for fetch in asked]
+    try:
+        found = await services.pools.catalog.run(partial(services.catalog.topics.states, ids))
+    except SiltstoneError:
+        return  # it is only a hint
+    states = {PartitionId(state.topic_id, state.partition): state for state in found}
     for item in items:
-        topic = topics.setdefault(
-            (item.name, item.topic_id), Struct(topic=item.name, topic_id=item.topic_id, partitions=[])
-        )
-        topic.partitions.append(_partition(item))
-    return Struct(responses=list(topics.values()))
+        fetch = item.fetch
+        part = None if fetch is None else PartitionId(fetch.topic.topic_id, fetch.partition)
+        state = None if part is None else states.get(part)
+        if fetch is None or state is None:
+            continue
+        nearest = choose(near, partition_subject(fetch.topic.topic_id, fetch.partition))
+        if state.log_start_offset <= fetch.offset <= state.high_watermark:
+            item.fetch = None
+            item.redirect = Struct(
+                partition_index=fetch.partition,
+                high_watermark=state.high_watermark,
+                last_stable_offset=state.last_stable_offset,
+                log_start_offset=state.log_start_offset,
+                aborted_transactions=(),
+                preferred_read_replica=nearest.node_id,
+                records=(),
+            )
 
 
 async def _find_topics(items: Sequence[_Item], context: Context) -> None:
@@ -138,6 +177,8 @@ def _refuse_zstd(items: Sequence[_Item]) -> None:
 
 def _partition(item: _Item) -> Struct:
     result = item.result
+    if item.redirect is not None:
+        return item.redirect
     if item.error is not None or result is None:
         code = ErrorCode.unknown_server_error if item.error is None else _code(item.error)
         return Struct(

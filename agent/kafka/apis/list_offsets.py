@@ -8,6 +8,7 @@ pending upload (-6): none, as in a Kafka without remote storage.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _LATEST, _EARLIEST, _MAX_TIMESTAMP, _EARLIEST_LOCAL = -1, -2, -3, -4
 _TIERED = frozenset({-5, -6})
+# The versions that brought the special timestamps (Kafka's ReplicaManager); the lowest is 1 in any case.
+_SINCE = {_MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
 _NONE = TimedOffset(-1, -1)
 
 
@@ -47,10 +50,19 @@ async def handle(request: Struct, context: Context) -> Struct:
     ]
     found = await context.services.pools.catalog.run(partial(context.services.catalog.topics.states, ids))
     states = {PartitionId(state.topic_id, state.partition): state for state in found}
+    counts = Counter(
+        (wanted.name, each.partition_index) for wanted in request.topics for each in wanted.partitions
+    )
     answers = []
     for wanted in request.topics:
         topic, error = topics.get(wanted.name), errors.get(wanted.name)
-        parts = [_answer(topic, error, states, each, context) for each in wanted.partitions]
+        twice = KafkaError(ErrorCode.invalid_request, "a partition is asked for twice")
+        parts = [
+            _answer(None, twice, states, each, context)
+            if counts[wanted.name, each.partition_index] > 1
+            else _answer(topic, error, states, each, context)
+            for each in wanted.partitions
+        ]
         answers.append(Struct(name=wanted.name, partitions=await asyncio.gather(*parts)))
     return Struct(topics=answers)
 
@@ -78,6 +90,10 @@ async def _answer(
 
 
 async def _find(topic: Topic, state: PartitionState, timestamp: int, context: Context) -> TimedOffset:
+    if context.version < _SINCE.get(timestamp, 0):
+        raise KafkaError(
+            ErrorCode.unsupported_version, f"timestamp {timestamp} needs version {_SINCE[timestamp]}"
+        )
     if timestamp == _LATEST:
         return TimedOffset(state.last_stable_offset, -1)
     if timestamp in {_EARLIEST, _EARLIEST_LOCAL}:

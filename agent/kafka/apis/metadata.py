@@ -1,23 +1,26 @@
 """Metadata: brokers, topics and their partitions.
 
 Versions 0 to 13. Version 0 asks for all topics by an empty list, later ones by null; version 12 asks by topic
-identifier (KIP-516). Topics are never created on the way, whatever `allow_auto_topic_creation` says. Every
-partition has one replica, its leader: a hint, as any agent can serve it. Authorized operations are not
-computed (the "not asked for" value is returned).
+identifier (KIP-516). A topic that does not exist is created on the way where client and configuration allow
+it, and is there in the answer. The leader of a partition is a hint, as any agent can serve it: an agent of
+the zone that the client's name gives, if there is one. The other replicas are those whom clients of other
+zones are sent to. Authorized operations are not computed (the "not asked for" value is returned).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
-from agent.kafka.brokers import choose, partition_subject
+from agent.kafka.brokers import partition_subject, replicas, zone_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.topics import LEADER_EPOCH
 from bedrock.errors import NotFoundError
-from catalog.errors import InvalidTopicError
+from catalog.errors import InvalidTopicError, TopicExistsError
 from catalog.topic_names import check_topic_name
 
 if TYPE_CHECKING:
@@ -35,9 +38,11 @@ async def handle(request: Struct, context: Context) -> Struct:
     controller = await services.brokers.controller()
     if request.topics is None or (context.version == 0 and not request.topics):
         found = await services.pools.catalog.run(services.catalog.topics.list)
-        topics = [describe_topic(topic, brokers) for topic in found]
+        topics = [describe_topic(topic, brokers, zone_of(context.client_id)) for topic in found]
     else:
-        topics = list(await asyncio.gather(*(_one(wanted, brokers, context) for wanted in request.topics)))
+        topics = list(
+            await asyncio.gather(*(_one(wanted, request, brokers, context) for wanted in request.topics))
+        )
     return Struct(
         brokers=describe_brokers(brokers),
         cluster_id=services.brokers.cluster_id,
@@ -54,22 +59,36 @@ def describe_brokers(brokers: Sequence[Broker]) -> list[Struct]:
     ]
 
 
-async def _one(wanted: Struct, brokers: Sequence[Broker], context: Context) -> Struct:
+async def _one(wanted: Struct, request: Struct, brokers: Sequence[Broker], context: Context) -> Struct:
     directory = context.services.directory
     if wanted.name is None or (context.version >= 12 and wanted.topic_id is not None):
         try:
             topic = await directory.get_by_id(wanted.topic_id)
         except NotFoundError:
             return _missing(ErrorCode.unknown_topic_id, None, wanted.topic_id, context)
-        return describe_topic(topic, brokers)
+        return describe_topic(topic, brokers, zone_of(context.client_id))
     try:
         check_topic_name(wanted.name)
-        topic = await directory.get(wanted.name)
+        may_create = request.allow_auto_topic_creation and context.services.settings.auto_create_topics
+        topic = await (_get_or_create(wanted.name, context) if may_create else directory.get(wanted.name))
     except InvalidTopicError:
         return _missing(ErrorCode.invalid_topic_exception, wanted.name, None, context)
     except NotFoundError:
         return _missing(ErrorCode.unknown_topic_or_partition, wanted.name, None, context)
-    return describe_topic(topic, brokers)
+    return describe_topic(topic, brokers, zone_of(context.client_id))
+
+
+async def _get_or_create(name: str, context: Context) -> Topic:
+    services = context.services
+    try:
+        return await services.directory.get(name)
+    except NotFoundError:
+        pass
+    create = partial(services.catalog.topics.create, name, services.settings.default_partitions, {})
+    with contextlib.suppress(TopicExistsError):  # another client was first
+        await services.pools.catalog.run(create)
+    services.directory.forget(name)
+    return await services.directory.get(name)
 
 
 def _missing(code: ErrorCode, name: str | None, topic_id: UUID | None, context: Context) -> Struct:
@@ -77,26 +96,26 @@ def _missing(code: ErrorCode, name: str | None, topic_id: UUID | None, context: 
     return Struct(error_code=code, name=shown, topic_id=topic_id)
 
 
-def describe_topic(topic: Topic, brokers: Sequence[Broker]) -> Struct:
+def describe_topic(topic: Topic, brokers: Sequence[Broker], zone: str | None) -> Struct:
     """A topic with its partitions."""
     return Struct(
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=[
-            describe_partition(topic, partition, brokers) for partition in range(topic.partition_count)
+            describe_partition(topic, partition, brokers, zone) for partition in range(topic.partition_count)
         ],
     )
 
 
-def describe_partition(topic: Topic, partition: int, brokers: Sequence[Broker]) -> Struct:
-    """A partition with its leader, who is its only replica."""
-    leader = choose(brokers, partition_subject(topic.topic_id, partition)).node_id
+def describe_partition(topic: Topic, partition: int, brokers: Sequence[Broker], zone: str | None) -> Struct:
+    """A partition as a client in that zone sees it: its leader, then the leaders of other zones."""
+    nodes = [each.node_id for each in replicas(brokers, partition_subject(topic.topic_id, partition), zone)]
     return Struct(
         partition_index=partition,
-        leader_id=leader,
+        leader_id=nodes[0],
         leader_epoch=LEADER_EPOCH,
-        replica_nodes=[leader],
-        isr_nodes=[leader],
+        replica_nodes=nodes,
+        isr_nodes=nodes,
     )
 
 

@@ -1,0 +1,86 @@
+"""The settings that Kafka has too: their names are Kafka's, with underscores for dots."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import BaseSettings
+
+from agent.groups.settings import GroupSettings
+from agent.settings import AgentSettings
+
+_AGENT = AgentSettings()
+_GROUPS = GroupSettings()
+
+
+class KafkaSettings(BaseSettings):
+    """A part of `siltstone.configuration.Settings`: topics that clients ask for, and consumer groups."""
+
+    auto_create_topics_enable: bool = Field(
+        default=_AGENT.auto_create_topics,
+        description="Whether a topic that a Kafka client asks for is created when it does not exist.",
+    )
+    num_partitions: int = Field(
+        default=_AGENT.default_partitions,
+        ge=1,
+        description="How many partitions a topic has whose creator does not say.",
+    )
+    group_min_session_timeout_ms: int = Field(
+        default=_GROUPS.min_session_timeout_ms,
+        ge=1,
+        description="The shortest session that a member of a classic group may ask for.",
+    )
+    group_max_session_timeout_ms: int = Field(
+        default=_GROUPS.max_session_timeout_ms, ge=1, description="The longest one."
+    )
+    group_initial_rebalance_delay_ms: int = Field(
+        default=_GROUPS.initial_rebalance_delay_ms,
+        ge=0,
+        description="How long the first rebalance of an empty classic group waits for more members.",
+    )
+    group_max_size: int = Field(
+        default=_GROUPS.max_group_size, ge=1, description="How many members a classic group may have."
+    )
+    group_consumer_session_timeout_ms: int = Field(
+        default=_GROUPS.consumer_session_timeout_ms,
+        ge=1,
+        description="How long a member of a consumer group (KIP-848) may be silent.",
+    )
+    group_consumer_heartbeat_interval_ms: int = Field(
+        default=_GROUPS.consumer_heartbeat_interval_ms,
+        ge=1,
+        description="How often such members are told to send heartbeats.",
+    )
+    group_consumer_max_size: int = Field(
+        default=_GROUPS.consumer_max_size, ge=1, description="How many members a consumer group may have."
+    )
+    offset_metadata_max_bytes: int = Field(
+        default=_GROUPS.offset_metadata_max_bytes,
+        ge=1,
+        description="How much text a consumer may store with an offset.",
+    )
+    offsets_retention_minutes: int = Field(
+        default=_GROUPS.offsets_retention_minutes,
+        ge=1,
+        description="How long offsets are kept that no member of their group needs.",
+    )
+    offsets_retention_check_interval_ms: int = Field(
+        default=_GROUPS.offsets_retention_check_interval_ms,
+        ge=1,
+        description="How often such offsets are looked for.",
+    )
+
+    @property
+    def groups(self) -> GroupSettings:
+        """What a group coordinator is told."""
+        return GroupSettings(
+            min_session_timeout_ms=self.group_min_session_timeout_ms,
+            max_session_timeout_ms=self.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=self.group_initial_rebalance_delay_ms,
+            max_group_size=self.group_max_size,
+            consumer_session_timeout_ms=self.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=self.group_consumer_heartbeat_interval_ms,
+            consumer_max_size=self.group_consumer_max_size,
+            offset_metadata_max_bytes=self.offset_metadata_max_bytes,
+            offsets_retention_minutes=self.offsets_retention_minutes,
+            offsets_retention_check_interval_ms=self.offsets_retention_check_interval_ms,
+        )
