@@ -213,15 +213,6 @@ def test_a_fetch_that_cannot_be_served_says_why(
     assert answer.responses[0].partitions[0].error_code == code
 
 
-def test_whoever_asks_for_a_fetch_session_gets_none_and_whoever_names_one_hears_it_is_unknown(
-    broker: BrokerThread,
-) -> None:
-    with Wire(broker.host_and_port) as wire:
-        assert wire.ask("fetch", 12, Struct(session_epoch=0)).session_id == 0
-        named = wire.ask("fetch", 12, Struct(session_id=5, session_epoch=1))
-    assert named.error_code == ErrorCode.fetch_session_id_not_found
-
-
 def test_a_full_write_buffer_is_an_error_that_clients_repeat(
     start_broker: Callable[..., BrokerThread],
 ) -> None:
