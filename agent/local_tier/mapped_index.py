@@ -144,10 +144,10 @@ class MappedIndex:
         with self._change_lock, self._map_lock:
             self.entries = count
 
-    def _append(self, entry: bytes) -> None:
-        """Under the change lock."""
-        self._open().write(entry, self.entries * self.ENTRY.size)
-        self.entries += 1
+    def _append(self, entries: bytes) -> None:
+        """Under the change lock: one or more, for which there is room."""
+        self._open().write(entries, self.entries * self.ENTRY.size)
+        self.entries += len(entries) // self.ENTRY.size
 
     def _open(self, *, create: bool = False) -> OpenFile:
         if self._file is None:

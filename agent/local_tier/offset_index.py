@@ -19,6 +19,7 @@ from agent.local_tier.errors import IndexOverflowError
 from agent.local_tier.mapped_index import MappedIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from agent.local_tier.files import FileSystem
@@ -66,15 +67,26 @@ class OffsetIndex(MappedIndex):
 
     def append(self, offset: int, position: int) -> None:
         """Add an entry; IndexOverflowError unless the offset rises, fits, and finds room."""
+        if self.is_full:
+            raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
+        self.append_all([OffsetPosition(offset, position)])
+
+    def append_all(self, entries: Sequence[OffsetPosition]) -> None:
+        """Add entries with one write, as many as find room; IndexOverflowError unless they rise and fit."""
         with self._change_lock:
-            if self.is_full:
-                raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
-            if self.entries and offset <= self.last_offset:
-                raise IndexOverflowError(
-                    f"offset {offset} is not above {self.last_offset}, the last one in {self.path}"
-                )
-            self._append(self.ENTRY.pack(self.relative(offset), position))
-            self.last_offset = offset
+            fitting = entries[: self.max_entries - self.entries]
+            last = self.last_offset if self.entries else self.base_offset - 1
+            packed = []
+            for offset, position in fitting:
+                if offset <= last:
+                    raise IndexOverflowError(
+                        f"offset {offset} is not above {last}, the last one in {self.path}"
+                    )
+                packed.append(self.ENTRY.pack(self.relative(offset), position))
+                last = offset
+            if packed:
+                self._append(b"".join(packed))
+                self.last_offset = last
 
     def truncate_to(self, offset: int) -> None:
         """Forget the entries at or above `offset`."""

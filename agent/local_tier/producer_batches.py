@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from object_format.kernels.layout import CONTROL, TRANSACTIONAL
 from object_format.records import decode_batch
 
@@ -18,6 +16,16 @@ _SEQUENCES: Final = 2**31
 NO_SEQUENCE: Final = -1
 _KEY: Final = struct.Struct(">hh")  # version, type
 _VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
+_COLUMNS: Final = (
+    "position",
+    "attributes",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "base_offset",
+    "last_offset_delta",
+    "max_timestamp",
+)
 _ABORT: Final = 0
 _COMMIT: Final = 1
 
@@ -50,25 +58,34 @@ def producer_batches(data: Bytes, rows: BatchRows) -> list[ProducerBatch]:
 
     Raises MalformedBatchError for a control batch that cannot be read.
     """
-    return [_producer_batch(data, rows, index) for index in np.flatnonzero(rows["producer_id"] >= 0).tolist()]
+    chosen = rows[rows["producer_id"] >= 0]
+    columns = [chosen[name].tolist() for name in _COLUMNS]
+    return [_producer_batch(data, *values) for values in zip(*columns, strict=True)]
 
 
-def _producer_batch(data: Bytes, rows: BatchRows, index: int) -> ProducerBatch:
-    row = rows[index]
-    attributes, base_sequence = int(row["attributes"]), int(row["base_sequence"])
-    base_offset, delta = int(row["base_offset"]), int(row["last_offset_delta"])
+def _producer_batch(
+    data: Bytes,
+    position: int,
+    attributes: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    base_offset: int,
+    delta: int,
+    max_timestamp: int,
+) -> ProducerBatch:
     is_control = bool(attributes & CONTROL)
     return ProducerBatch(
-        producer_id=int(row["producer_id"]),
-        producer_epoch=int(row["producer_epoch"]),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
         base_sequence=base_sequence,
         last_sequence=NO_SEQUENCE if base_sequence < 0 else (base_sequence + delta) % _SEQUENCES,
         base_offset=base_offset,
         last_offset=base_offset + delta,
-        max_timestamp=int(row["max_timestamp"]),
+        max_timestamp=max_timestamp,
         is_transactional=bool(attributes & TRANSACTIONAL),
         is_control=is_control,
-        marker=_end_marker(data, int(row["position"])) if is_control else None,
+        marker=_end_marker(data, position) if is_control else None,
     )
 
 

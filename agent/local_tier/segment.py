@@ -16,7 +16,7 @@ from typing_extensions import override
 from agent.local_tier import file_names
 from agent.local_tier.errors import SegmentOffsetOverflowError
 from agent.local_tier.log_file import LogFile
-from agent.local_tier.offset_index import OffsetIndex
+from agent.local_tier.offset_index import OffsetIndex, OffsetPosition
 from agent.local_tier.segment_search import SegmentSearch
 from agent.local_tier.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from agent.local_tier.transaction_index import AbortedTransaction, TransactionIndex
@@ -342,12 +342,11 @@ class LogSegment(SegmentSearch):
         count = choose_index_entries(rows, self._interval, state, entries)
         self._since_entry, _, timestamp, offset = state.tolist()
         self._newest = TimestampOffset(timestamp, offset)
-        for last_offset, at, max_timestamp, its_offset in entries[:count].tolist():
-            if self.offset_index.is_full:
-                break  # one append may bring more entries than there is room; the next one rolls
-            self.offset_index.append(last_offset, at)
-            if max_timestamp >= self.time_index.last_entry.timestamp and not self.time_index.is_full:
-                self.time_index.maybe_append(max_timestamp, its_offset)
+        if count:
+            # one append may bring more entries than there is room for: what is left out is found by scanning
+            chosen = entries[:count].tolist()
+            self.offset_index.append_all([OffsetPosition(entry[0], entry[1]) for entry in chosen])
+            self.time_index.append_rising([TimestampOffset(entry[2], entry[3]) for entry in chosen])
 
     def _note_newest(self) -> None:
         if self.time_index.entries < self.time_index.max_entries:

@@ -19,6 +19,7 @@ from agent.local_tier.errors import IndexOverflowError
 from agent.local_tier.mapped_index import MappedIndex
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from agent.local_tier.files import FileSystem
@@ -76,18 +77,33 @@ class TimeIndex(MappedIndex):
         `may_fill` allows it to take the last slot. IndexOverflowError when the offset falls or does not fit,
         the timestamp falls, or there is no room.
         """
+        if self.entries >= self.max_entries if may_fill else self.is_full:
+            raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
+        self._add([TimestampOffset(timestamp, offset)], self.max_entries - self.entries)
+
+    def append_rising(self, entries: Sequence[TimestampOffset]) -> None:
+        """Add, with one write, the entries that are above those before them, but for the last slot."""
+        above = [entry for entry in entries if entry.timestamp >= self.last_entry.timestamp]
+        self._add(above, self.max_entries - 1 - self.entries)
+
+    def _add(self, entries: Sequence[TimestampOffset], room: int) -> None:
         with self._change_lock:
-            if self.entries >= self.max_entries if may_fill else self.is_full:
-                raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
             last = self.last_entry
-            if self.entries and (offset < last.offset or timestamp < last.timestamp):
-                raise IndexOverflowError(
-                    f"timestamp {timestamp} at offset {offset} falls behind {last.timestamp} at "
-                    f"{last.offset}, the last entry of {self.path}"
-                )
-            if timestamp > last.timestamp:
-                self._append(self.ENTRY.pack(timestamp, self.relative(offset)))
-                self.last_entry = TimestampOffset(timestamp, offset)
+            packed: list[bytes] = []
+            for entry in entries:
+                if (self.entries or packed) and (
+                    entry.offset < last.offset or entry.timestamp < last.timestamp
+                ):
+                    raise IndexOverflowError(
+                        f"timestamp {entry.timestamp} at offset {entry.offset} falls behind "
+                        f"{last.timestamp} at {last.offset}, the last entry of {self.path}"
+                    )
+                if entry.timestamp > last.timestamp and len(packed) < room:
+                    packed.append(self.ENTRY.pack(entry.timestamp, self.relative(entry.offset)))
+                    last = entry
+            if packed:
+                self._append(b"".join(packed))
+                self.last_entry = last
 
     def truncate_to(self, offset: int) -> None:
         """Forget the entries at or above `offset`."""

@@ -321,4 +321,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(stateful_step_count=40)
+TestLog.settings = settings(stateful_step_count=30, max_examples=settings().max_examples // 2)
