@@ -78,8 +78,9 @@ class Results:
         """Keep it, so that its files can be deleted."""
         self.results.append(result)
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str) -> None:
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, lasting: bool = True) -> None:
         """End the benchmark."""
+        del lasting
         raise AssertionError(f"attempt {attempt_id} at job {job_id}: {reason}")
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:

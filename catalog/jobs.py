@@ -18,6 +18,7 @@ from catalog.job_checks import check_result, check_spec
 from catalog.job_json import read_spec, write_spec
 from catalog.model import Job, JobState
 from catalog.sql_files import load_queries
+from catalog.suspects import suspect
 from catalog.swap import Swap
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Jobs:
             failure = f"given up after {rows[0][0]} attempts, the last of which went silent"
             _free_extents(transaction, job_id)
             self._finish(transaction, job_id, JobState.FAILED, None, failure=failure)
+            files = [each.file_id for each in read_spec(rows[0][1]).inputs]
+            suspect(transaction, job_id, files, failure, transaction.now_ms(), lasting=True)
 
         self._database.transact("jobs.fail_exhausted", work)
 
@@ -154,17 +157,23 @@ class Jobs:
 
         self._database.transact("jobs.complete", work)
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str) -> None:
-        """Give a job up for good and free its extents; JobSupersededError when the attempt has lost it."""
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, lasting: bool = True) -> None:
+        """Give a job up for good and free its extents; JobSupersededError when the attempt has lost it.
+
+        Its files are suspected (`catalog.suspects`): the next jobs that take them are smaller. Without
+        `lasting` the reason may pass, and they are left alone for a while.
+        """
 
         def work(transaction: Transaction) -> None:
-            state, owner, _ = self._lock(transaction, job_id)
+            state, owner, spec = self._lock(transaction, job_id)
             if owner != attempt_id or state is not JobState.RUNNING:
                 if owner == attempt_id and state is JobState.FAILED:
                     return
                 raise _superseded(job_id, attempt_id)
             _free_extents(transaction, job_id)
             self._finish(transaction, job_id, JobState.FAILED, attempt_id, failure=reason)
+            files = [each.file_id for each in spec.inputs]
+            suspect(transaction, job_id, files, reason, transaction.now_ms(), lasting=lasting)
 
         self._database.transact("jobs.fail", work)
 
@@ -290,7 +299,9 @@ def _unknown(job_id: UUID) -> JobNotFoundError:
 
 
 def _job_of(row: Row) -> Job:
-    job_id, state, spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts = row
+    job_id, state, spec, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms = (
+        row
+    )
     del job_id
     return Job(
         spec=read_spec(spec),
@@ -301,4 +312,5 @@ def _job_of(row: Row) -> Job:
         attempts=attempts,
         failure=failure,
         counts=counts,
+        finished_ms=finished_ms,
     )

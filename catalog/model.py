@@ -307,7 +307,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as the catalog has it."""
+    """A job as the catalog has it; `finished_ms` is when it was over, None while it is not."""
 
     spec: JobSpec
     state: JobState
@@ -317,3 +317,4 @@ class Job:
     attempts: int
     failure: str | None
     counts: dict[str, int]
+    finished_ms: int | None = None

@@ -9,6 +9,7 @@ from typing_extensions import override
 from catalog.brokers import Brokers
 from catalog.database import Database, DatabaseLimits
 from catalog.embedded import EmbeddedPostgres
+from catalog.forgetting import Forgetting
 from catalog.garbage import Garbage
 from catalog.groups import Groups
 from catalog.home import ObjectHome
@@ -22,6 +23,7 @@ from catalog.producers import Producers
 from catalog.retention import Retention
 from catalog.server_clock import CatalogClock
 from catalog.sessions import Sessions
+from catalog.suspects import Suspects
 from catalog.topics import Topics
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ class Catalog:
         self.planning = Planning(database)
         self.retention = Retention(database)
         self.brokers = Brokers(database)
+        self.forgetting = Forgetting(database)
+        self.suspects = Suspects(database)
         self.producers = Producers(database)
         self.groups = Groups(database, clock)
         self.offsets = Offsets(database, clock)

@@ -17,10 +17,11 @@ from catalog.rows import extent_of, state_of
 from catalog.sql_files import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from catalog.database import Database
     from catalog.model import Extent, PartitionState
+    from catalog.suspects import Suspect
 
 _SQL = load_queries("planning")
 _BEFORE_ALL: Final = PartitionId(UUID(int=0), -1)
@@ -81,7 +82,15 @@ class Planning:
         Each comes with those extents, in file order.
         """
         rows = self._database.read("planning.ingestion_files", _SQL["files_to_compact"], {"limit": limit})
-        files = {row[0]: row for row in rows}
+        return self._with_free_extents({row[0]: (row[1], row[2]) for row in rows})
+
+    def inputs_of(self, suspects: Collection[Suspect]) -> list[JobInput]:
+        """Suspected files with the extents of theirs that no job has claimed, in commit order."""
+        return self._with_free_extents({each.file_id: (each.object_name, each.size) for each in suspects})
+
+    def _with_free_extents(self, files: Mapping[UUID, tuple[str, int]]) -> list[JobInput]:
+        if not files:
+            return []
         params = {"file_ids": arrays.uuids(files)}
         extents = [
             extent_of(row)
@@ -90,8 +99,8 @@ class Planning:
         return [
             JobInput(
                 file_id=file_id,
-                object_name=files[file_id][1],
-                size=files[file_id][2],
+                object_name=files[file_id][0],
+                size=files[file_id][1],
                 extents=tuple(group),
             )
             for file_id, group in groupby(extents, key=lambda extent: extent.file_id)

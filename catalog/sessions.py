@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from catalog.errors import SessionFencedError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from catalog.database import Database, Row, Transaction
     from catalog.model import Broker
+    from catalog.sql_files import Query
 
 _SQL = load_queries("sessions")
 
@@ -28,13 +30,14 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """An agent's stay, from its start to its end."""
+    """An agent's stay, from its start to its end; `over_ms` is when it was over, None while it is active."""
 
     session_id: UUID
     description: str
     state: SessionState
     started_ms: int
     heartbeat_ms: int
+    over_ms: int | None = None
 
 
 class Sessions:
@@ -75,23 +78,22 @@ class Sessions:
     def end(self, session_id: UUID) -> None:
         """Say that a session will commit nothing any more."""
         self._database.transact(
-            "sessions.end",
-            lambda transaction: transaction.send(_SQL["end_session"], {"session_id": session_id}),
+            "sessions.end", partial(_end, query=_SQL["end_session"], session_id=session_id)
         )
 
     def fence(self, session_id: UUID) -> None:
         """Make sure that a session cannot commit any more; what it committed stays."""
         self._database.transact(
-            "sessions.fence",
-            lambda transaction: transaction.send(_SQL["fence_session"], {"session_id": session_id}),
+            "sessions.fence", partial(_end, query=_SQL["fence_session"], session_id=session_id)
         )
 
     def fence_silent(self, older_than_ms: int) -> list[UUID]:
         """Fence the sessions whose last heartbeat is older than that many milliseconds; returns them."""
 
         def work(transaction: Transaction) -> list[Row]:
-            before_ms = transaction.now_ms() - older_than_ms
-            return transaction.rows(_SQL["fence_silent_sessions"], {"before_ms": before_ms})
+            now_ms = transaction.now_ms()
+            params = {"now_ms": now_ms, "before_ms": now_ms - older_than_ms}
+            return transaction.rows(_SQL["fence_silent_sessions"], params)
 
         return [row[0] for row in self._database.transact("sessions.fence_silent", work)]
 
@@ -103,6 +105,10 @@ class Sessions:
     def active(self) -> list[Session]:
         """The sessions that may commit."""
         return [_session_of(row) for row in self._database.read("sessions.active", _SQL["list_sessions"])]
+
+
+def _end(transaction: Transaction, query: Query, session_id: UUID) -> None:
+    transaction.send(query, {"session_id": session_id, "now_ms": transaction.now_ms()})
 
 
 def fenced(session_id: UUID, state: str | None = None) -> SessionFencedError:
@@ -120,4 +126,5 @@ def _session_of(row: Row) -> Session:
         state=SessionState(row[2]),
         started_ms=row[3],
         heartbeat_ms=row[4],
+        over_ms=row[5],
     )

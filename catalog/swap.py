@@ -1,8 +1,10 @@
 """The swap: a finished job's outputs take the place of its inputs, in one transaction.
 
-Locks are taken in the order of `catalog.log`: the job, its partitions, their extents, then files. A partition
-whose topic was deleted meanwhile is left out. An input that is gone is missed only if it lies below the log
-start: then retention has taken it; otherwise the swap is refused.
+Locks are taken in the order of `catalog.log`: the job, its topics, their partitions, their extents, then
+files. A partition whose topic was deleted meanwhile is left out. So is one that the job has deduplicated and
+whose topic is not compacted any more: it keeps its extents as they are (Kafka aborts a cleaning for the same
+reason). An input that is gone is missed only if it lies below the log start: then retention has taken it;
+otherwise the swap is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from catalog.errors import JobInputsChangedError
 from catalog.job_checks import inputs_by_partition, outputs_by_partition
 from catalog.model import FileKind, PartitionId
 from catalog.sql_files import load_queries
+from catalog.topic_config import TopicConfig
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -92,8 +95,8 @@ class Swap:
         return [(file_id, counts[file_id], counts[file_id]) for file_id in sorted(counts)]
 
     def _lock_and_remove(self) -> list[Row]:
-        plans = {PartitionId(plan.topic_id, plan.partition): plan for plan in self._spec.partitions}
-        locked = self._transaction.send(
+        plans = self._still_wanted()
+        locked = self._transaction.rows(
             _SQL["lock_partitions"],
             {
                 "topic_ids": arrays.uuids(key.topic_id for key in plans),
@@ -101,9 +104,7 @@ class Swap:
                 "base_offsets": arrays.bigints([plan.base_offset for plan in plans.values()]),
             },
         )
-        removed = self._transaction.send(_SQL["remove_inputs"], {"job_id": self._spec.job_id})
-        self._transaction.wait()
-        for topic_id, number, log_start, first_dirty, leader_epoch, so_far in locked.fetchall():
+        for topic_id, number, log_start, first_dirty, leader_epoch, so_far in locked:
             plan = plans[PartitionId(topic_id, number)]
             cleans = plan.deduplicate and plan.reaches_log_start
             self._partitions[PartitionId(topic_id, number)] = _Partition(
@@ -114,13 +115,31 @@ class Swap:
                 max_timestamp_so_far=so_far,
                 new_first_dirty_offset=max(first_dirty, plan.upper_offset) if cleans else first_dirty,
             )
-        return removed.fetchall()
+        return self._transaction.rows(
+            _SQL["remove_inputs"],
+            {
+                "job_id": self._spec.job_id,
+                "topic_ids": arrays.uuids(key.topic_id for key in self._partitions),
+                "partitions": arrays.integers([key.partition for key in self._partitions]),
+            },
+        )
+
+    def _still_wanted(self) -> dict[PartitionId, JobPartition]:
+        """The job's partitions whose topics are there, and may still be treated as they were."""
+        topic_ids = sorted({plan.topic_id for plan in self._spec.partitions})
+        rows = self._transaction.rows(_SQL["share_topics"], {"topic_ids": arrays.uuids(topic_ids)})
+        compacted = {topic_id: TopicConfig.of(config).compacts for topic_id, config in rows}
+        return {
+            PartitionId(plan.topic_id, plan.partition): plan
+            for plan in self._spec.partitions
+            if plan.topic_id in compacted and (compacted[plan.topic_id] or not plan.deduplicate)
+        }
 
     def _check_missing(self) -> None:
         for key, extents in inputs_by_partition(self._spec).items():
             partition = self._partitions.get(key)
             if partition is None:
-                continue  # its topic was deleted
+                continue  # its topic was deleted, or is not compacted any more
             there = {row[2] for row in partition.removed}
             for extent in extents:
                 if extent.base_offset not in there and extent.last_offset >= partition.log_start_offset:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from object_store.accounting import RequestCounts
 
@@ -140,9 +140,12 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def sweep_unfinished(self, before_ms: int, *, purpose: Purpose) -> int:
+    def sweep_unfinished(
+        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+    ) -> int:
         """Drop what crashed writers left invisible: begun before `before_ms` and never completed.
 
+        Where the store knows what an upload is to become, `may_go(name, begun_ms)` decides instead, if given.
         Returns how many. An upload that is still alive and that old is lost (`UploadLostError` tells it), so
         leave more time than any upload takes.
         """

@@ -24,7 +24,7 @@ from object_store.local_streams import LocalStream, LocalUpload, read_fully
 from object_store.names import RESERVED_COMPONENT, check_name, is_name, is_unfinished_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from bedrock.ids import Ids
@@ -180,8 +180,11 @@ class LocalStore:
         prune_empty(self._root, path.parent)
         return None
 
-    def sweep_unfinished(self, before_ms: int, *, purpose: Purpose) -> int:
-        """Drop files that a writer of ours left before it could name them."""
+    def sweep_unfinished(
+        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+    ) -> int:
+        """Drop files that a writer left before it could name them; so their age alone decides."""
+        del may_go
         self._require_open()
         self._counts.record(RequestKind.LIST, purpose, requests=1)
         swept = 0

@@ -16,7 +16,7 @@ from object_store.s3_stream import S3Stream, Wanted
 from object_store.s3_upload import S3Upload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Final
 
@@ -162,11 +162,14 @@ class S3Store:
             if error.get("Code") != "NoSuchKey"
         }
 
-    def sweep_unfinished(self, before_ms: int, *, purpose: Purpose) -> int:
+    def sweep_unfinished(
+        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+    ) -> int:
         """Abort multipart uploads of our objects that were begun before `before_ms`.
 
         Others may keep uploads of theirs in the same bucket, and below the same prefix.
         """
+        may_go = may_go or (lambda _, begun_ms: begun_ms < before_ms)
         swept = 0
         request: ListMultipartUploadsRequestTypeDef = {
             "Bucket": self._bucket,
@@ -179,8 +182,8 @@ class S3Store:
                 lambda client: client.list_multipart_uploads(**request),
             )
             for upload in page.get("Uploads", []):
-                is_ours = parse(upload["Key"].removeprefix(self._prefix)) is not None
-                if is_ours and _milliseconds(upload["Initiated"]) < before_ms:
+                name = upload["Key"].removeprefix(self._prefix)
+                if parse(name) is not None and may_go(name, _milliseconds(upload["Initiated"])):
                     self._abort(upload["Key"], upload["UploadId"], purpose)
                     swept += 1
             if not page.get("IsTruncated"):

@@ -55,7 +55,7 @@ def cleanable_prefix(
         return ()
     extents = takeable_extents(view, now_ms)
     for index, extent in enumerate(extents):
-        free = extent.claimed_by is None and not is_taken(extent)
+        free = view.is_free(extent) and not is_taken(extent)
         if extent.file_kind is not FileKind.COMPACTED or not free:
             extents = extents[:index]
             break

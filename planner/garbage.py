@@ -5,15 +5,17 @@ transaction that took its last extent; the catalog names it once it has been dea
 open job reads it. When its object is gone already, an earlier round was broken off before it forgot the row:
 that conclusion needs the catalog's own store, so a round begins by making sure of it. An *orphan* is an
 object without a file: its owner must be over (so that it cannot be committed any more) before the catalog is
-asked for the last time whether it has become a file.
+asked for the last time whether it has become a file. Only the prefixes of owners that are over are listed, so
+that a round costs what was left over and not what is stored. By whose clock an object is old does not matter.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 from bedrock.errors import InvalidInputError
+from catalog.forgetting import OwnerKind
 from object_store import names
 from object_store.errors import ObjectsNotDeletedError
 from object_store.identity import require_tied
@@ -26,28 +28,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from bedrock.clock import Clock
+    from catalog.forgetting import PastOwner
     from catalog.open import Catalog
     from object_store.interface import ObjectInfo, ObjectStore
 
 DAY_MS = 24 * 60 * 60 * 1000
+OWNERS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageSettings:
     """How long things are kept; milliseconds. `docs/planner.md` has the reasons.
 
-    `grace_ms` must exceed how long any reader keeps what it looked up, and the difference between the
-    clocks of this machine, the other agents and the store.
+    `grace_ms` must exceed how long any reader keeps what it looked up. `owner_keep_ms` is how long sessions
+    and jobs are remembered that are over. A producer that is idle for `producer_idle_ms` is forgotten, which
+    is looked into every `producer_check_ms`: Kafka's producer.id.expiration.ms and its check.interval.ms.
     """
 
     grace_ms: int = 60_000
     session_silence_ms: int = 60_000
     unfinished_upload_ms: int = DAY_MS
+    owner_keep_ms: int = DAY_MS
+    producer_idle_ms: int = DAY_MS
+    producer_check_ms: int = 600_000
     batch: int = 1000
 
     def __post_init__(self) -> None:
         """Refuse times that cannot be, and batches of nothing."""
-        if min(self.grace_ms, self.session_silence_ms, self.unfinished_upload_ms) < 0 or self.batch < 1:
+        times = [getattr(self, field.name) for field in fields(self) if field.name.endswith("_ms")]
+        if min(times) < 0 or self.batch < 1:
             raise InvalidInputError(
                 f"garbage settings are out of range: {self}",
                 remedy="give times of at least 0 ms, and batches of at least one object",
@@ -67,6 +76,8 @@ class GarbageReport:
     orphans: int = 0
     orphan_bytes: int = 0
     swept_uploads: int = 0
+    forgotten_owners: int = 0
+    forgotten_producers: int = 0
     not_deleted: int = 0
 
     def as_dict(self) -> dict[str, int]:
@@ -89,11 +100,34 @@ def collect_garbage(
     while removed := catalog.garbage.remove_deleted():
         report.removed_rows += removed
     _delete_dead_files(catalog, store, clock.now_ms() - settings.grace_ms, settings.batch, report)
-    for prefix in (names.INGESTION_PREFIX, names.COMPACTION_PREFIX):
-        _delete_orphans(catalog, store, prefix, clock.now_ms() - settings.grace_ms, settings.batch, report)
-    swept_before_ms = clock.now_ms() - settings.unfinished_upload_ms
-    report.swept_uploads = store.sweep_unfinished(swept_before_ms, purpose=Purpose.GC)
+    # Uploads first: none of an owner that is forgotten below may be left.
+    report.swept_uploads = _sweep_uploads(catalog, store, clock.now_ms(), settings)
+    _clear_up_after_owners(catalog, store, settings, report)
+    if catalog.forgetting.take_chore("producers", settings.producer_check_ms):
+        report.forgotten_producers = catalog.forgetting.idle_producers(settings.producer_idle_ms)
+        catalog.forgetting.old_answers()
     return report
+
+
+def _sweep_uploads(catalog: Catalog, store: ObjectStore, now_ms: int, settings: GarbageSettings) -> int:
+    """Drop uploads that were never completed, once nobody can publish what they would become.
+
+    Never those of a live session or an open job, however old. Of an owner that the catalog does not know, and
+    where a store cannot say whose an upload is, age alone decides.
+    """
+    owners = Owners(catalog)
+    old_before_ms = now_ms - settings.unfinished_upload_ms
+
+    def may_go(name: str, begun_ms: int) -> bool:
+        parsed = names.parse(name)
+        if parsed is None:
+            return False
+        owner = owners.of(parsed)
+        if owner.state is Ownership.UNKNOWN:
+            return begun_ms < old_before_ms
+        return owner.over_since(now_ms - settings.grace_ms)
+
+    return store.sweep_unfinished(old_before_ms, purpose=Purpose.GC, may_go=may_go)
 
 
 def _delete_dead_files(
@@ -110,26 +144,51 @@ def _delete_dead_files(
             return  # the same files would come first again
 
 
-def _delete_orphans(
-    catalog: Catalog, store: ObjectStore, prefix: str, before_ms: int, batch: int, report: GarbageReport
+def _clear_up_after_owners(
+    catalog: Catalog, store: ObjectStore, settings: GarbageSettings, report: GarbageReport
 ) -> None:
+    """Delete what sessions and jobs left that are over, and in the end forget them.
+
+    Each is looked after twice: once the grace has passed, and before it is forgotten, since an attempt that
+    was thought dead may have written something in between.
+    """
+    for kind in OwnerKind:
+        while owners := catalog.forgetting.past_owners(kind, settings.grace_ms, OWNERS_AT_ONCE, unswept=True):
+            clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
+            catalog.forgetting.swept(clean)
+            if len(clean) < len(owners):
+                break  # the same would come first again
+        over_for_ms = max(settings.owner_keep_ms, settings.grace_ms)
+        while owners := catalog.forgetting.past_owners(kind, over_for_ms, OWNERS_AT_ONCE):
+            clean = [owner for owner in owners if _delete_orphans(catalog, store, owner, settings, report)]
+            report.forgotten_owners += catalog.forgetting.forget(clean)
+            if len(clean) < len(owners):
+                break
+
+
+def _delete_orphans(
+    catalog: Catalog, store: ObjectStore, owner: PastOwner, settings: GarbageSettings, report: GarbageReport
+) -> bool:
+    """Delete what an owner left that is over; whether all of it is gone."""
+    if owner.kind is OwnerKind.SESSION:
+        prefix = names.ingestion_prefix(owner.owner_id)
+    else:
+        prefix = names.compacted_prefix(owner.owner_id)
+    before = report.not_deleted
     found: list[ObjectInfo] = []
-    for each in _orphans(catalog, store, prefix, before_ms):
+    for each in _orphans(catalog, store, prefix):
         found.append(each)
-        if len(found) == batch:
+        if len(found) == settings.batch:
             _delete_batch_of_orphans(store, found, report)
             found = []
     _delete_batch_of_orphans(store, found, report)
+    return report.not_deleted == before
 
 
-def _orphans(catalog: Catalog, store: ObjectStore, prefix: str, before_ms: int) -> Iterator[ObjectInfo]:
-    """Objects that nobody has and nobody can commit; the questions are asked in this order."""
-    owners = Owners(catalog)
+def _orphans(catalog: Catalog, store: ObjectStore, prefix: str) -> Iterator[ObjectInfo]:
+    """Objects below the prefix of somebody who is over that are no files, also when asked for again."""
     for file, info in files_beside_objects(catalog, store, prefix, Purpose.GC):
-        if file is not None or info is None or info.modified_ms > before_ms:
-            continue
-        name = names.parse(info.name)
-        if name is None or owners.of(name) is not Ownership.OVER:
+        if file is not None or info is None or names.parse(info.name) is None:
             continue
         if not catalog.garbage.known_files(info.name, limit=1):
             yield info

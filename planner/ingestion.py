@@ -54,7 +54,7 @@ def _candidates(snapshot: Snapshot) -> dict[UUID, list[Extent]]:
     found: dict[UUID, list[Extent]] = {}
     for view in snapshot.partitions:
         for extent in stable_extents(view):
-            if extent.file_kind is FileKind.INGESTION and extent.claimed_by is None:
+            if extent.file_kind is FileKind.INGESTION and view.is_free(extent):
                 found.setdefault(extent.file_id, []).append(extent)
     return found
 
@@ -114,6 +114,6 @@ def _may_be_cleaned_at_once(view: PartitionView, whole: tuple[Extent, ...], run:
         return False
     mine = {extent.base_offset for extent in run}
     return all(
-        extent.base_offset in mine or (extent.file_kind is FileKind.COMPACTED and extent.claimed_by is None)
+        extent.base_offset in mine or (extent.file_kind is FileKind.COMPACTED and view.is_free(extent))
         for extent in whole
     )

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 class JobKind(StrEnum):
-    """What a job is for: bringing ingestion files into order, or cleaning what is compacted already."""
+    """What a job is for: sorting ingestion files, cleaning what is compacted, finding what spoils jobs."""
 
     INGESTION = "ingestion"
     CLEANING = "cleaning"
+    BISECTION = "bisection"
 
 
 class Verdict(StrEnum):

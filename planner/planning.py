@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from bedrock.errors import StaleStateError
 from catalog.model import FileKind, JobSpec, PartitionId
+from planner.bisection import may_be_tried
 from planner.policy import make_plan
 from planner.snapshot import FileView, PartitionView, Snapshot, TopicRules
 
@@ -31,6 +32,7 @@ SIZES_AT_ONCE: Final = 10_000
 PARTITIONS_AT_ONCE: Final = 500
 EXTENTS_OF_ONE: Final = 10_000
 REPLANS: Final = 3
+SUSPECTS_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,12 @@ def load_snapshot(
     """What the policy needs to see, bounded by the settings."""
     explained = catalog.topics.get(explain).topic_id if explain is not None else None
     rules = {topic.topic_id: rules_of(topic) for topic in catalog.topics.list()}
-    files = catalog.planning.ingestion_files(settings.max_plan_files)
+    suspects = {each.file_id: each for each in catalog.suspects.list(limit=SUSPECTS_AT_ONCE)}
+    tried = [each for each in suspects.values() if may_be_tried(each, now_ms)][: settings.max_plan_files]
+    files = [
+        *catalog.planning.inputs_of(tried),
+        *catalog.planning.ingestion_files(settings.max_plan_files),
+    ]
     free: dict[PartitionId, list[Extent]] = {}
     for file in files:
         for extent in file.extents:
@@ -120,6 +127,7 @@ def load_snapshot(
             rules=rules[size.state.topic_id],
             state=size.state,
             extents=_merged(loaded.get(size.partition_id), free.get(size.partition_id, [])),
+            suspects=suspects,
         )
         for size in sizes
     )
@@ -128,6 +136,7 @@ def load_snapshot(
         now_ms=now_ms,
         partitions=tuple(view for view in partitions if _has_its_files(view, views)),
         files=views,
+        suspects=suspects,
     )
 
 
@@ -232,7 +241,7 @@ def _files(
             file_id=file.file_id,
             object_name=file.object_name,
             size=file.size,
-            kind=FileKind.INGESTION,
+            kind=file.extents[0].file_kind,
             committed_ms=min(extent.committed_ms for extent in file.extents),
         )
     return files

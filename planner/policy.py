@@ -1,7 +1,8 @@
 """The first policy: which extents are rewritten together, as a pure function of a snapshot.
 
-Two kinds of jobs. *Ingestion jobs* empty ingestion files into compacted ones; *cleaning jobs* deduplicate
-compacted partitions that have become dirty again (modules `ingestion` and `cleaning` say how each chooses).
+Kinds of jobs. *Ingestion jobs* empty ingestion files into compacted ones; *cleaning jobs* deduplicate
+compacted partitions that have become dirty again; *bisection jobs* find the file for which a job has failed
+(modules `ingestion`, `cleaning` and `bisection` say how each chooses).
 
 What holds for every plan, and is tested on random logs:
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from planner.bisection import draft_bisection_jobs
 from planner.cleaning import draft_cleaning_jobs
 from planner.ingestion import draft_ingestion_jobs
 from planner.plan import Plan
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     """What to do about `snapshot`; the same answer each time it is asked."""
-    drafts = draft_ingestion_jobs(snapshot, settings)
+    drafts = draft_bisection_jobs(snapshot, settings) + draft_ingestion_jobs(snapshot, settings)
     taken = _taken(drafts)
 
     def is_taken(extent: Extent) -> bool:

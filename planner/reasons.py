@@ -11,7 +11,10 @@ from planner.selection import reaches_log_start
 from planner.settings import MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from catalog.model import Extent
+    from catalog.suspects import Suspect
     from planner.dirtiness import Dirtiness
     from planner.selection import JobDraft
     from planner.settings import PlannerSettings
@@ -22,6 +25,11 @@ def job_reason(draft: JobDraft, now_ms: int) -> str:
     """What the job is good for, in one sentence."""
     members = draft.partitions()
     size = _size(draft.file_bytes)
+    if draft.kind is JobKind.BISECTION:
+        return (
+            f"{_count(draft.file_count, 'file')} ({size}) of a job that failed, "
+            f"to find out which of them spoiled it"
+        )
     if draft.kind is JobKind.CLEANING:
         ratio, label = max((measure(view, extents, now_ms).ratio, view.label) for view, extents in members)
         return (
@@ -92,17 +100,39 @@ def _why_nothing(
             Verdict.WAIT,
             f"{_count(view.claimed_count, 'extent')} in a job that is open; the rest can wait",
         )
+    held_back = [view.suspects[each.file_id] for each in view.extents if each.file_id in view.suspects]
+    if held_back:
+        return Verdict.WAIT, _why_suspected(held_back)
     if any(extent.file_kind is FileKind.INGESTION for extent in stable_extents(view)):
         few = f"fewer than {settings.min_ingestion_files}"
         return (
             Verdict.WAIT,
             f"its ingestion files are {few} and younger than {settings.max_ingestion_age_ms} ms",
         )
+    return _why_rested(view, whole, judged, settings)
+
+
+def _why_rested(
+    view: PartitionView, whole: tuple[Extent, ...], judged: Dirtiness, settings: PlannerSettings
+) -> tuple[Verdict, str]:
     if judged.due:
         return Verdict.WAIT, f"{_why_due(view, judged, settings)}, but its log start is not at hand"
     if len(whole) < len(view.extents):
         return Verdict.WAIT, _why_held_back(view, view.extents[len(whole)])
     return Verdict.NOTHING, _why_not_due(view, judged)
+
+
+def _why_suspected(suspects: Sequence[Suspect]) -> str:
+    quarantined = sum(1 for each in suspects if each.quarantined_ms is not None)
+    last = suspects[0]
+    if quarantined:
+        return (
+            f"{_count(quarantined, 'extent')} in quarantined files, which fail every job: {last.reason}; "
+            f"siltstone quarantine --retry lets them be taken again"
+        )
+    return (
+        f"{_count(len(suspects), 'extent')} in files of a job that failed ({last.reason}), to be tried again"
+    )
 
 
 def _why_held_back(view: PartitionView, extent: Extent) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import Extent, FileKind, PartitionState
+    from catalog.suspects import Suspect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +40,17 @@ class PartitionView:
 
     Extents tell by `claimed_by` which open job has them. They may stop short of the log's end when the
     snapshot is bounded, and need not begin at its start when the topic is not compacted: what is missing is
-    planned another time.
+    planned another time. `suspects` are files that were in a failed job, of this and of other partitions.
     """
 
     rules: TopicRules
     state: PartitionState
     extents: tuple[Extent, ...]
+    suspects: Mapping[UUID, Suspect] = field(default_factory=dict)
+
+    def is_free(self, extent: Extent) -> bool:
+        """Whether a job may have it: no other has, and its file is not suspected of spoiling jobs."""
+        return extent.claimed_by is None and extent.file_id not in self.suspects
 
     @property
     def partition_id(self) -> PartitionId:
@@ -80,3 +86,4 @@ class Snapshot:
     now_ms: int
     partitions: tuple[PartitionView, ...]
     files: Mapping[UUID, FileView] = field(default_factory=dict)
+    suspects: Mapping[UUID, Suspect] = field(default_factory=dict)

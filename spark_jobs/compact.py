@@ -60,8 +60,8 @@ class JobBook(Pulse, Protocol):
     def complete(self, result: JobResult) -> None:
         """Publish in one transaction; StaleStateError when the attempt or an input is not what it was."""
 
-    def fail(self, job_id: UUID, attempt_id: UUID, reason: str) -> None:
-        """Give the job up."""
+    def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, lasting: bool = True) -> None:
+        """Give the job up; unless `lasting`, the reason may pass."""
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
         """Let somebody else, or the next run, have it."""
@@ -171,7 +171,8 @@ class _Run:
             if released:
                 self._book.release(job.spec.job_id, attempt_of(job))
             else:
-                self._book.fail(job.spec.job_id, attempt_of(job), failure.message)
+                reason = failure.message
+                self._book.fail(job.spec.job_id, attempt_of(job), reason, lasting=not failure.retryable)
         except StaleStateError:  # it is somebody else's by now, or over
             return failure
         except SiltstoneError as error:  # the catalog finds out itself once heartbeats stop

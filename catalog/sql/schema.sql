@@ -53,7 +53,8 @@ CREATE TABLE partitions (
     )
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
--- Whoever may write below a prefix of the bucket: an agent that runs.
+-- Whoever may write below a prefix of the bucket: an agent that runs. From over_ms on it can commit nothing any more;
+-- swept_ms is when what it left in the bucket was looked for.
 CREATE TABLE sessions (
     session_id uuid PRIMARY KEY,
     description text NOT NULL,
@@ -64,11 +65,16 @@ CREATE TABLE sessions (
     host text,
     port integer,
     rack text,
+    over_ms bigint,
+    swept_ms bigint,
+    CONSTRAINT over_since CHECK ((state = 'active') = (over_ms IS NULL)),
     CONSTRAINT broker_has_address CHECK (
         (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)
     )
 ) WITH (fillfactor = 50);
 CREATE INDEX sessions_active ON sessions (session_id) WHERE state = 'active';
+CREATE INDEX sessions_over ON sessions (over_ms) WHERE over_ms IS NOT NULL;
+CREATE INDEX sessions_unswept ON sessions (over_ms) WHERE over_ms IS NOT NULL AND swept_ms IS NULL;
 
 -- Objects. A file is live while it has live extents and dead from dead_ms on; its row goes once the object is gone.
 CREATE TABLE files (
@@ -149,6 +155,7 @@ CREATE TABLE jobs (
     finished_ms bigint,
     failure text,
     counts jsonb NOT NULL DEFAULT '{}',
+    swept_ms bigint,
     CONSTRAINT running_has_attempt CHECK (
         state <> 'running' OR (attempt_id IS NOT NULL AND heartbeat_ms IS NOT NULL)
     )
@@ -156,6 +163,8 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_submitted ON jobs (sequence) WHERE state = 'submitted';
 CREATE INDEX jobs_running ON jobs (sequence) WHERE state = 'running';
 CREATE INDEX jobs_sequence ON jobs (sequence);
+CREATE INDEX jobs_over ON jobs (finished_ms) WHERE finished_ms IS NOT NULL;
+CREATE INDEX jobs_unswept ON jobs (finished_ms) WHERE finished_ms IS NOT NULL AND swept_ms IS NULL;
 
 -- The files that a submitted or running job reads: garbage collection leaves them alone.
 CREATE TABLE job_files (
@@ -164,6 +173,25 @@ CREATE TABLE job_files (
     PRIMARY KEY (file_id, job_id)
 );
 CREATE INDEX job_files_job ON job_files (job_id);
+
+-- Live files that were in a job that failed for good. A job that takes one may take most_files in all, half of what
+-- the failed one had, until the file that spoils them is alone; then it is quarantined, and in no job any more.
+CREATE TABLE suspects (
+    file_id uuid PRIMARY KEY REFERENCES files ON DELETE CASCADE,
+    most_files integer NOT NULL CHECK (most_files > 0),
+    failures integer NOT NULL CHECK (failures > 0),
+    job_id uuid NOT NULL,
+    reason text NOT NULL,
+    failed_ms bigint NOT NULL,
+    not_before_ms bigint NOT NULL,
+    quarantined_ms bigint
+);
+
+-- When a chore that all processes share was last begun.
+CREATE TABLE chores (
+    name text PRIMARY KEY,
+    begun_ms bigint NOT NULL
+);
 
 -- The node ids of agents that speak the Kafka protocol.
 CREATE SEQUENCE broker_ids AS integer MINVALUE 1 CYCLE;

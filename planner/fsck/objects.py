@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from object_store.interface import ObjectInfo, ObjectStore
     from planner.fsck.report import Findings
+    from planner.owners import Owner
 
 
 @dataclass(slots=True)
@@ -94,15 +95,15 @@ class ObjectCheck:
         file = self._file(info.name)
         if file is not None:
             self._with_both(file, info)
-        elif owner is Ownership.OPEN:
+        elif owner.state is Ownership.OPEN:
             self.findings.wait_for("unpublished", info.size)
-        elif owner is Ownership.OVER and info.modified_ms > self.old_before_ms:
+        elif owner.state is Ownership.OVER and not owner.over_since(self.old_before_ms):
             self.findings.wait_for("orphans", info.size)
         elif self._object(info.name) is not None:
             self._orphan(info, owner)
 
-    def _orphan(self, info: ObjectInfo, owner: Ownership) -> None:
-        if owner is Ownership.OVER:
+    def _orphan(self, info: ObjectInfo, owner: Owner) -> None:
+        if owner.state is Ownership.OVER:
             whose = "nobody can commit it any more"
             remedy = "let garbage collection delete it; `siltstone compact` does so when it ends"
         else:

@@ -21,6 +21,7 @@ class DifferenceKind(StrEnum):
     MISSING_OBJECT = "missing_object"  # store: a live file has no object
     OBJECT_SIZE = "object_size"  # store: an object is shorter or longer than its file
     ORPHAN = "orphan"  # store: an object that nobody knows, and that nobody can commit any more
+    QUARANTINED = "quarantined"  # catalog: a file spoils every job and is left out of compaction
     CORRUPT = "corrupt"  # bytes: a checksum or a structure is wrong
     CONTENT = "content"  # bytes: they are sound, but not what the catalog says they are
 

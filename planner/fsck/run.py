@@ -46,6 +46,7 @@ def fsck(
     findings = Findings(max_differences)
     _check_identity(catalog, store, findings)
     check_partitions(catalog, findings)
+    _check_quarantine(catalog, findings)
     ObjectCheck(catalog, store, findings, clock.now_ms() - grace_ms).run()
     if deep:
         topics = {topic.topic_id: topic.name for topic in catalog.topics.list()}
@@ -69,6 +70,20 @@ def _check_identity(catalog: Catalog, store: ObjectStore, findings: Findings) ->
                 expected="the marker that says which object store this is",
                 found=error.message,
                 remedy=error.remedy or "restore the store from a copy",
+            )
+        )
+
+
+def _check_quarantine(catalog: Catalog, findings: Findings) -> None:
+    """What compaction has given up is amiss, even where every byte turns out to be sound."""
+    for each in catalog.suspects.list(quarantined=True):
+        findings.add(
+            Difference(
+                kind=DifferenceKind.QUARANTINED,
+                object_name=each.object_name,
+                expected="a file that compaction gets through",
+                found=f"one that it has given up after {each.failures} failures: {each.reason}",
+                remedy="see what `siltstone fsck --deep` says of it, then `siltstone quarantine --retry`",
             )
         )
 

@@ -9,6 +9,7 @@ import click
 from planner.plan import Verdict
 from planner.planning import plan
 from siltstone.command.options import json_option, with_settings
+from siltstone.command.quarantine import print_suspects, suspect_facts
 from siltstone.configuration import planner_settings
 from siltstone.open_jobs import describe_jobs, job_facts, open_jobs
 from siltstone.output import count, emit_json, human_bytes, report_console, table
@@ -37,10 +38,12 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
     with opened(settings, tied=False, create=False) as rooms:
         planned = plan(rooms.catalog, rooms.clock, planner_settings(settings, force=force), explain=explain)
         jobs = open_jobs(rooms)
+        suspects = rooms.catalog.suspects.list()
     if as_json:
-        emit_json(plan_report(planned, jobs, explain))
+        emit_json({**plan_report(planned, jobs, explain), **suspect_facts(suspects)})
     else:
         print_plan(planned, jobs, explain)
+        print_suspects(suspects)
 
 
 def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -> dict[str, Any]:

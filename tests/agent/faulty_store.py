@@ -77,8 +77,10 @@ class FaultyStore:
     def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
         self._inner.delete(names, purpose=purpose)
 
-    def sweep_unfinished(self, before_ms: int, *, purpose: Purpose) -> int:
-        return self._inner.sweep_unfinished(before_ms, purpose=purpose)
+    def sweep_unfinished(
+        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+    ) -> int:
+        return self._inner.sweep_unfinished(before_ms, purpose=purpose, may_go=may_go)
 
     def check(self) -> None:
         self._inner.check()

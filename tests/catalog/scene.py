@@ -81,8 +81,9 @@ class Scene:
         return cls(catalog, ids, session_id)
 
     def topic(self, name: str = "t", partitions: int = 1, **config: str) -> Topic:
-        """A new topic; settings with `_` for `.`."""
-        settings = {key.replace("_", "."): value for key, value in config.items()}
+        """A new topic, of which jobs may deduplicate and retention may take; settings with `_` for `.`."""
+        settings = {"cleanup.policy": "compact,delete"}
+        settings |= {key.replace("_", "."): value for key, value in config.items()}
         return self.catalog.topics.create(name, partitions, settings)
 
     def file(self, sections: Mapping[PartitionId, Sequence[BatchRun]]) -> FileCommit:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -9,17 +11,20 @@ import pytest
 
 from bedrock.errors import InvalidInputError
 from catalog.errors import SessionFencedError
-from catalog.model import PartitionId
+from catalog.model import PartitionId, ProducerStamp
 from object_store.errors import ForeignStoreError, LostIdentityError, ObjectsNotDeletedError
 from object_store.identity import tie
 from object_store.interface import Purpose
 from object_store.names import IDENTITY_NAME, compacted_name, ingestion_name
+from object_store.open import StoreConfig, open_store
 from planner.garbage import GarbageReport, GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
 from planner.settings import PlannerSettings
+from tests.fixtures.s3 import bucket_of
 
 if TYPE_CHECKING:
     from object_store.local import LocalStore
+    from tests.fixtures.s3 import S3Server
     from tests.planner.system import System
 
 pytestmark = pytest.mark.integration
@@ -91,9 +96,12 @@ def test_what_a_session_left_uncommitted_goes_once_it_cannot_be_committed(system
     if how == "ended":
         system.catalog.sessions.end(system.session_id)
     system.clock.advance(11 * GRACE_S)
+    if how == "silent":
+        report = collect(system)
+        assert (report.fenced_sessions, report.orphans) == (1, 0)
+        system.clock.advance(GRACE_S + 1)
     report = collect(system)
     assert (report.orphans, report.orphan_bytes) == (1, left.size)
-    assert report.fenced_sessions == (1 if how == "silent" else 0)
     assert len(objects(system)) == 1
     with pytest.raises(SessionFencedError):
         system.catalog.log.commit(left)
@@ -176,6 +184,104 @@ def test_everything_goes_in_batches(system: System) -> None:
     report = collect(system, GarbageSettings(batch=2))
     assert (report.dead_files, report.orphans) == (3, 3)
     assert len(objects(system)) == 1
+
+
+def test_what_is_over_is_forgotten_and_leaves_no_trace(system: System) -> None:
+    """Sessions and jobs go after a day, and with them what a late attempt wrote in between."""
+    compacted_once(system)
+    (job,) = system.catalog.jobs.claim("a test", 1)
+    system.catalog.jobs.complete(system.write_outputs(job))
+    system.catalog.sessions.end(system.session_id)
+    system.clock.advance(GRACE_S + 1)
+    assert collect(system).forgotten_owners == 0
+    assert job.attempt_id is not None
+    late = compacted_name(job.spec.job_id, job.attempt_id, system.ids.new_uuid())
+    system.put(late, [b"x"])
+    system.clock.advance(GRACE_S)
+    assert collect(system).orphans == 0
+    assert late in objects(system)
+    system.clock.advance(24 * 3600)
+    report = collect(system)
+    assert (report.forgotten_owners, report.orphans) == (2, 1)
+    assert late not in objects(system)
+    assert system.catalog.jobs.list() == []
+    assert system.catalog.sessions.get(system.session_id) is None
+    assert len(objects(system)) == 1
+    before = system.store.counts.snapshot()
+    assert collect(system) == GarbageReport()
+    listed = (system.store.counts.snapshot() - before).as_dict()["gc"]["list_requests"]
+    assert listed == 1  # unfinished uploads: a round costs what was left over, not what is stored
+
+
+def test_idle_producers_are_forgotten_once_a_day_has_passed(system: System) -> None:
+    """By Kafka's defaults; one that writes stays, and all are looked at every ten minutes at most."""
+    topic = system.topic("plain")
+    key = PartitionId(topic.topic_id, 0)
+
+    def write(producer_id: int, sequence: int) -> None:
+        stamp = ProducerStamp(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        commit = system.upload({key: [(b"a", b"1")]})
+        (section,) = commit.sections
+        run = replace(section.runs[0], producer=stamp)
+        system.catalog.log.commit(replace(commit, sections=(replace(section, runs=(run,)),)))
+
+    for producer_id in (1, 2):
+        write(producer_id, 0)
+    collect(system)
+    system.clock.advance(12 * 3600)
+    write(2, 1)
+    system.clock.advance(12 * 3600 - 1)
+    assert collect(system).forgotten_producers == 0
+    system.clock.advance(599)
+    assert collect(system).forgotten_producers == 0
+    system.clock.advance(1)
+    assert collect(system).forgotten_producers == 1
+    left = system.catalog.producers.of_partition(topic.topic_id, 0)
+    assert [each.producer_id for each in left] == [2]
+
+
+def test_unfinished_uploads_go_once_nobody_can_publish_them(
+    system: System, s3_server: S3Server, s3_config: StoreConfig
+) -> None:
+    """On S3, where an upload says what it is to become; those of live sessions and open jobs stay for ever.
+
+    moto says of every upload that it was begun in 2010, so that those of strangers are old.
+    """
+    key = compacted_once(system)
+    (job,) = system.catalog.jobs.claim("a test", 1)
+    assert job.attempt_id is not None
+    ended, some = system.ids.new_uuid(), system.ids.new_uuid()
+    system.catalog.sessions.register(ended, "another")
+    of_job = compacted_name(job.spec.job_id, job.attempt_id, some)
+    of_session, of_ended = ingestion_name(system.session_id, some), ingestion_name(ended, some)
+    client, bucket = s3_server.client(), bucket_of(s3_config)
+    for name in (of_job, of_session, of_ended, ingestion_name(some, some)):
+        client.create_multipart_upload(Bucket=bucket, Key=name)
+
+    def left() -> set[str]:
+        return {each["Key"] for each in client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])}
+
+    with closing(open_store(replace(s3_config, url=f"s3://{bucket}"), system.clock, system.ids)) as store:
+
+        def round_of_garbage() -> int:
+            system.catalog.sessions.heartbeat(system.session_id)
+            return collect_garbage(system.catalog, store, system.clock, SETTINGS).swept_uploads
+
+        assert round_of_garbage() == 1
+        assert left() == {of_job, of_session, of_ended}
+        system.catalog.sessions.end(ended)
+        system.clock.advance(GRACE_S)
+        assert round_of_garbage() == 0
+        system.clock.advance(1)
+        assert round_of_garbage() == 1
+        system.clock.advance(5 * GRACE_S)
+        assert round_of_garbage() == 0
+        assert left() == {of_job, of_session}
+        system.catalog.jobs.complete(system.write_outputs(job))
+        system.clock.advance(GRACE_S + 1)
+        assert round_of_garbage() == 1
+        assert left() == {of_session}
+    assert len(system.read_log(key)) == 2
 
 
 def test_the_wrong_store_forgets_nothing(system: System, other_store: LocalStore) -> None:

@@ -120,14 +120,15 @@ def test_a_race_lost_at_every_turn_ends(system: System, monkeypatch: pytest.Monk
     assert (submission.jobs, submission.lost) == ((), 1 + REPLANS)
 
 
-def test_a_failed_job_is_planned_again(system: System) -> None:
+def test_a_failed_job_is_planned_again_in_halves(system: System) -> None:
     mixed_topics(system)
     (spec,) = submitted(system).jobs
     (job,) = system.catalog.jobs.claim("a test", 1)
     assert job.attempt_id is not None
     system.catalog.jobs.fail(spec.job_id, job.attempt_id, "for a test")
-    (again,) = submitted(system).jobs
-    assert (again.inputs, again.job_id != spec.job_id) == (spec.inputs, True)
+    halves = submitted(system).jobs
+    assert [len(each.inputs) for each in halves] == [2, 1]
+    assert tuple(each for half in halves for each in half.inputs) == spec.inputs
     assert system.catalog.jobs.get(spec.job_id).state is JobState.FAILED
 
 

@@ -51,7 +51,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: claimed_before
 -- The jobs that an earlier try of the same claim took, when its answer was lost.
-SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts
+SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
 FROM jobs
 WHERE state = 'running' AND attempt_id = ANY (%(attempt_ids)s::uuid[])
 ORDER BY sequence;
@@ -79,7 +79,7 @@ taken AS (
     WHERE j.job_id = picked.job_id
     RETURNING j.*
 )
-SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts
+SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
 FROM taken
 ORDER BY sequence;
 
@@ -121,7 +121,7 @@ ORDER BY sequence;
 
 -- name: lock_exhausted
 -- Locks one of them, if it still is one.
-SELECT attempts FROM jobs
+SELECT attempts, spec::text FROM jobs
 WHERE job_id = %(job_id)s AND state = 'running' AND heartbeat_ms < %(before_ms)s
   AND attempts >= %(most_attempts)s
 FOR UPDATE SKIP LOCKED;
@@ -160,13 +160,13 @@ DELETE FROM job_files WHERE job_id = %(job_id)s;
 
 -- name: find_job
 -- One job.
-SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts
+SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
 FROM jobs
 WHERE job_id = %(job_id)s;
 
 -- name: list_jobs
 -- The newest jobs in one of the given states.
-SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts
+SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, attempts, failure, counts, finished_ms
 FROM jobs
 WHERE state = ANY (%(states)s::text[])
 ORDER BY sequence DESC

@@ -1,8 +1,10 @@
 -- name: files_to_compact
--- The oldest ingestion files that have extents which no job has claimed, in commit order.
+-- The oldest ingestion files that have extents which no job has claimed, in commit order; without those that were in
+-- a job that failed.
 SELECT file_id, object_name, size
-FROM files
+FROM files AS f
 WHERE kind = 'ingestion' AND live_extents > claimed_extents
+  AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
 ORDER BY sequence
 LIMIT %(limit)s;
 

@@ -11,25 +11,25 @@ WHERE session_id = %(session_id)s AND state = 'active';
 
 -- name: end_session
 -- Ends a session that stops in an orderly way.
-UPDATE sessions SET state = 'ended' WHERE session_id = %(session_id)s AND state = 'active';
+UPDATE sessions SET state = 'ended', over_ms = %(now_ms)s WHERE session_id = %(session_id)s AND state = 'active';
 
 -- name: fence_session
 -- Makes sure that a session cannot commit any more; waits for a commit of it that is under way.
-UPDATE sessions SET state = 'fenced' WHERE session_id = %(session_id)s AND state = 'active';
+UPDATE sessions SET state = 'fenced', over_ms = %(now_ms)s WHERE session_id = %(session_id)s AND state = 'active';
 
 -- name: fence_silent_sessions
 -- Fences the sessions that have not been heard of for long.
-UPDATE sessions SET state = 'fenced'
+UPDATE sessions SET state = 'fenced', over_ms = %(now_ms)s
 WHERE state = 'active' AND heartbeat_ms < %(before_ms)s
 RETURNING session_id;
 
 -- name: find_session
 -- One session.
-SELECT session_id, description, state, started_ms, heartbeat_ms FROM sessions WHERE session_id = %(session_id)s;
+SELECT session_id, description, state, started_ms, heartbeat_ms, over_ms FROM sessions WHERE session_id = %(session_id)s;
 
 -- name: list_sessions
 -- The sessions that may commit.
-SELECT session_id, description, state, started_ms, heartbeat_ms
+SELECT session_id, description, state, started_ms, heartbeat_ms, over_ms
 FROM sessions
 WHERE state = 'active'
 ORDER BY session_id;

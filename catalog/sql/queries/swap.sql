@@ -1,3 +1,10 @@
+-- name: share_topics
+-- The settings of a job's topics, which stay as they are until the transaction ends.
+SELECT topic_id, config FROM topics
+WHERE topic_id = ANY (%(topic_ids)s::uuid[]) AND deleted_ms IS NULL
+ORDER BY topic_id
+FOR SHARE;
+
 -- name: lock_partitions
 -- Locks a job's partitions, in the order that every transaction keeps. With each comes the timestamp bound of the
 -- extent before the job's first: max_timestamp_so_far goes on from there.
@@ -18,12 +25,13 @@ ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p;
 
 -- name: remove_inputs
--- Removes the extents that a job claims in partitions that exist.
+-- Removes the extents that a job claims in those of its partitions that the swap changes.
 WITH held AS (
     SELECT e.topic_id, e.partition, e.base_offset
     FROM job_files AS j
     JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
-    JOIN partitions AS p ON p.topic_id = e.topic_id AND p.partition = e.partition
+    JOIN unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS p (topic_id, partition)
+        ON p.topic_id = e.topic_id AND p.partition = e.partition
     WHERE j.job_id = %(job_id)s
     ORDER BY e.topic_id, e.partition, e.base_offset
     FOR UPDATE OF e
