@@ -9,6 +9,7 @@ import numpy as np
 
 from agent.errors import InvalidRecordError
 from agent.local_tier.errors import OffsetsOutOfOrderError
+from agent.local_tier.mapped_index import MOST_RELATIVE_OFFSET
 from agent.local_tier.producer_batches import ProducerBatch, producer_batches
 from agent.local_tier.producer_state import (
     CompletedTransaction,
@@ -68,11 +69,19 @@ class CheckedBatches:
         self.rows["base_offset"] = ends - (self.rows["last_offset_delta"] + 1)
 
     def parts(self, max_bytes: int) -> Iterator[CheckedBatches]:
-        """The batches in pieces of at most `max_bytes`, or of one batch that is larger."""
+        """The batches in pieces of at most `max_bytes`, or of one batch that is larger.
+
+        The offsets of a piece are near enough to each other for the indexes of one segment.
+        """
         ends = np.cumsum(self.rows["size"])
+        last_offsets = self.rows["base_offset"] + self.rows["last_offset_delta"]
         first, start = 0, 0
         while first < self.rows.size:
-            after = int(np.searchsorted(ends, start + max_bytes, side="right"))
+            widest = int(self.rows["base_offset"][first]) + MOST_RELATIVE_OFFSET
+            after = min(
+                int(np.searchsorted(ends, start + max_bytes, side="right")),
+                int(np.searchsorted(last_offsets, widest, side="right")),
+            )
             after = max(after, first + 1)
             end = int(ends[after - 1])
             rows = self.rows[first:after]

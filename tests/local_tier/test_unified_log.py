@@ -166,6 +166,16 @@ def test_what_a_follower_gets_at_once_is_cut_into_segments(place: Place) -> None
     log.close()
 
 
+def test_what_a_follower_gets_at_once_may_span_more_than_a_segment(place: Place) -> None:
+    """A topic cleaned for long has offsets far apart: they go to segments whose indexes hold them."""
+    log = place.open()
+    far = [0, 2**31 - 1, 2**31, 2**33, 2**33 + 1]
+    log.append_as_follower(b"".join(batch(offset) for offset in far))
+    assert bases(log) == [0, 2**31, 2**33]
+    assert read_all(log) == far
+    log.close()
+
+
 def test_readers_see_as_far_as_their_isolation_allows(place: Place) -> None:
     """To the log end, the high watermark, or the last stable offset; only whole batches below it."""
     log = place.open()
