@@ -9,7 +9,14 @@ import numpy.typing as npt
 
 from bedrock.errors import InvalidInputError
 from object_format.kernels.fingerprints import WORDS
-from object_format.kernels.key_table import COUNT_KEYS, COUNTS, find_survivors
+from object_format.kernels.key_table import (
+    COUNT_KEYS,
+    COUNTS,
+    SETTLED_TOMBSTONES_GO,
+    TOMBSTONES_GO,
+    TOMBSTONES_STAY,
+    find_survivors,
+)
 
 SLOT_BYTES: Final = 4 * WORDS
 _MOST_LOAD_PERCENT: Final = 95
@@ -81,8 +88,13 @@ class KeyTable:
         newest_last: bool,
         drop_tombstones: bool,
         may_add: bool = True,
+        settled: bool = False,
     ) -> Flags:
-        """A verdict (`kernels.key_table`) for each of `count` records; their keys go into the table."""
+        """A verdict (`kernels.key_table`) for each of `count` records; their keys go into the table.
+
+        `settled` keys have no older record: they need not be remembered for their tombstones to go.
+        """
+        tombstones = SETTLED_TOMBSTONES_GO if settled else TOMBSTONES_GO
         verdicts = np.empty(count, np.uint8)
         find_survivors(
             self._used,
@@ -92,7 +104,7 @@ class KeyTable:
             flags,
             count,
             newest_last,
-            drop_tombstones,
+            tombstones if drop_tombstones else TOMBSTONES_STAY,
             verdicts,
             self.counts,
         )

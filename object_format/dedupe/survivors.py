@@ -148,6 +148,7 @@ class SurvivorFinder:
         self._scratch = Scratch()
         self._in_section = False
         self._unique_keys = False
+        self._settled = False
         self._overflowed = False
         self._next_offset = 0
         self._records_in = 0
@@ -155,11 +156,16 @@ class SurvivorFinder:
         self._offsets = BitMap64()
         self._tombstones = BitMap64()
 
-    def begin_section(self, *, unique_keys: bool) -> None:
-        """What is fed next is older than everything before it; `unique_keys`: no key occurs twice in it."""
+    def begin_section(self, *, unique_keys: bool, settled: bool = False) -> None:
+        """What is fed next is older than everything before it; `unique_keys`: no key occurs twice in it.
+
+        `settled` says more: no key of it occurs in a section that is still to come, either, whose order then is
+        free. Such keys are looked up and not remembered, so that they take no room in the table.
+        """
         if self._in_section:
             raise FatalError("a section begins before the last has ended")
-        self._in_section, self._unique_keys, self._overflowed, self._next_offset = True, unique_keys, False, 0
+        self._in_section, self._unique_keys, self._settled = True, unique_keys or settled, settled
+        self._overflowed, self._next_offset = False, 0
 
     def feed(self, batches: Buffer, *, offset_shift: int) -> None:
         """The next whole batches of the section, in the order of their offsets, else MalformedBatchError."""
@@ -178,16 +184,18 @@ class SurvivorFinder:
         self._in_section = False
 
     def finish(self) -> Survivors:
-        """The answer, when every section has been fed."""
+        """The answer, when every section has been fed, or all since the last answer."""
         if self._in_section:
             raise FatalError("pass 1 finishes inside a section")
-        self._offsets.run_optimize()
-        self._tombstones.run_optimize()
+        offsets, tombstones, records_in = self._offsets, self._tombstones, self._records_in
+        self._offsets, self._tombstones, self._records_in = BitMap64(), BitMap64(), 0
+        offsets.run_optimize()
+        tombstones.run_optimize()
         counts = self._table.counts
         return Survivors(
-            offsets=self._offsets,
-            tombstones=self._tombstones,
-            records_in=self._records_in,
+            offsets=offsets,
+            tombstones=tombstones,
+            records_in=records_in,
             keys=int(counts[COUNT_KEYS]),
             keys_outside_table=int(counts[COUNT_OUTSIDE]),
             tombstones_dropped=int(counts[COUNT_TOMBSTONES_DROPPED]),
@@ -243,7 +251,8 @@ class SurvivorFinder:
             held.count,
             newest_last=not self._unique_keys,
             drop_tombstones=self._reaches_log_start and not self._overflowed,
-            may_add=may_add,
+            may_add=may_add and not self._settled,
+            settled=self._settled,
         )
         kept = np.empty(held.count, np.int64)
         self._offsets |= bitmap_of(kept[: collect(held.offsets, verdicts, held.count, KEEP, kept)])

@@ -44,6 +44,12 @@ COUNT_INVALID = 3
 COUNTS = 4
 """Places in the array of counts."""
 
+TOMBSTONES_STAY = 0
+TOMBSTONES_GO = 1
+SETTLED_TOMBSTONES_GO = 2
+"""What becomes of tombstones whose delete horizon has passed. Those of settled keys, of which no older record
+is left, go whether or not the table knows the key."""
+
 
 @njit(nogil=True, cache=True, forceinline=True)
 def home_of(home_slots: Integer, w0: Integer) -> Integer:
@@ -108,13 +114,14 @@ def insert(
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def judge(flag: Integer, status: Integer, drop_tombstones: Integer) -> Integer:
+def judge(flag: Integer, status: Integer, tombstones: Integer) -> Integer:
     """What becomes of a record with a key, given whether its key was in the table."""
     if status == FOUND:
         return DROP
     if flag & TOMBSTONE == 0:
         return KEEP
-    if status == ADDED and drop_tombstones and flag & HORIZON_PASSED != 0:
+    gone = tombstones == SETTLED_TOMBSTONES_GO or (status == ADDED and tombstones == TOMBSTONES_GO)
+    if gone and flag & HORIZON_PASSED != 0:
         return DROP
     return KEEP_TOMBSTONE
 
@@ -128,15 +135,15 @@ def find_survivors(
     flags: Numbers,
     count: Integer,
     newest_last: Integer,
-    drop_tombstones: Integer,
+    tombstones: Integer,
     verdicts: Numbers,
     counts: Numbers,
 ) -> None:
     """Decide on `count` records, newest first, and add their keys to the table until it holds `capacity`.
 
     `verdicts` is uint8[count] or longer: DROP, KEEP or KEEP_TOMBSTONE. `counts` is int64[COUNTS] and goes on;
-    its number of keys is the table's. A tombstone is dropped only when its key is in the table: otherwise an
-    older record of the key, which stays for the same reason, would come back to life.
+    its number of keys is the table's. With TOMBSTONES_GO, a tombstone is dropped only when its key is in the
+    table: otherwise an older record of the key, which stays for the same reason, would come back to life.
     """
     table = borrowed(table)
     words = borrowed(words)
@@ -156,10 +163,10 @@ def find_survivors(
             at = np.uint64(WORDS * i)
             w0, w1, w2 = words[at], words[at + np.uint64(1)], words[at + np.uint64(2)]
             status = insert(table, home_slots, w0, w1, w2, keys < capacity)
-            verdict = judge(flag, status, drop_tombstones)
+            verdict = judge(flag, status, tombstones)
             keys += int(status == ADDED)
             outside += int(status == NO_ROOM)
-            dropped += int(status == ADDED and verdict == DROP)
+            dropped += int(status != FOUND and verdict == DROP)
         else:
             verdict = KEEP if flag & CONTROL_RECORD != 0 else DROP
             invalid += int(verdict == DROP)

@@ -129,6 +129,41 @@ def test_survivors_are_those_of_the_dictionary(log: list[Section], whole: bool, 
     assert found.exact
 
 
+@given(sections(), st.booleans())
+def test_keys_that_are_settled_need_no_room(log: list[Section], whole: bool) -> None:
+    """A log that was cleaned up to some section is judged one such section after the other, in any order."""
+    seen: set[bytes | None] = set()
+    settled = 0
+    for section in log:
+        keys = [record.key for record in all_records([section])]
+        if len(set(keys)) < len(keys) or seen & set(keys):
+            break
+        seen |= set(keys)
+        settled += 1
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=whole, now_ms=NOW)
+    for section in reversed(log[settled:]):
+        feed_section(finder, section, settled=False)
+    answers = [finder.finish()]
+    remembered = answers[0].keys
+    for section in log[:settled]:
+        feed_section(finder, section, settled=True)
+        answers.append(finder.finish())
+
+    assert set().union(*(answer.offsets for answer in answers)) == model_log.survivors(
+        log, reaches_log_start=whole, now_ms=NOW
+    )
+    assert sum(answer.records_in for answer in answers) == len(all_records(log))
+    assert all(answer.keys == remembered for answer in answers)
+    assert answers[0].exact
+
+
+def feed_section(finder: SurvivorFinder, section: Section, *, settled: bool) -> None:
+    finder.begin_section(unique_keys=False, settled=settled)
+    for batch in section.stored():
+        finder.feed(batch, offset_shift=section.shift)
+    finder.end_section()
+
+
 @given(sections(), st.integers(0, 9), st.sampled_from([None, NOW + 9]), st.booleans())
 def test_what_is_written_is_what_kafkas_filter_would_leave(
     log: list[Section], epoch: int, horizon: int | None, whole: bool
