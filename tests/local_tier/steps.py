@@ -143,6 +143,25 @@ class Kill(NoFaults):
         raise AssertionError(step)
 
 
+class Switch:
+    """Faults that are exchanged while files are open."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+
+    def before(self, step: str) -> None:
+        self.faults.before(step)
+
+    def share(self, step: str, size: int) -> int:
+        return self.faults.share(step, size)
+
+    def cut(self, step: str) -> NoReturn:
+        self.faults.cut(step)
+
+    def after(self, step: str) -> None:
+        self.faults.after(step)
+
+
 class SteppedMapping:
     def __init__(self, inner: Mapping, faults: Faults, kind: str) -> None:
         self._inner = inner

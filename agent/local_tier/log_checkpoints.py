@@ -1,0 +1,57 @@
+"""Writing down, by directory, from where logs are recovered, where they begin, and what is readable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from agent.local_tier.data_directory import DataDirectory
+    from agent.local_tier.log_registry import LogRegistry
+    from agent.local_tier.offset_checkpoint import OffsetCheckpoint
+    from agent.local_tier.topic_partition import TopicPartition
+    from agent.local_tier.unified_log import UnifiedLog
+
+
+class LogCheckpoints:
+    """The checkpoints of one directory after the other; `on_failure` is told of one that cannot be written.
+
+    A future log has no line of its own: it is recovered from its start.
+    """
+
+    def __init__(self, registry: LogRegistry, on_failure: Callable[[Path, OSError], None]) -> None:
+        self._registry = registry
+        self._on_failure = on_failure
+
+    def write_recovery_points(self, directory: DataDirectory) -> None:
+        """Up to where each log is durable, as the last flush made it: never too high."""
+        points = {name: log.recovery_point for name, log in self._logs(directory).items()}
+        self._write(directory.recovery_points, points)
+
+    def write_log_start_offsets(self, directory: DataDirectory) -> None:
+        """Where each log begins, when that is not where its first segment does."""
+        self._write(
+            directory.log_start_offsets,
+            {
+                name: log.log_start_offset
+                for name, log in self._logs(directory).items()
+                if log.log_start_offset > log.segments[0].base_offset
+            },
+        )
+
+    def write_high_watermarks(self, directory: DataDirectory) -> None:
+        """Up to where readers may read."""
+        offsets = {name: log.high_watermark for name, log in self._logs(directory).items()}
+        self._write(directory.high_watermarks, offsets)
+
+    def _logs(self, directory: DataDirectory) -> dict[TopicPartition, UnifiedLog]:
+        logs = self._registry.current().items()
+        return {name: log for name, log in logs if log.directory.parent == directory.path}
+
+    def _write(self, checkpoint: OffsetCheckpoint, offsets: Mapping[TopicPartition, int]) -> None:
+        try:
+            checkpoint.write(offsets)
+        except OSError as error:
+            self._on_failure(checkpoint.path.parent, error)
