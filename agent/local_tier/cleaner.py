@@ -84,6 +84,8 @@ class Cleaner:
         Raises CleaningAbortedError (nothing is left of what was written), OSError, and CorruptLogError.
         """
         log, stats, began = cleanable.log, CleanerStats(), self._clock.monotonic()
+        if log.recovery_point < cleanable.first_uncleanable_offset:
+            log.flush()  # the newest record of a key must last before older ones go
         now_ms = self._clock.now_ms()
 
         def spend(count: int) -> None:

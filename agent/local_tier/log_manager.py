@@ -225,6 +225,15 @@ class LogManager:
         self._set_aside(log, DirectoryState.STRAY if stray else DirectoryState.DELETE)
         return True
 
+    def delete_records(self, name: TopicPartition, before_offset: int) -> int:
+        """Hide records below an offset (-1: the high watermark), durably; where the log starts then."""
+        log = self._known(name)
+        start = log.delete_records(before_offset)
+        directory = self._directories.get(log.directory.parent)
+        if directory is not None:
+            self._checkpoints.write_log_start_offsets(directory)
+        return start
+
     def truncate_to(self, name: TopicPartition, offset: int) -> None:
         """Drop everything from `offset` on; the cleaner keeps off meanwhile."""
         self._truncate(name, lambda log: log.truncate_to(offset))
@@ -292,13 +301,17 @@ class LogManager:
             self._cleaning.resume(name)
 
     def _truncate(self, name: TopicPartition, truncate: Callable[[UnifiedLog], object]) -> None:
-        log = self._registry.get(name)
-        if log is None:
-            raise NotFoundError(f"there is no log of {name}")
+        log = self._known(name)
         with self._paused(name):
             truncate(log)
             self._cleaning.cut_checkpoint(log.directory.parent, name, log.active_segment.base_offset)
         self._checkpoint_recovery(log.directory.parent)
+
+    def _known(self, name: TopicPartition) -> UnifiedLog:
+        log = self._registry.get(name)
+        if log is None:
+            raise NotFoundError(f"there is no log of {name}")
+        return log
 
     def _checkpoint_recovery(self, path: Path) -> None:
         directory = self._directories.get(path)

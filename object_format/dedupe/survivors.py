@@ -159,8 +159,8 @@ class SurvivorFinder:
     def begin_section(self, *, unique_keys: bool, settled: bool = False) -> None:
         """What is fed next is older than everything before it; `unique_keys`: no key occurs twice in it.
 
-        `settled` says more: no key of it occurs in a section that is still to come, either, whose order then is
-        free. Such keys are looked up and not remembered, so that they take no room in the table.
+        `settled` says more: no key of it occurs in a section that is still to come, either, whose order
+        then is free. Such keys are looked up and not remembered, so that they take no room in the table.
         """
         if self._in_section:
             raise FatalError("a section begins before the last has ended")
