@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -41,17 +41,11 @@ if TYPE_CHECKING:
 
     from agent.local_tier.clean_keys import DirtyKeys
     from agent.local_tier.clean_transactions import CleanedTransactions
+    from agent.local_tier.producer_state import LastRecord
     from agent.local_tier.transaction_index import AbortedTransaction
     from object_format.buffers import Bytes
     from object_format.dedupe import Survivors
     from object_format.record_batch import BatchRows
-
-
-class LastRecord(NamedTuple):
-    """What a producer that may still write wrote last; no offset when that was a marker."""
-
-    last_data_offset: int | None
-    producer_epoch: int
 
 
 class Fate(IntEnum):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from agent.local_tier.clean_filter import CleanFilter, CleanRound, LastRecord
+from agent.local_tier.clean_filter import CleanFilter, CleanRound
 from agent.local_tier.clean_keys import DirtyPart
 from agent.local_tier.clean_transactions import CleanedTransactions
 from agent.local_tier.cleaning_errors import CleaningAbortedError
@@ -109,10 +109,7 @@ class Cleaner:
             upper_bound_offset=cleanable.first_uncleanable_offset,
             now_ms=now_ms,
             delete_retention_ms=log.config.delete_retention_ms,
-            last_records={
-                producer_id: LastRecord(offset, epoch)
-                for producer_id, (epoch, offset) in log.last_records_of_producers().items()
-            },
+            last_records=log.last_records_of_producers(),
         )
         chosen = CleanFilter(clean, CleanedTransactions())
         for group in group_segments(

@@ -197,7 +197,7 @@ def test_what_is_left_is_what_kafka_leaves(
             upper=cleanable.first_uncleanable_offset,
             now_ms=place.clock.now_ms(),
             retention_ms=RETENTION,
-            last={p: Last(offset, e) for p, (e, offset) in log.last_records_of_producers().items()},
+            last={p: Last(*known) for p, known in log.last_records_of_producers().items()},
         )
         assert batches_of(log) == cleaner_model.clean(before, what)
         assert first_dirty == cleanable.first_uncleanable_offset == log.log_end_offset
