@@ -26,6 +26,7 @@ from agent.local_tier.log_opener import ConfigOf, LogOpener
 from agent.local_tier.log_registry import LogRegistry
 from agent.local_tier.manager_config import LogManagerMetrics
 from agent.local_tier.manager_upkeep import ManagerUpkeep
+from agent.local_tier.partition_metadata import write_topic_id
 from agent.local_tier.topic_partition import TopicPartition
 from bedrock.errors import InvalidInputError, NotFoundError, StaleStateError
 
@@ -176,6 +177,9 @@ class LogManager:
                 places = self._directories.by_load(self._registry)
                 log = self._loader.create(log_directory(topic, partition), topic_id, config, places)
                 self._registry.add(log)
+            if log.topic_id is None:  # a crash came between its directory and its id; it has no records
+                write_topic_id(self._files, log.directory, topic_id)
+                log.topic_id = topic_id
         if log.topic_id != topic_id:
             raise StaleStateError(
                 f"log {name} belongs to topic id {log.topic_id}, not to {topic_id}",

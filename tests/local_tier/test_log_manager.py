@@ -186,6 +186,21 @@ def test_a_log_that_nobody_knows_is_set_aside(machine: Machine) -> None:
     assert [name.endswith("-stray") for name in machine.names()] == [True]
 
 
+def test_a_crash_before_a_log_has_its_id_does_not_spoil_it(machine: Machine) -> None:
+    manager = machine.start()
+    path = orders(manager).directory / "partition.metadata"
+    crash(manager)
+    path.unlink()
+
+    again = machine.start()
+    log = orders(again)
+    fill(log, 3)
+    again.close()
+
+    assert log.topic_id == ORDERS_ID
+    assert path.exists()
+
+
 def test_the_log_of_an_older_topic_of_that_name_is_refused(machine: Machine) -> None:
     manager = machine.start()
     orders(manager)
