@@ -132,9 +132,12 @@ class LeaderEpochs:
         """Make the entries durable, if there is still a directory for them."""
         with self._write_lock:
             entries = self._entries
-            if self._fs.status(self._path.parent) is not None:
-                lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
+            lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
+            try:
                 write_checkpoint(self._fs, self._path, _VERSION, lines)
+            except FileNotFoundError:
+                if self._fs.status(self._path.parent) is not None:
+                    raise
 
     def _change(self, entries: tuple[EpochEntry, ...]) -> None:
         with self._lock:

@@ -96,7 +96,7 @@ class LogHome:
             path = file_names.segment_file(self.directory, base_offset, kind, suffix)
             self.fs.unlink(path, missing_ok=True)
 
-    def later(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
+    def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
         """Have work on the disk done by the scheduler; a failure there is a failure of the directory."""
 
         def run() -> None:

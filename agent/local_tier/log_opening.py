@@ -68,7 +68,7 @@ def open_log(
         known_id = _bind_topic(fs, directory, topic_id)
         segments = LogSegments()
         states = ProducerStates(fs, directory, where=home.where, expiry_ms=producer_expiry_ms)
-        epochs = LeaderEpochs(fs, directory, scheduler)
+        epochs = LeaderEpochs(fs, directory, home)
         loader = LogLoader(
             home,
             segments,

@@ -164,7 +164,7 @@ class LogUpkeep(LogView):
                 self._states.snapshots.sync(snapshot)
             self._flush(segment.base_offset, segment.base_offset)
 
-        self._home.later("flush-rolled-segment", flush)
+        self._home.schedule_once("flush-rolled-segment", flush)
         return segment
 
     def _flush(self, flush_offset: int, recovery_point: int) -> None:

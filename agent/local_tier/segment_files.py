@@ -51,7 +51,7 @@ def delete_segments(home: LogHome, doomed: Sequence[LogSegment], *, at_once: boo
     if at_once:
         unlink()
     elif doomed:
-        home.later("delete-segments", unlink, home.config.file_delete_delay_ms)
+        home.schedule_once("delete-segments", unlink, home.config.file_delete_delay_ms)
 
 
 def delete_snapshots(home: LogHome, snapshots: ProducerSnapshots, gone: Sequence[LogSegment]) -> None:
@@ -65,7 +65,7 @@ def delete_snapshots(home: LogHome, snapshots: ProducerSnapshots, gone: Sequence
             home.fs.unlink(home.directory / path.name, missing_ok=True)
 
     if paths:
-        home.later("delete-snapshots", unlink, home.config.file_delete_delay_ms)
+        home.schedule_once("delete-snapshots", unlink, home.config.file_delete_delay_ms)
 
 
 def new_cleaned_segment(home: LogHome, base_offset: int) -> LogSegment:

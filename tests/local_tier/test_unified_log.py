@@ -397,6 +397,22 @@ def test_a_failing_disk_takes_the_log_offline_once(tmp_path: Path) -> None:
     crash(log)
 
 
+def test_a_disk_that_fails_behind_the_writers_back_is_reported_too(tmp_path: Path) -> None:
+    """Work that waits for the scheduler takes the directory offline as an append does."""
+    failing = DiskError("write leader-epoch-checkpoint.tmp", 3)
+    place = Place(tmp_path, fs=SteppedFileSystem(RealFileSystem(), failing))
+    log = place.open()
+    log.append_as_leader(batch(0), 0)
+    log.append_as_leader(batch(0), 1)
+    log.update_high_watermark(2)
+    log.delete_records(1)
+    with pytest.raises(LogDirectoryOfflineError):
+        place.scheduler.run()
+    assert [path for path, _ in place.failures] == [tmp_path]
+    assert log.is_offline
+    crash(log)
+
+
 def test_a_renamed_directory_is_read_and_written_on(place: Place) -> None:
     """Indexes that were not open yet are found, and files that wait for deletion go."""
     log = place.open()
