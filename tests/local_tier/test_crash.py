@@ -1,0 +1,127 @@
+"""Processes that are killed at every step that touches the disk.
+
+`SILTSTONE_CRASH_ROUNDS` asks for more rounds than the quick few hundred.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bedrock.clock import ManualClock
+from tests.local_tier.crash_check import Expectations
+from tests.local_tier.crash_workload import CONFIGS, manager_of
+from tests.local_tier.managers import PeriodicManualScheduler, crash
+from tests.local_tier.unsynced import UnsyncedFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.local_tier.files import FileSystem
+    from agent.local_tier.log_manager import LogManager
+
+ROUNDS: Final = int(os.environ.get("SILTSTONE_CRASH_ROUNDS", "60"))
+THOROUGH: Final = ROUNDS > 60
+STEPS: Final = 40
+ROOT: Final = Path(__file__).parents[2]
+
+
+class Zygote:
+    """Lives of processes, one after the other, on the same directories."""
+
+    def __init__(self, process: subprocess.Popen[str], root: Path) -> None:
+        self._process = process
+        self.root = root
+        self.disk = root / "disk"
+        self.disk.mkdir()
+        self.expectations = Expectations()
+        self.counts: dict[str, int] = {}
+
+    def live(self, seed: int, **how: object) -> bool:
+        """One life; whether it was killed. What it left is checked, and is what the next one finds."""
+        journal, counts = self.root / "journal", self.root / "counts"
+        command = {
+            "root": str(self.disk),
+            "journal": str(journal),
+            "counts": str(counts),
+            "seed": seed,
+            "steps": STEPS,
+            **how,
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        assert answer["killed"] or answer["code"] == 0, f"{command}: the process failed"
+        if not answer["killed"]:
+            self.counts = json.loads(counts.read_text())
+        self.expectations.read(journal.read_bytes())
+        self.check(seed)
+        return bool(answer["killed"])
+
+    def check(self, seed: int) -> None:
+        manager = start(self.disk, UnsyncedFileSystem())
+        self.expectations.check(manager)
+        if seed % 2:
+            manager.close()
+        else:
+            crash(manager)
+
+
+def start(disk: Path, files: FileSystem) -> LogManager:
+    clock = ManualClock(1_700_000_000_000)
+    manager = manager_of(disk, files, clock, PeriodicManualScheduler(clock))
+    manager.start(lambda name, _id: CONFIGS[name.topic], clean=False)
+    return manager
+
+
+@pytest.fixture
+def zygote(tmp_path: Path) -> Iterator[Zygote]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.local_tier.crash_zygote"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as process:
+        yield Zygote(process, tmp_path)
+        assert process.stdin is not None
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+def test_a_process_may_be_killed_at_any_step(zygote: Zygote) -> None:
+    """Before, in the middle of or after every kind of write, sync, rename and unlink."""
+    zygote.live(0)
+    zygote.live(1)
+    counts = Counter(zygote.counts)
+    killed = Counter[str]()
+    chance = random.Random(2)
+    points = [
+        (step, moment)
+        for step in sorted(step for step in counts if not step.startswith(("read", "list")))
+        for moment in (("before", "middle", "after") if step.startswith("write") else ("before", "after"))
+    ]
+    assert len({step for step, _ in points}) > 80
+    for seed, (step, moment) in enumerate(points if THOROUGH else chance.sample(points, 90), start=2):
+        how = (step, chance.randint(1, max(1, counts[step] // 2)), moment)
+        killed[moment] += zygote.live(seed, kill=how)
+    assert killed["before"] > 10
+    assert killed["middle"] > 2
+    assert killed["after"] > 10
+
+
+def test_a_process_may_be_killed_at_any_time(zygote: Zygote) -> None:
+    chance = random.Random(5)
+    killed = sum(zygote.live(1_000 + i, after_ms=chance.uniform(1, 60)) for i in range(ROUNDS))
+
+    assert killed > ROUNDS // 4
