@@ -22,15 +22,22 @@ from agent.kafka.apis import (
 )
 from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.errors import ErrorCode
+from bedrock.clock import SystemClock
+from bedrock.ids import SystemIds
+from catalog.open import open_catalog
+from object_store.local import LocalStore
+from tests.agent.faulty_store import FaultyStore
 from tests.groups.stage import subscription
+from tests.kafka.brokers import BrokerThread
+from tests.kafka.coordinators import groups_of
 from tests.kafka.waiting import QUICK_GROUPS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from agent.kafka.api import Api
     from catalog.model import Topic
-    from tests.kafka.brokers import BrokerThread
+    from tests.fixtures.postgres import PostgresForTests
 
 
 class Line:
@@ -65,9 +72,40 @@ class Line:
         return data
 
 
+@pytest.fixture(scope="module")
+def shared_broker(
+    postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerThread]:
+    """One agent for all versions: most of a test's time would go into starting it."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    address = postgres.create(empty=False)
+    with open_catalog(address, clock, ids) as catalog:
+        store = FaultyStore(LocalStore(tmp_path_factory.mktemp("objects"), ids))
+        broker = BrokerThread(catalog, store, clock, ids, {"groups": QUICK_GROUPS})
+        broker.start()
+        yield broker
+        broker.stop()
+    postgres.drop(address)
+
+
 @pytest.fixture
-def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
-    return start_broker(groups=QUICK_GROUPS)
+def broker(shared_broker: BrokerThread) -> Iterator[BrokerThread]:
+    """The agent, without a group or a topic of the test before."""
+    yield shared_broker
+    catalog, groups = shared_broker.catalog, groups_of(shared_broker)
+
+    async def forget(group_id: str) -> None:
+        groups.held.forget(group_id)
+
+    for listed in catalog.groups.page():
+        claim_id = SystemIds(SystemClock()).new_uuid()
+        catalog.groups.claim(listed.group_id, claim_id, create=False)
+        catalog.groups.delete(listed.group_id, claim_id)
+        shared_broker.run(forget(listed.group_id))
+    for topic in catalog.topics.list():
+        catalog.topics.delete(topic.name)
+        shared_broker.agent.directory.forget(topic.name)
 
 
 @pytest.fixture
