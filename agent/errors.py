@@ -21,6 +21,10 @@ class AppendFailedError(RetryableError):
     """
 
 
+class NotLeaderError(RetryableError):
+    """The partition's home is the disk of another agent, or of none that lives."""
+
+
 class UnknownPartitionError(NotFoundError):
     """The topic exists and has no such partition."""
 

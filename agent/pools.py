@@ -30,6 +30,7 @@ class Pools:
     catalog: WorkPool
     kernels: WorkPool
     rendering: WorkPool
+    disks: WorkPool
     hot_reads: WorkPool
     cold_reads: WorkPool
 
@@ -45,6 +46,7 @@ class Pools:
             catalog=WorkPool("catalog", threads=settings.catalog_threads, max_waiting=waiting),
             kernels=WorkPool("kernels", threads=settings.kernel_threads, max_waiting=waiting),
             rendering=WorkPool("rendering", threads=settings.rendering_threads, max_waiting=waiting),
+            disks=WorkPool("disks", threads=settings.disk_threads, max_waiting=waiting),
             hot_reads=WorkPool("hot reads", threads=settings.hot_read_threads, max_waiting=waiting),
             cold_reads=WorkPool("cold reads", threads=settings.cold_read_threads, max_waiting=waiting),
         )

@@ -32,6 +32,7 @@ from agent.kafka import serving
 from agent.kafka.fetch_sessions import FetchSessions
 from agent.kafka.services import Services as KafkaServices
 from agent.known_log import KnownBounds
+from agent.local_logs.disks import Disks
 from agent.log_view import LogView
 from agent.metrics import AgentMetrics, CatalogCollector, NumbersCollector, StoreCollector
 from agent.object_reader import ObjectReader
@@ -128,6 +129,14 @@ class Agent:
         self.directory = TopicDirectory(
             catalog.topics, pool=self.pools.catalog, clock=clock, keep_ms=settings.topic_cache_ms
         )
+        self.disks = Disks(
+            settings=settings,
+            catalog=catalog,
+            directory=self.directory,
+            pools=self.pools,
+            clock=clock,
+            ids=ids,
+        )
         self.write_path = WritePath(
             settings=settings,
             store=store,
@@ -145,10 +154,12 @@ class Agent:
                 known_bounds,
                 AppendCounting(self.metrics),
                 self.directory,
+                self.disks.copies,
                 self.watch,
                 self._announcements,
             ),
         )
+        self.appends = self.disks.route(self.write_path)
         reader = ObjectReader(
             store,
             self.cache,
@@ -157,7 +168,7 @@ class Agent:
             limit=settings.max_read_bytes,
             health=self.store_health,
         )
-        self._timestamps = TimestampLookup(catalog.log, reader, self.pools, settings)
+        self._timestamps = TimestampLookup(catalog.log, reader, self.pools, settings, self.disks.reads)
         self.read_path = ReadPath(
             settings=settings,
             log=LogView(
@@ -169,6 +180,7 @@ class Agent:
                 clock=clock,
             ),
             tail=self.tail,
+            disks=self.disks.reads,
             timestamps=self._timestamps,
             reader=reader,
             watch=self.watch,
@@ -189,7 +201,7 @@ class Agent:
             settings=settings,
             topics=catalog.topics,
             directory=self.directory,
-            producer=RecordProducer(self.write_path, self.pools, clock=clock, ids=ids),
+            producer=RecordProducer(self.appends, self.pools, clock=clock, ids=ids),
             read_path=self.read_path,
             pools=self.pools,
             request_budget=self.request_budget,
@@ -235,6 +247,7 @@ class Agent:
 
     async def _start_session(self, kafka_listener: socket.socket | None) -> KafkaServices | None:
         """Make the agent known; when it serves Kafka clients, as a broker."""
+        node_id = await self.disks.open()
         if kafka_listener is None:
             await self.session.start()
             return None
@@ -244,8 +257,11 @@ class Agent:
             catalog=self._catalog,
             pools=self.pools,
             clock=self._clock,
+            node_id=node_id,
+            has_local_logs=self.disks.are_there,
         )
         await self.session.start(brokers.own)
+        leaders = await self.disks.lead(brokers, self.watch)
         self._groups = GroupCoordinator(
             groups=self._catalog.groups,
             offsets=self._catalog.offsets,
@@ -262,7 +278,9 @@ class Agent:
             settings=self.settings,
             catalog=self._catalog,
             directory=self.directory,
-            write_path=self.write_path,
+            appends=self.appends,
+            disks=self.disks.reads,
+            leaders=leaders,
             read_path=self.read_path,
             timestamps=self._timestamps,
             brokers=brokers,
@@ -309,6 +327,7 @@ class Agent:
             await self._http.stop()
         await _before(deadline, "commit everything that was taken", self.write_path.stop())
         await self.write_path.abandon()
+        await _before(deadline, "close the local logs", self.disks.stop())
         await _before(deadline, "tell other agents of the last commits", self._announcements.stop())
         await _before(deadline, "end the session", self.session.stop())
         await _before(deadline, "stop listening for commits", self.watch.stop())
@@ -346,12 +365,14 @@ class Agent:
             "Partitions in fetch sessions",
             lambda: self.fetch_sessions.partition_count,
         )
+        gauges |= self.disks.gauges()
         for pool in self.pools.all():
             name = f"siltstone_pool_{pool.name.replace(' ', '_')}_calls"
             gauges[name] = (f"Calls under way or waiting: {pool.name}", partial(getattr, pool, "pending"))
         return NumbersCollector(
             gauges=gauges,
             counters={
+                **self.disks.counters(),
                 "siltstone_tail_hits": ("Reads that the tail in memory served", lambda: self.tail.hits),
                 "siltstone_cache_hits": ("Ranges found in memory", lambda: self.cache.hits),
                 "siltstone_cache_misses": ("Ranges that were read", lambda: self.cache.misses),

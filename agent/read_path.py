@@ -1,9 +1,9 @@
 """The read path: from offsets to batches.
 
-A fetch finds where its partitions begin and end, then asks for the batches: first what is held of the tail,
-then the extents and the ranges of objects that they name (from the cache, or with one GET for ranges that
-lie together in an object). Where fewer than `min_bytes` are there it waits for commits, by any agent, and
-looks again.
+A fetch finds where its partitions begin and end, then asks for the batches: first what is held of the tail
+in memory and on this agent's disks, then the extents and the ranges of objects that they name (from the
+cache, or with one GET for ranges that lie together in an object). What a local topic has is on the disks
+alone. Where fewer than `min_bytes` are there it waits for commits, by any agent, and looks again.
 
 What the catalog said lately is believed (`known_log`) only by a fetch that may wait: it is woken when there
 is more. A fetch that may not wait, and any fetch of a compacted topic, asks anew.
@@ -31,6 +31,7 @@ from agent.fetch_plan import (
     share_limits,
 )
 from agent.fetch_result import fault_of, is_enough, result_of, unknown_partition
+from agent.local_logs.local_topics import is_local
 from agent.object_reader import WantedRange
 from bedrock.errors import InvalidInputError
 from catalog.model import PartitionId
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from agent.commit_watch import CommitWatch
     from agent.fetch_result import FetchResult
     from agent.hot_tail import TailRead
+    from agent.local_logs.disk_reads import DiskReads
     from agent.log_view import LogView
     from agent.metrics import AgentMetrics
     from agent.object_reader import ObjectReader
@@ -83,6 +85,7 @@ class ReadPath:
         clock: Clock,
         metrics: AgentMetrics,
         timestamps: TimestampLookup,
+        disks: DiskReads,
     ) -> None:
         # Held here while a fetch reads; who gets its result holds it on until that is handed out.
         self.budget = ByteBudget("the memory for fetches", settings.max_fetches_bytes)
@@ -90,6 +93,7 @@ class ReadPath:
         self._settings = settings
         self._log = log
         self._tail = tail
+        self._disks = disks
         self._reader = reader
         self._watch = watch
         self._pools = pools
@@ -160,12 +164,17 @@ class ReadPath:
         state = await self._state(topic, partition)
         if timestamp is None:
             return state.log_start_offset
+        if is_local(topic):
+            at = await self._disks.offset_by_time(topic, partition, timestamp)
+            return state.high_watermark if at is None else at.offset
         found = await self._timestamps.find(
             topic, partition, timestamp, log_start_offset=state.log_start_offset, budget=self.budget
         )
         return state.high_watermark if found is None else found.offset
 
     async def _state(self, topic: Topic, partition: int) -> PartitionState:
+        if is_local(topic):
+            return await self._disks.state(topic, partition)
         state = await self._log.state(PartitionId(topic.topic_id, partition))
         if state is None:
             raise unknown_partition(f"{topic.name}-{partition}")
@@ -193,15 +202,19 @@ class ReadPath:
             open_cursors = [cursor for cursor in cursors if not cursor.is_done]
             if not open_cursors:
                 break
-            await self._log.find_bounds(open_cursors, believing=believing)
+            elsewhere = await self._disks.find_bounds(open_cursors)
+            await self._log.find_bounds(elsewhere, believing=believing)
             if self._serve_from_tail(cursors, max_bytes) <= 0:
                 break
-            await self._log.find_extents([cursor for cursor in open_cursors if not cursor.is_done], max_bytes)
+            await self._disks.serve(cursors, max_bytes)
+            await self._log.find_extents([cursor for cursor in elsewhere if not cursor.is_done], max_bytes)
             chosen = share_limits(cursors, max_bytes)
             if not chosen:
                 break
+            await self._disks.serve_within_extents(chosen)
             try:
-                await self._read([cursor for cursor in chosen if not self._serve_from_files(cursor)])
+                unserved = [cursor for cursor in chosen if not cursor.served.runs]
+                await self._read([cursor for cursor in unserved if not self._serve_from_files(cursor)])
             except ObjectNotFoundError as error:
                 vanished += 1
                 self._log.forget_extents(chosen)

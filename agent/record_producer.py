@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from agent.append_router import AppendRouter
     from agent.pending_append import AppendResult
     from agent.pools import Pools
-    from agent.write_path import WritePath
     from bedrock.clock import Clock
     from bedrock.errors import SiltstoneError
     from bedrock.ids import Ids
@@ -104,8 +104,8 @@ class _Prepared:
 class RecordProducer:
     """Appends single records through the write path. Belongs to the event loop."""
 
-    def __init__(self, write_path: WritePath, pools: Pools, *, clock: Clock, ids: Ids) -> None:
-        self._write_path = write_path
+    def __init__(self, appends: AppendRouter, pools: Pools, *, clock: Clock, ids: Ids) -> None:
+        self._appends = appends
         self._pools = pools
         self._clock = clock
         self._ids = ids
@@ -125,7 +125,7 @@ class RecordProducer:
             _prepare, topic, records, partition=partition, sticky=sticky, now_ms=self._clock.now_ms()
         )
         prepared = await self._pools.kernels.run(prepare)
-        results = await self._write_path.append(prepared.appends)
+        results = await self._appends.append(prepared.appends)
         _collect(prepared, results)
         return _raise_if_all_failed(prepared.result)
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from agent.groups.settings import GroupSettings
 from bedrock.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -44,6 +48,14 @@ class AgentSettings:
     # Whether topics that clients ask for are made when they do not exist: auto.create.topics.enable
     auto_create_topics: bool = False
     default_partitions: int = 1  # num.partitions
+
+    # Local disks: directories of logs, or where agents that share it take one each. With neither there is no
+    # copy of the tail, and no topic with storage.mode=local. Then what may wait to be appended to either.
+    local_directories: tuple[Path, ...] = ()
+    local_root: Path | None = None
+    disk_threads: int = 4
+    max_copy_bytes: int = 64 * MIB
+    max_local_append_bytes: int = 128 * MIB
 
     # Consumer groups.
     groups: GroupSettings = field(default_factory=GroupSettings)

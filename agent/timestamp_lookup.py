@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.byte_budget import ByteBudget
+    from agent.local_logs.disk_reads import DiskReads
     from agent.object_reader import ObjectReader
     from agent.pools import Pools
     from agent.settings import AgentSettings
@@ -60,9 +61,15 @@ class TimestampLookup:
     """Finds records by their time. Belongs to the event loop."""
 
     def __init__(
-        self, log: TimedExtents, reader: ObjectReader, pools: Pools, settings: AgentSettings
+        self,
+        log: TimedExtents,
+        reader: ObjectReader,
+        pools: Pools,
+        settings: AgentSettings,
+        disks: DiskReads,
     ) -> None:
         self._log = log
+        self._disks = disks
         self._reader = reader
         self._pools = pools
         self._settings = settings
@@ -80,6 +87,9 @@ class TimestampLookup:
         for _ in range(_MOST_STEPS):
             if extent is None:
                 return None
+            near = await self._disks.offset_in_extent(topic, extent, timestamp, log_start_offset)
+            if near is not None:
+                return TimedOffset(near.offset, near.timestamp)
             try:
                 found = await search(extent)
             except ObjectNotFoundError:  # swapped since it was looked up

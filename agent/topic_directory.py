@@ -63,6 +63,11 @@ class TopicDirectory:
         self._by_id.pop(topic_id, None)
         return self._remember(await self._pool.run(partial(self._topics.by_id, topic_id)))
 
+    def known(self, topic_id: UUID) -> Topic | None:
+        """The topic as it was last seen, however long ago; None when it is not remembered."""
+        known = self._by_id.get(topic_id)
+        return None if known is None else known[1]
+
     def _remember(self, topic: Topic) -> Topic:
         if len(self._known) >= _MOST_REMEMBERED or len(self._by_id) >= _MOST_REMEMBERED:
             self._known.clear()

@@ -32,7 +32,10 @@ class Brokers:
         """The brokers whose last heartbeat is at most that many milliseconds old, by node id."""
         params = {"now_ms": self._database.injected_now_ms, "silent_ms": silent_ms}
         rows = self._database.read("brokers.live", _SQL["live_brokers"], params)
-        return [Broker(node_id=row[0], host=row[1], port=row[2], rack=row[3]) for row in rows]
+        return [
+            Broker(node_id=row[0], host=row[1], port=row[2], rack=row[3], has_local_logs=row[4])
+            for row in rows
+        ]
 
     def cluster_id(self) -> UUID:
         """What clients know this catalog by."""

@@ -107,12 +107,16 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """An agent as Kafka clients see it: a node, and the address at which they reach it."""
+    """An agent as Kafka clients see it: a node, and the address at which they reach it.
+
+    `has_local_logs` tells whether it may lead partitions of topics whose home is an agent's disk.
+    """
 
     node_id: int
     host: str
     port: int
     rack: str | None = None
+    has_local_logs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

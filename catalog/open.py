@@ -14,6 +14,7 @@ from catalog.garbage import Garbage
 from catalog.groups import Groups
 from catalog.home import ObjectHome
 from catalog.jobs import Jobs
+from catalog.local_leaders import LocalLeaders
 from catalog.log import Log
 from catalog.migrations import check_schema, migrate
 from catalog.notifications import CommitWatcher
@@ -61,6 +62,7 @@ class Catalog:
         self.suspects = Suspects(database)
         self.producers = Producers(database)
         self.groups = Groups(database, clock)
+        self.local_leaders = LocalLeaders(database)
         self.offsets = Offsets(database, clock)
 
     @override

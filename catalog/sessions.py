@@ -50,7 +50,10 @@ class Sessions:
         self._database = database
 
     def register(self, session_id: UUID, description: str, broker: Broker | None = None) -> None:
-        """Make a session known, so that it may commit; with `broker`, Kafka clients are sent to it."""
+        """Make a session known, so that it may commit; with `broker`, Kafka clients are sent to it.
+
+        A node lives once: older sessions of the broker's node are fenced.
+        """
         params = {
             "session_id": session_id,
             "description": description,
@@ -58,10 +61,14 @@ class Sessions:
             "host": broker.host if broker else None,
             "port": broker.port if broker else None,
             "rack": broker.rack if broker else None,
+            "has_local_logs": broker is not None and broker.has_local_logs,
         }
 
         def work(transaction: Transaction) -> None:
-            transaction.send(_SQL["register_session"], {**params, "now_ms": transaction.now_ms()})
+            timed = {**params, "now_ms": transaction.now_ms()}
+            transaction.send(_SQL["register_session"], timed)
+            if broker is not None:
+                transaction.send(_SQL["fence_namesakes"], timed)
 
         self._database.transact("sessions.register", work)
 

@@ -9,6 +9,7 @@ from psycopg.types.json import Jsonb
 from catalog import arrays
 from catalog.errors import (
     CatalogUnavailableError,
+    InvalidConfigError,
     InvalidTopicError,
     TopicExistsError,
     TopicNotFoundError,
@@ -90,7 +91,15 @@ class Topics:
             rows = transaction.rows(_SQL["lock_topic"], {"topic_id": topic_id})
             if not rows:
                 raise TopicNotFoundError(f"topic {name!r} was deleted meanwhile")
-            config = TopicConfig.of(rows[0][0]).altered(changes)
+            before = TopicConfig.of(rows[0][0])
+            config = before.altered(changes)
+            if config.storage_mode != before.storage_mode:
+                raise InvalidConfigError(
+                    f"storage.mode of topic {name!r} is {before.storage_mode} and cannot change: "
+                    "its records would have to move",
+                    setting="storage.mode",
+                    remedy="create another topic, and copy the records",
+                )
             transaction.send(_SQL["set_config"], {"topic_id": topic_id, "config": Jsonb(config.as_strings())})
 
         self._database.transact("topics.alter_config", work)

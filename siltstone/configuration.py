@@ -117,6 +117,12 @@ class Settings(KafkaSettings):
     rack: str | None = Field(
         default=None, description="The zone that an agent stands in, for Kafka clients that say theirs."
     )
+    local_dirs: str | None = Field(
+        default=None,
+        description="Directories on an agent's own disks, separated by commas: for copies of the tail, and "
+        "for topics with `storage.mode=local`, which live there alone. Unset: a directory of the agent's own "
+        "below `local-logs` in the data directory; `none`: no disks are used.",
+    )
     log_level: str = Field(
         default="warning", description="The least severe level that is logged: debug, info, warning, error."
     )
@@ -239,6 +245,13 @@ class Settings(KafkaSettings):
     def http_address(self) -> tuple[str, int]:
         """Host and port on which an agent listens."""
         return split_address(self.http)
+
+    @property
+    def local_directories(self) -> tuple[Path, ...]:
+        """The directories that `local_dirs` names; none when it is unset, or says so."""
+        if self.local_dirs in {None, "none"}:
+            return ()
+        return tuple(Path(name.strip()) for name in (self.local_dirs or "").split(",") if name.strip())
 
     @property
     def kafka_address(self) -> tuple[str | None, int]:

@@ -12,11 +12,13 @@ from agent.errors import (
     AppendFailedError,
     BusyError,
     InvalidRecordError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     PayloadTooLargeError,
     ReadFailedError,
     StoppingError,
 )
+from agent.local_tier.errors import LogDirectoryOfflineError
 from bedrock.errors import (
     CorruptDataError,
     InvalidInputError,
@@ -50,6 +52,8 @@ _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (InvalidInputError, ErrorCode.invalid_request),
     (BusyError, ErrorCode.not_enough_replicas),
     (StoppingError, ErrorCode.not_leader_or_follower),
+    (NotLeaderError, ErrorCode.not_leader_or_follower),
+    (LogDirectoryOfflineError, ErrorCode.kafka_storage_error),
     (AppendFailedError, ErrorCode.not_enough_replicas_after_append),
     (ReadFailedError, ErrorCode.kafka_storage_error),
     (RetryableError, ErrorCode.request_timed_out),

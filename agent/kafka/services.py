@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agent.append_router import AppendRouter
     from agent.byte_budget import ByteBudget
     from agent.groups.coordinator import GroupCoordinator
     from agent.kafka.brokers import Brokers
     from agent.kafka.fetch_sessions import FetchSessions
+    from agent.local_logs.disk_reads import DiskReads
+    from agent.local_logs.leaders import LeaderDirectory
     from agent.metrics import AgentMetrics
     from agent.pools import Pools
     from agent.read_path import ReadPath
     from agent.settings import AgentSettings
     from agent.timestamp_lookup import TimestampLookup
     from agent.topic_directory import TopicDirectory
-    from agent.write_path import WritePath
     from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.open import Catalog
@@ -29,7 +31,9 @@ class Services:
     settings: AgentSettings
     catalog: Catalog
     directory: TopicDirectory
-    write_path: WritePath
+    appends: AppendRouter
+    disks: DiskReads
+    leaders: LeaderDirectory
     read_path: ReadPath
     timestamps: TimestampLookup
     brokers: Brokers

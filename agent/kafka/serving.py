@@ -31,14 +31,20 @@ def listen(settings: AgentSettings) -> socket.socket | None:
 
 
 async def become_broker(
-    listener: socket.socket, *, settings: AgentSettings, catalog: Catalog, pools: Pools, clock: Clock
+    listener: socket.socket,
+    *,
+    settings: AgentSettings,
+    catalog: Catalog,
+    pools: Pools,
+    clock: Clock,
+    node_id: int,
+    has_local_logs: bool,
 ) -> Brokers:
-    """Take a node id for this agent; it is a broker to others once its session is registered as `own`."""
+    """What stands for this agent as `node_id`; a broker to others once its session is registered as `own`."""
     host, port = advertised_address(listener, settings)
-    node_id = await pools.catalog.run(catalog.brokers.new_node_id)
     return Brokers(
         catalog.brokers,
-        Broker(node_id=node_id, host=host, port=port, rack=settings.rack),
+        Broker(node_id=node_id, host=host, port=port, rack=settings.rack, has_local_logs=has_local_logs),
         cluster_id=await pools.catalog.run(catalog.brokers.cluster_id),
         pool=pools.catalog,
         clock=clock,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.errors import ErrorCode, KafkaError
+from agent.local_logs.local_topics import is_local
 from agent.topic_directory import require_partition
 from bedrock.errors import NotFoundError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from catalog.model import Topic
 
 LEADER_EPOCH = 0
-"""Nothing raises the epoch of a partition: agents hold no state that a new leader would have to fence."""
+"""Of a topic whose home is the object store: agents hold no state that a new leader would have to fence."""
 
 
 async def find_topic(directory: TopicDirectory, name: str, topic_id: UUID | None, *, by_id: bool) -> Topic:
@@ -32,8 +33,13 @@ async def find_topic(directory: TopicDirectory, name: str, topic_id: UUID | None
 
 
 def check_partition(topic: Topic, partition: int, current_leader_epoch: int = -1) -> None:
-    """Raise unless the topic has the partition, and a client does not know of a later leader than we do."""
+    """Raise unless the topic has the partition, and a client does not know of a later leader than we do.
+
+    A local topic's epochs are not compared: its leader is the only one that ever was, and loses nothing.
+    """
     require_partition(topic, partition)
+    if is_local(topic):
+        return
     if current_leader_epoch > LEADER_EPOCH:
         raise KafkaError(
             ErrorCode.unknown_leader_epoch,

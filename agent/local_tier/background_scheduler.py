@@ -21,7 +21,7 @@ class _Task(NamedTuple):
     due: float
     order: int
     name: str
-    work: Callable[[], None]
+    work: Callable[[], object]
     period: float | None
 
 
@@ -57,17 +57,17 @@ class BackgroundScheduler:
             if thread.is_alive():
                 thread.join()
 
-    def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
+    def schedule_once(self, name: str, task: Callable[[], object], delay_ms: int = 0) -> None:
         """Run `task` after `delay_ms`; one that raises is logged."""
         self._add(name, task, delay_ms / 1000, None)
 
     def schedule_every(
-        self, name: str, task: Callable[[], None], *, first_delay_ms: int, period_ms: int
+        self, name: str, task: Callable[[], object], *, first_delay_ms: int, period_ms: int
     ) -> None:
         """Run `task` after `first_delay_ms`, and then each time `period_ms` after it has ended."""
         self._add(name, task, first_delay_ms / 1000, period_ms / 1000)
 
-    def _add(self, name: str, work: Callable[[], None], delay: float, period: float | None) -> None:
+    def _add(self, name: str, work: Callable[[], object], delay: float, period: float | None) -> None:
         with self._changed:
             if not self._is_stopping:
                 due = self._clock.monotonic() + max(delay, 0.0)

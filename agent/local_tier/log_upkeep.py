@@ -197,6 +197,10 @@ class LogUpkeep(LogView):
         delete_snapshots(self._home, self._states.snapshots, doomed)
         return len(doomed)
 
+    def flush_appended(self) -> None:
+        """Make all that was appended durable, if `flush.messages` asks for it."""
+        self._flush_appended(self.log_end_offset)
+
     def _flush_appended(self, end_offset: int) -> None:
         """By `flush.messages`. Appends that wait here together are made durable by one sync."""
         if self._local.unflushed_records < self.config.flush_messages:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agent.local_tier.leader_epochs import EpochEntry, LeaderEpochs
     from agent.local_tier.local_log import LocalLog, LogRead
     from agent.local_tier.log_home import LogHome
+    from agent.local_tier.producer_state import ProducerState
     from agent.local_tier.producer_states import ProducerStates
     from agent.local_tier.segment import LogSegment
     from agent.local_tier.time_index import TimestampOffset
@@ -187,11 +188,12 @@ class LogView:
         with self._home.disk("read"):
             return self._local.collect_aborted(first_offset, end_offset)
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record with at least that timestamp, whatever comes behind it."""
+    def offset_for_timestamp(self, timestamp: int, first_offset: int = 0) -> TimestampOffset | None:
+        """The first record from `first_offset` on with at least that timestamp, whatever comes behind it."""
         self._home.check_open()
         with self._home.disk("read"):
-            return find_by_timestamp(self.segments, timestamp, self._log_start_offset)
+            first = max(first_offset, self._log_start_offset)
+            return find_by_timestamp(self.segments, timestamp, first)
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """The first record that has the largest timestamp of all."""
@@ -214,6 +216,11 @@ class LogView:
     def inactive_segments_from(self, offset: int) -> list[LogSegment]:
         """The segments from that of `offset` on, without the active one."""
         return list(self._local.segments.inactive_from(offset))
+
+    def known_producers(self) -> dict[int, ProducerState]:
+        """The producers that are known, by their ids."""
+        with self._lock:
+            return dict(self._states.producers)
 
     def last_records_of_producers(self) -> dict[int, LastRecord]:
         """Of each producer that is known, by its id; a clean keeps the batches that these name."""

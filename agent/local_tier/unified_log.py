@@ -59,10 +59,11 @@ class UnifiedLog(LogUpkeep):
     """The log of one partition; `log_opening.open_log` makes one from its directory."""
 
     def append_as_leader(
-        self, data: Buffer, leader_epoch: int, *, origin: Origin = Origin.CLIENT
+        self, data: Buffer, leader_epoch: int, *, origin: Origin = Origin.CLIENT, flush: bool = True
     ) -> Appended:
         """Validate batches, give them offsets and the epoch, and write them; durable by `flush.messages`.
 
+        Without `flush`, the caller makes several appends durable together by `flush_appended`.
         `data` is changed in place where it is writable, and copied where it is not. Raises
         InvalidRecordError, OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionError or
         LogDirectoryOfflineError; nothing was appended then.
@@ -84,7 +85,8 @@ class UnifiedLog(LogUpkeep):
                     is_duplicate=True,
                 )
             self._write(checked, judged, now_ms)
-        self._flush_appended(checked.last_offset + 1)
+        if flush:
+            self._flush_appended(checked.last_offset + 1)
         append_time = now_ms if self.config.log_append_time else _NO_TIME
         return self._appended(checked.first_offset, checked.last_offset, append_time)
 

@@ -67,6 +67,7 @@ CREATE TABLE sessions (
     rack text,
     over_ms bigint,
     swept_ms bigint,
+    has_local_logs boolean NOT NULL DEFAULT false,
     CONSTRAINT over_since CHECK ((state = 'active') = (over_ms IS NULL)),
     CONSTRAINT broker_has_address CHECK (
         (node_id IS NULL) = (host IS NULL) AND (node_id IS NULL) = (port IS NULL)
@@ -75,6 +76,17 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_active ON sessions (session_id) WHERE state = 'active';
 CREATE INDEX sessions_over ON sessions (over_ms) WHERE over_ms IS NOT NULL;
 CREATE INDEX sessions_unswept ON sessions (over_ms) WHERE over_ms IS NOT NULL AND swept_ms IS NULL;
+
+-- Topics whose home is an agent's disk: which node leads a partition, for as long as its data lies there.
+CREATE TABLE local_leaders (
+    topic_id uuid NOT NULL,
+    partition integer NOT NULL,
+    node_id integer NOT NULL,
+    leader_epoch integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (topic_id, partition),
+    FOREIGN KEY (topic_id, partition) REFERENCES partitions ON DELETE CASCADE
+);
+CREATE INDEX local_leaders_node ON local_leaders (node_id);
 
 -- Objects. A file is live while it has live extents and dead from dead_ms on; its row goes once the object is gone.
 CREATE TABLE files (

@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
     is_flag=True,
     help="Stop also when standard input ends: for a parent whose agent shall not outlive it.",
 )
-@with_settings("http", "kafka", "kafka_advertised")
+@with_settings("http", "kafka", "kafka_advertised", "local_dirs")
 def command(settings: Settings, *, stop_on_eof: bool) -> None:
     """Run an agent: take records, write segment files, answer reads.
 
@@ -73,6 +73,8 @@ def _agent_settings(settings: Settings) -> AgentSettings:
         kafka_port=kafka_port,
         kafka_advertised=settings.kafka_advertised,
         rack=settings.rack,
+        local_directories=settings.local_directories,
+        local_root=settings.data_dir / "local-logs" if settings.local_dirs is None else None,
         auto_create_topics=settings.auto_create_topics_enable,
         default_partitions=settings.num_partitions,
         groups=settings.groups,

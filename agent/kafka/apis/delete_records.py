@@ -12,6 +12,7 @@ from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topics import check_partition, find_topic
+from agent.local_logs.local_topics import is_local
 from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId
 
@@ -40,6 +41,9 @@ async def _one(name: str, wanted: Struct, context: Context) -> Struct:
         check_partition(topic, index)
         if topic.config.compacts and not topic.config.deletes:
             raise KafkaError(ErrorCode.policy_violation, f"topic {name!r} is compacted and never deletes")
+        if is_local(topic):
+            low = await services.disks.delete_records(topic, index, wanted.offset)
+            return Struct(partition_index=index, low_watermark=low)
         states = await run(partial(catalog.topics.states, [PartitionId(topic.topic_id, index)]))
         if not states:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)

@@ -1,7 +1,8 @@
 """DescribeLogDirs: how many bytes partitions have.
 
-Versions 1 to 5. There is one directory, the object store; its own size is not known. Each agent shows the
-partitions that it leads, so that the sum over all brokers counts every partition once.
+Versions 1 to 5. The object store is a directory whose own size is not known; each agent shows of it the
+partitions that it leads, so that the sum over all brokers counts every partition once. The directories on its
+disks show the logs of local topics, and the copies that it keeps of the tails of others.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
+from agent.local_logs.local_topics import is_local
 from bedrock.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -39,7 +41,22 @@ async def handle(request: Struct, context: Context) -> Struct:
                 continue  # as in Kafka, what is not there has no size
             topics.append(await _describe(topic, wanted.partitions, brokers, context))
     found = [topic for topic in topics if topic.partitions]
-    return Struct(results=[Struct(log_dir=_DIRECTORY, topics=found)])
+    return Struct(
+        results=[Struct(log_dir=_DIRECTORY, topics=found), *await _describe_disks(request, context)]
+    )
+
+
+async def _describe_disks(request: Struct, context: Context) -> list[Struct]:
+    wanted = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
+    directories = []
+    for path, logs in (await context.services.disks.sizes()).items():
+        topics: dict[str, Struct] = {}
+        for (topic, partition), size in sorted(logs.items()):
+            if wanted is None or partition in wanted.get(topic, ()):
+                entry = topics.setdefault(topic, Struct(name=topic, partitions=[]))
+                entry.partitions.append(Struct(partition_index=partition, partition_size=size))
+        directories.append(Struct(log_dir=path, topics=list(topics.values())))
+    return directories
 
 
 async def _describe(
@@ -54,6 +71,7 @@ async def _describe(
             Struct(partition_index=partition, partition_size=sizes[partition])
             for partition in partitions
             if partition in sizes
+            and not is_local(topic)
             and choose(brokers, partition_subject(topic.topic_id, partition)).node_id == own
         ],
     )

@@ -12,10 +12,12 @@ from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import code_of, message_of
 from agent.kafka.topics import check_partition, find_topic
+from agent.local_logs.local_topics import is_local
 from bedrock.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from agent.kafka.api import Context
+    from catalog.model import Topic
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -36,6 +38,8 @@ async def _one(name: str, index: int, context: Context) -> Struct:
     try:
         topic = await find_topic(services.directory, name, None, by_id=False)
         check_partition(topic, index)
+        if is_local(topic):
+            return await _of_local(topic, index, context)
         known = await services.pools.catalog.run(
             partial(services.catalog.producers.of_partition, topic.topic_id, index)
         )
@@ -52,6 +56,24 @@ async def _one(name: str, index: int, context: Context) -> Struct:
                 coordinator_epoch=-1,
             )
             for producer in known
+        ],
+    )
+
+
+async def _of_local(topic: Topic, index: int, context: Context) -> Struct:
+    producers = await context.services.disks.producers(topic, index)
+    return Struct(
+        partition_index=index,
+        active_producers=[
+            Struct(
+                producer_id=producer_id,
+                producer_epoch=state.producer_epoch,
+                last_sequence=state.last_sequence,
+                last_timestamp=state.last_timestamp,
+                coordinator_epoch=state.coordinator_epoch,
+                current_txn_start_offset=-1 if state.transaction_start is None else state.transaction_start,
+            )
+            for producer_id, state in sorted(producers.items())
         ],
     )
 

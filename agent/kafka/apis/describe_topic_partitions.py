@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
-from agent.kafka.apis.metadata import describe_partition
-from agent.kafka.brokers import zone_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import code_of
+from agent.kafka.placement import placement_of
 from agent.kafka.topics import find_topic
 from bedrock.errors import SiltstoneError
 
@@ -25,7 +24,6 @@ _MOST_PARTITIONS = 2000
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe topics from the cursor on, as many partitions as are allowed."""
     brokers = await context.services.brokers.live()
-    zone = zone_of(context.client_id)
     left = max(1, min(request.response_partition_limit, _MOST_PARTITIONS))
     start = request.cursor
     described: list[Struct] = []
@@ -41,7 +39,8 @@ async def handle(request: Struct, context: Context) -> Struct:
             described.append(Struct(name=name, error_code=code_of(error)))
             continue
         last = min(topic.partition_count, first + left)
-        parts = [describe_partition(topic, partition, brokers, zone) for partition in range(first, last)]
+        placement = await placement_of(topic, brokers, context)
+        parts = [placement.describe(partition) for partition in range(first, last)]
         described.append(Struct(name=name, topic_id=topic.topic_id, partitions=parts))
         left -= len(parts)
         if last < topic.partition_count:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from agent.kafka.topics import LEADER_EPOCH, check_partition, find_topic
+from agent.kafka.topics import check_partition, find_topic
+from agent.local_logs.local_topics import is_local
 from agent.timestamp_lookup import TimedOffset
 from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId
@@ -45,7 +46,7 @@ async def handle(request: Struct, context: Context) -> Struct:
     ids = [
         PartitionId(topics[wanted.name].topic_id, each.partition_index)
         for wanted in request.topics
-        if wanted.name in topics
+        if wanted.name in topics and not is_local(topics[wanted.name])
         for each in wanted.partitions
     ]
     found = await context.services.pools.catalog.run(partial(context.services.catalog.topics.states, ids))
@@ -80,12 +81,14 @@ async def _answer(
             raise error or KafkaError(ErrorCode.unknown_topic_or_partition)
         check_partition(topic, index, wanted.current_leader_epoch)
         state = states.get(PartitionId(topic.topic_id, index))
+        if is_local(topic):
+            state = await context.services.disks.state(topic, index)
         if state is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         found = await _find(topic, state, wanted.timestamp, context)
     except SiltstoneError as failure:
         return Struct(partition_index=index, error_code=code_of(failure))
-    epoch = LEADER_EPOCH if found.offset >= 0 else -1
+    epoch = state.leader_epoch if found.offset >= 0 else -1
     return Struct(partition_index=index, timestamp=found.timestamp, offset=found.offset, leader_epoch=epoch)
 
 
@@ -111,6 +114,9 @@ async def _find(topic: Topic, state: PartitionState, timestamp: int, context: Co
 async def _find_latest(topic: Topic, state: PartitionState, context: Context) -> TimedOffset:
     """The first record with the largest timestamp; the cheap way first, which may name one that is gone."""
     services = context.services
+    if is_local(topic):
+        newest = await services.disks.newest(topic, state.partition)
+        return _NONE if newest is None else TimedOffset(newest.offset, newest.timestamp)
     latest = services.catalog.log.latest_timestamp
     for live in (False, True):
         timestamp = await services.pools.catalog.run(
@@ -128,6 +134,9 @@ async def _at_or_after(
     topic: Topic, state: PartitionState, timestamp: int, context: Context
 ) -> TimedOffset | None:
     services = context.services
+    if is_local(topic):
+        found = await services.disks.offset_by_time(topic, state.partition, timestamp)
+        return None if found is None else TimedOffset(found.offset, found.timestamp)
     return await services.timestamps.find(
         topic,
         state.partition,

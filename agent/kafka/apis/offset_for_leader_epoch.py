@@ -1,6 +1,7 @@
 """OffsetForLeaderEpoch: where a leader's epoch ended.
 
-Versions 2 to 4. There is one epoch, and it ends where the log does; of any other nothing is known.
+Versions 2 to 4. Of a topic whose home is the object store there is one epoch, which ends where the log does;
+of any other nothing is known. A local topic's log knows its epochs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topics import LEADER_EPOCH, check_partition, find_topic
+from agent.local_logs.local_topics import is_local
 from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId
 
@@ -37,6 +39,9 @@ async def _one(name: str, wanted: Struct, context: Context) -> Struct:
     try:
         topic = await find_topic(services.directory, name, None, by_id=False)
         check_partition(topic, wanted.partition, wanted.current_leader_epoch)
+        if is_local(topic):
+            end = await services.disks.end_of_epoch(topic, wanted.partition, wanted.leader_epoch)
+            return Struct(partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.start_offset)
         if wanted.leader_epoch != LEADER_EPOCH:
             return Struct(partition=wanted.partition)
         ids = [PartitionId(topic.topic_id, wanted.partition)]

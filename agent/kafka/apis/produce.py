@@ -156,7 +156,7 @@ def _require_one(validated: ValidatedBatches) -> None:
 def _enqueue(items: Sequence[_Item], context: Context) -> None:
     valid = [item for item in items if item.error is None and item.validated is not None]
     try:
-        pending = context.services.write_path.enqueue([item.validated for item in valid if item.validated])
+        pending = context.services.appends.enqueue([item.validated for item in valid if item.validated])
     except SiltstoneError as error:
         for item in valid:
             item.error = error

@@ -4,7 +4,7 @@ SELECT nextval('broker_ids')::integer;
 
 -- name: live_brokers
 -- Agents that speak the Kafka protocol and were heard of lately.
-SELECT node_id, host, port, rack
+SELECT node_id, host, port, rack, has_local_logs
 FROM sessions
 WHERE state = 'active' AND node_id IS NOT NULL
   AND heartbeat_ms >= coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)

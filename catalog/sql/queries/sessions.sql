@@ -1,8 +1,14 @@
 -- name: register_session
 -- Makes a session known; a second try changes nothing.
-INSERT INTO sessions (session_id, description, started_ms, heartbeat_ms, node_id, host, port, rack)
-VALUES (%(session_id)s, %(description)s, %(now_ms)s, %(now_ms)s, %(node_id)s, %(host)s, %(port)s, %(rack)s)
+INSERT INTO sessions (session_id, description, started_ms, heartbeat_ms, node_id, host, port, rack, has_local_logs)
+VALUES (%(session_id)s, %(description)s, %(now_ms)s, %(now_ms)s, %(node_id)s, %(host)s, %(port)s, %(rack)s,
+        %(has_local_logs)s)
 ON CONFLICT DO NOTHING;
+
+-- name: fence_namesakes
+-- A node lives once: its disks are locked by one process, so an older session of it is a dead one's.
+UPDATE sessions SET state = 'fenced', over_ms = %(now_ms)s
+WHERE node_id = %(node_id)s AND session_id <> %(session_id)s AND state = 'active';
 
 -- name: heartbeat_session
 -- Notes that a session lives, unless it may no longer.

@@ -1,0 +1,75 @@
+"""Which agents a client is told to send a partition's requests to.
+
+Of a topic whose home is the object store the leader is a hint, by zone. Of a local topic it is the node that
+has the log; while that one is away, there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.kafka.brokers import partition_subject, replicas, zone_of
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from agent.kafka.topics import LEADER_EPOCH
+from agent.local_logs.local_topics import is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent.kafka.api import Context
+    from catalog.local_leaders import LocalLeader
+    from catalog.model import Broker, Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where the partitions of one topic are, as one client sees them."""
+
+    topic: Topic
+    brokers: Sequence[Broker]
+    zone: str | None
+    leaders: Mapping[int, LocalLeader]
+
+    def describe(self, partition: int) -> Struct:
+        """A partition as Metadata and DescribeTopicPartitions show it."""
+        if is_local(self.topic):
+            return self._describe_local(partition)
+        subject = partition_subject(self.topic.topic_id, partition)
+        nodes = [each.node_id for each in replicas(self.brokers, subject, self.zone)]
+        return Struct(
+            partition_index=partition,
+            leader_id=nodes[0],
+            leader_epoch=LEADER_EPOCH,
+            replica_nodes=nodes,
+            isr_nodes=nodes,
+        )
+
+    def _describe_local(self, partition: int) -> Struct:
+        leader = self.leaders.get(partition)
+        nodes = [] if leader is None else [leader.node_id]
+        epoch = -1 if leader is None else leader.leader_epoch
+        if leader is None or all(broker.node_id != leader.node_id for broker in self.brokers):
+            return Struct(
+                error_code=ErrorCode.leader_not_available,
+                partition_index=partition,
+                leader_id=-1,
+                leader_epoch=epoch,
+                replica_nodes=nodes,
+                isr_nodes=nodes,
+                offline_replicas=nodes,
+            )
+        return Struct(
+            partition_index=partition,
+            leader_id=leader.node_id,
+            leader_epoch=epoch,
+            replica_nodes=nodes,
+            isr_nodes=nodes,
+        )
+
+
+async def placement_of(topic: Topic, brokers: Sequence[Broker], context: Context) -> Placement:
+    """Where the topic's partitions are for the client that asks."""
+    leaders = await context.services.leaders.of(topic, brokers) if is_local(topic) else {}
+    return Placement(topic=topic, brokers=brokers, zone=zone_of(context.client_id), leaders=leaders)

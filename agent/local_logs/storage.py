@@ -1,0 +1,148 @@
+"""The agent's disks: opens the logs that lie there, and keeps them in step with the catalog's topics.
+
+A directory belongs to one node of one cluster for good (`meta.properties`), so the node's number comes from
+the disks when they have one. What is found there and is of no topic any more is set aside at the start, and
+deleted while the agent runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from agent.local_tier.background_scheduler import BackgroundScheduler
+from agent.local_tier.config import LogConfig
+from agent.local_tier.data_directory import DirectoryOwner
+from agent.local_tier.directory_names import LOCK
+from agent.local_tier.directory_properties import read_properties
+from agent.local_tier.files import RealFileSystem
+from agent.local_tier.log_manager import LogManager
+from agent.local_tier.manager_config import LogManagerConfig
+from bedrock.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from uuid import UUID
+
+    from agent.local_tier.files import FileSystem
+    from agent.local_tier.topic_partition import TopicPartition
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.model import Topic
+
+_log = structlog.get_logger(__name__)
+_MOST_AGENTS = 1000
+SWEEP_MS = 5_000
+
+
+class Topics(Protocol):
+    """What the disks need of the catalog."""
+
+    def list(self) -> Sequence[Topic]:
+        """All topics by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageIdentity:
+    """Whose disks they are."""
+
+    cluster_id: str
+    node_id: int
+
+
+def free_directory(root: Path, files: FileSystem | None = None) -> Path:
+    """The first numbered directory below `root` that no process has locked: agents may share a root."""
+    files = files or RealFileSystem()
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(_MOST_AGENTS):
+        path = root / str(number)
+        path.mkdir(exist_ok=True)
+        lock = files.lock(path / LOCK)
+        if lock is not None:
+            lock.release()
+            return path
+    return root / str(next(count(_MOST_AGENTS)))
+
+
+def node_of(directories: Sequence[Path], files: FileSystem | None = None) -> int | None:
+    """The node that `directories` belong to, as the first that says so has it; None when all are new."""
+    files = files or RealFileSystem()
+    for directory in directories:
+        properties = read_properties(files, directory)
+        if properties is not None:
+            return properties.node_id
+    return None
+
+
+class LocalStorage:
+    """The logs on this agent's disks. Blocking; any thread may call."""
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        identity: StorageIdentity,
+        *,
+        topics: Topics,
+        clock: Clock,
+        ids: Ids,
+        files: FileSystem | None = None,
+    ) -> None:
+        self._topics = topics
+        self._scheduler = BackgroundScheduler(clock)
+        self.manager = LogManager(
+            LogManagerConfig(
+                directories=tuple(directories),
+                owner=DirectoryOwner(cluster_id=identity.cluster_id, node_id=identity.node_id),
+            ),
+            files=files or RealFileSystem(),
+            clock=clock,
+            ids=ids,
+            scheduler=self._scheduler,
+        )
+
+    def open(self) -> None:
+        """Open every log; recovers those of a crash. Raises what keeps the disks from being used."""
+        topics = {topic.topic_id: topic for topic in self._topics.list()}
+
+        def config_of(log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
+            topic = topics.get(topic_id) if topic_id is not None else None
+            if topic is None or topic.name != log.topic or log.partition >= topic.partition_count:
+                return None
+            return LogConfig.of(topic.config)
+
+        self._scheduler.start()
+        try:
+            self.manager.start(config_of)
+        except BaseException:
+            self._scheduler.stop()
+            raise
+        self._scheduler.schedule_every(
+            "local-topics", self.follow_topics, first_delay_ms=SWEEP_MS, period_ms=SWEEP_MS
+        )
+
+    def follow_topics(self) -> None:
+        """Delete the logs of topics that are gone, and give the others the configuration of today."""
+        try:
+            topics = {topic.topic_id: topic for topic in self._topics.list()}
+        except SiltstoneError as error:
+            _log.warning("topics could not be listed for the local logs", reason=str(error))
+            return
+        changed = set()
+        for log in self.manager.logs():
+            topic = topics.get(log.topic_id) if log.topic_id is not None else None
+            if topic is None:
+                self.manager.delete(log.topic_partition)
+            elif log.config != LogConfig.of(topic.config):
+                changed.add(topic.topic_id)
+        for topic_id in changed:
+            self.manager.update_config(topics[topic_id].name, LogConfig.of(topics[topic_id].config))
+
+    def close(self) -> None:
+        """Flush and close everything, and mark the directories clean."""
+        self._scheduler.stop()
+        self.manager.close()

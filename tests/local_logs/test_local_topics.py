@@ -1,0 +1,136 @@
+"""Topics with storage.mode=local, by real clients: one agent's disk is their home."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from object_store.accounting import RequestKind
+from tests.kafka.clients import PATIENCE_SECONDS, consume, produce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from catalog.open import Catalog
+    from tests.agent.faulty_store import FaultyStore
+    from tests.kafka.brokers import BrokerThread
+
+pytestmark = pytest.mark.integration
+
+
+def _values(address: str, count: int, *, partition: int = 0, offset: int = -2) -> list[bytes | str | None]:
+    return [
+        message.value() for message in consume(address, "rock", count, partition=partition, offset=offset)
+    ]
+
+
+@pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
+def test_records_are_written_and_read_without_the_object_store(
+    start_broker: Callable[..., BrokerThread], store: FaultyStore, tmp_path: Path, flush_messages: str
+) -> None:
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 2, storage_mode="local", flush_messages=flush_messages)
+    for partition in (0, 1):
+        produce(broker.address, "rock", [(None, b"%d" % n) for n in range(50)], partition=partition)
+    for partition in (0, 1):
+        assert _values(broker.address, 50, partition=partition) == [b"%d" % n for n in range(50)]
+    counts = store.counts.snapshot()
+    assert counts.of(RequestKind.PUT).requests == counts.of(RequestKind.GET).requests == 0
+
+
+def test_records_outlive_the_process(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> None:
+    disk = (tmp_path / "disk",)
+    broker = start_broker(local_directories=disk)
+    broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a"), (None, b"b")], enable_idempotence=True)
+    node = broker.agent.disks.node_id
+    broker.stop()
+    again = start_broker(local_directories=disk)
+    assert again.agent.disks.node_id == node
+    produce(again.address, "rock", [(None, b"c")])
+    assert _values(again.address, 3) == [b"a", b"b", b"c"]
+
+
+def test_each_partition_is_served_by_the_agent_that_has_it(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
+) -> None:
+    brokers = [start_broker(local_directories=(tmp_path / name,)) for name in ("one", "two")]
+    topic = brokers[0].create_topic("rock", 8, storage_mode="local")
+    for partition in range(8):
+        produce(brokers[0].address, "rock", [(None, b"%d" % partition)], partition=partition)
+    for partition in range(8):
+        assert _values(brokers[1].address, 1, partition=partition) == [b"%d" % partition]
+    leaders = {leader.node_id for leader in catalog.local_leaders.of_topic(topic.topic_id).values()}
+    assert leaders == {broker.agent.disks.node_id for broker in brokers}
+
+
+def test_offsets_by_time_and_at_both_ends_are_those_of_the_log(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a"), (None, b"b"), (None, b"c")])
+    first, _, third = consume(broker.address, "rock", 3)
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "unused"})
+    place = TopicPartition("rock", 0)
+    assert consumer.get_watermark_offsets(place, PATIENCE_SECONDS) == (0, 3)
+    stamps = (0, first.timestamp()[1], third.timestamp()[1] + 1)
+    found = [
+        consumer.offsets_for_times([TopicPartition("rock", 0, stamp)], PATIENCE_SECONDS)[0].offset
+        for stamp in stamps
+    ]
+    consumer.close()
+    assert found == [0, 0, -1]
+
+
+def test_records_are_deleted_by_request(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> None:
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"%d" % n) for n in range(5)])
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for future in admin.delete_records([TopicPartition("rock", 0, 3)]).values():
+        assert future.result(PATIENCE_SECONDS).low_watermark == 3
+    assert _values(broker.address, 2) == [b"3", b"4"]
+
+
+def test_an_agent_without_disks_says_who_could_serve_it(start_broker: Callable[..., BrokerThread]) -> None:
+    broker = start_broker()
+    broker.create_topic("rock", 1, storage_mode="local")
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    partition = admin.list_topics("rock", PATIENCE_SECONDS).topics["rock"].partitions[0]
+    assert partition.leader == -1
+    assert partition.error is not None
+    assert partition.error.name() == "LEADER_NOT_AVAILABLE"
+
+
+def test_a_partition_whose_agent_is_away_has_no_leader_until_it_is_back(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    there = start_broker()
+    away = start_broker(local_directories=(tmp_path / "disk",))
+    away.create_topic("rock", 1, storage_mode="local")
+    produce(away.address, "rock", [(None, b"a")])
+    away.stop()
+    admin = AdminClient({"bootstrap.servers": there.address})
+    assert admin.list_topics("rock", PATIENCE_SECONDS).topics["rock"].partitions[0].leader == -1
+    start_broker(local_directories=(tmp_path / "disk",))
+    assert _values(there.address, 1) == [b"a"]
+
+
+def test_a_refused_record_is_told_as_kafka_tells_it(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local", cleanup_policy="compact")
+    told: list[str] = []
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 1})
+    producer.produce(
+        "rock", value=b"no key", on_delivery=lambda error, _: told.append(str(error and error.name()))
+    )
+    producer.produce("rock", value=b"v", key=b"k", partition=0)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert told == ["INVALID_RECORD"]
