@@ -8,13 +8,15 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+# Kafka clients for Node are tested with where there is Node.
+NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
 .PHONY: demo test check bench format lock kafka-tools clean
 
 demo: .venv/.installed
 	$(BIN)/siltstone demo
 
-test: .venv/.installed-dev kafka-tools
+test: .venv/.installed-dev kafka-tools $(NODE_CLIENTS)
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
 check: .venv/.installed-dev
@@ -47,6 +49,13 @@ format: .venv/.installed-dev
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock
 	touch $@
 
+.node/.installed: tests/kafka/node/package-lock.json
+	@echo "Installing what is pinned in tests/kafka/node into .node …"
+	mkdir -p .node
+	cp tests/kafka/node/package.json tests/kafka/node/package-lock.json tests/kafka/node/.npmrc .node/
+	cd .node && npm ci --silent --no-fund --no-audit --ignore-scripts
+	touch $@
+
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 lock: .venv/bin/uv
 	echo uv | $(COMPILE) --output-file requirements/bootstrap.lock -
@@ -64,4 +73,4 @@ kafka-tools: .venv/bin/uv
 	fi
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .node

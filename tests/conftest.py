@@ -7,6 +7,7 @@ import os
 from hypothesis import HealthCheck, settings
 
 from tests.fixtures import kafka_tools
+from tests.kafka.real_clients.driving import missing
 
 pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.s3"]
 
@@ -23,6 +24,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 collect_ignore = [] if kafka_tools.are_here() else ["local_tier/test_kafka_tools.py"]
 
 
-def pytest_report_header() -> str:
+def pytest_report_header() -> list[str]:
     """Says which optional parts are here."""
-    return kafka_tools.header()
+    clients = [f"Kafka clients: without {client}, {why}" for client, why in missing().items()]
+    return [kafka_tools.header(), *clients]

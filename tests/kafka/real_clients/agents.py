@@ -81,6 +81,11 @@ class Agents:
         topic: Topic = self.catalog.topics.get(name)
         compact(self.catalog, self.store, self._ids, topic, partition=partition, keep=keep)
 
+    def delete_before(self, name: str, offset: int) -> None:
+        """Raise the log start offset of partition 0."""
+        topic = self.catalog.topics.get(name)
+        self.catalog.retention.advance_log_start(topic.topic_id, 0, offset)
+
     def stop(self) -> None:
         for broker in self.running:
             broker.stop()

@@ -1,0 +1,86 @@
+// @platformatic/kafka as a driver; zstd is there where Node has it.
+import {
+  Admin, compressionsAlgorithms, Consumer, ConfigResourceTypes, IncrementalAlterConfigOperationTypes, MessagesStreamModes,
+  Producer, stringDeserializers, stringSerializers
+} from '@platformatic/kafka'
+
+const base = (bootstrap, clientId) => ({ clientId, bootstrapBrokers: bootstrap.split(','), retries: 20, retryDelay: 200 })
+
+export const traits = () => ({
+  codecs: Object.entries(compressionsAlgorithms).filter(([, each]) => each.available !== false).map(([name]) => name),
+  acks: [0, 1, -1],
+  idempotent: true
+})
+
+export async function produce ({ bootstrap, topic, values, codec, acks, idempotent }) {
+  const producer = new Producer({ ...base(bootstrap, 'producer'), serializers: stringSerializers })
+  const messages = values.map(value => ({ topic, key: value, value, partition: 0 }))
+  await producer.send({ messages, acks, idempotent, compression: codec })
+  await producer.close()
+}
+
+export async function bounds ({ bootstrap, topic, timestamp }) {
+  const consumer = new Consumer({ ...base(bootstrap, 'bounds'), groupId: 'unused' })
+  const at = async time => Number((await consumer.listOffsets({ topics: [topic], timestamp: time })).get(topic)[0])
+  const found = [await at(-2n), await at(-1n), await at(BigInt(timestamp))]
+  await consumer.close(true)
+  return found
+}
+
+export async function read ({ bootstrap, topic, offset, count, group }) {
+  const consumer = new Consumer({ ...base(bootstrap, 'reader'), groupId: group, deserializers: stringDeserializers })
+  const stream = await consumer.consume({
+    topics: [topic], mode: MessagesStreamModes.MANUAL, offsets: [{ topic, partition: 0, offset: BigInt(offset) }],
+    autocommit: false, maxWaitTime: 500, sessionTimeout: 6000, heartbeatInterval: 500
+  })
+  const found = []
+  for await (const message of stream) {
+    found.push([Number(message.offset), message.value])
+    if (found.length === count) break
+  }
+  await stream.close()
+  await consumer.close(true)
+  return found
+}
+
+let member
+let stream
+const taken = { assigned: -1, records: [] }
+
+export async function join ({ bootstrap, topic, group }) {
+  member = new Consumer({
+    ...base(bootstrap, 'member'), groupId: group, deserializers: stringDeserializers,
+    sessionTimeout: 2000, heartbeatInterval: 200, rebalanceTimeout: 5000
+  })
+  stream = await member.consume({
+    topics: [topic], mode: MessagesStreamModes.COMMITTED, fallbackMode: 'earliest', autocommit: true, maxWaitTime: 500
+  })
+  stream.on('error', error => console.error(error))
+  stream.on('data', message => taken.records.push([message.partition, Number(message.offset), message.value]))
+}
+
+export function seen ({ topic }) {
+  const mine = (member.assignments ?? []).find(each => each.topic === topic)
+  return { ...taken, assigned: mine?.partitions.length ?? 0 }
+}
+
+export async function leave () {
+  await stream.close()
+  await member.close(true)
+}
+
+export async function administer ({ bootstrap, topic }) {
+  const admin = new Admin(base(bootstrap, 'admin'))
+  await admin.createTopics({ topics: [topic], partitions: 2, replicas: 1, configs: [{ name: 'cleanup.policy', value: 'compact' }] })
+  await admin.createPartitions({ topics: [{ name: topic, count: 3, assignments: null }] })
+  const resource = { resourceType: ConfigResourceTypes.TOPIC, resourceName: topic }
+  const set = { name: 'retention.ms', configOperation: IncrementalAlterConfigOperationTypes.SET, value: '1000' }
+  await admin.incrementalAlterConfigs({ resources: [{ ...resource, configs: [set] }] })
+  const [{ configs }] = await admin.describeConfigs({ resources: [{ ...resource, configurationKeys: ['retention.ms'] }] })
+  const metadata = await admin.metadata({ topics: [topic] })
+  const listed = (await admin.listTopics()).includes(topic)
+  const partitions = metadata.topics.get(topic).partitionsCount
+  await admin.deleteTopics({ topics: [topic] })
+  await admin.close()
+  return { partitions, retention: configs.find(each => each.name === 'retention.ms').value, listed }
+}

@@ -1,0 +1,150 @@
+"""kafka-python as a driver."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from itertools import islice
+from typing import Any
+
+from tests.kafka.real_clients.drivers.loop import serve
+
+with warnings.catch_warnings():
+    # It reads its schemas by a function that Python 3.11 warns of.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka  # type: ignore[import-untyped]  # it brings no types
+    from kafka import codec as codecs
+    from kafka.admin import (  # type: ignore[import-untyped]  # as above
+        ConfigResource,
+        ConfigResourceType,
+        NewPartitions,
+        NewTopic,
+    )
+
+_PATIENCE = 30
+
+
+def traits() -> dict[str, Any]:
+    usable = [each for each in ("gzip", "snappy", "lz4", "zstd") if getattr(codecs, f"has_{each}")()]
+    return {"codecs": ["none", *usable], "acks": [0, 1, -1], "idempotent": True}
+
+
+def produce(
+    *, bootstrap: str, topic: str, values: list[str], codec: str, acks: int, idempotent: bool
+) -> None:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap.split(","),
+        compression_type=None if codec == "none" else codec,
+        acks="all" if acks == -1 else acks,
+        enable_idempotence=idempotent,
+    )
+    answers = [producer.send(topic, value.encode(), value.encode(), partition=0) for value in values]
+    for answer in answers:
+        answer.get(_PATIENCE)
+    producer.close()
+
+
+def _consumer(bootstrap: str, group: str | None, *topics: str) -> Any:  # noqa: ANN401  # it has no types
+    return kafka.KafkaConsumer(
+        *topics,
+        bootstrap_servers=bootstrap.split(","),
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=2000,
+        heartbeat_interval_ms=200,
+    )
+
+
+def bounds(*, bootstrap: str, topic: str, timestamp: int) -> list[int]:
+    consumer = _consumer(bootstrap, None)
+    partition = kafka.TopicPartition(topic, 0)
+    consumer.assign([partition])  # it asks for no metadata of other topics
+    found = consumer.offsets_for_times({partition: timestamp})[partition]
+    both = consumer.beginning_offsets([partition]), consumer.end_offsets([partition])
+    consumer.close()
+    return [both[0][partition], both[1][partition], -1 if found is None else found.offset]
+
+
+def read(*, bootstrap: str, topic: str, offset: int, count: int, group: str) -> list[tuple[int, str]]:
+    del group
+    consumer = _consumer(bootstrap, None)
+    partition = kafka.TopicPartition(topic, 0)
+    consumer.assign([partition])
+    consumer.seek(partition, offset)
+    found = [(record.offset, record.value.decode()) for record in islice(consumer, count)]
+    consumer.close()
+    return found
+
+
+class Member:
+    """Polls in a thread and commits what it polled."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self.records: list[tuple[int, int, str]] = []
+        self.assigned = 0
+        self.leaving = threading.Event()
+        self._consumer = _consumer(bootstrap, group, topic)
+        self.thread = threading.Thread(target=self._work)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while not self.leaving.is_set():
+            polled = self._consumer.poll(timeout_ms=500)
+            self.records += [
+                (record.partition, record.offset, record.value.decode())
+                for records in polled.values()
+                for record in records
+            ]
+            with contextlib.suppress(kafka.errors.CommitFailedError):  # others read it again
+                self._consumer.commit()
+            self.assigned = len(self._consumer.assignment())
+        self._consumer.close()
+
+
+_members: list[Member] = []
+
+
+def join(*, bootstrap: str, topic: str, group: str) -> None:
+    _members.append(Member(bootstrap, topic, group))
+
+
+def seen(*, topic: str) -> dict[str, Any]:
+    del topic
+    return {"assigned": _members[0].assigned, "records": list(_members[0].records)}
+
+
+def leave() -> None:
+    _members[0].leaving.set()
+    _members[0].thread.join()
+
+
+def administer(*, bootstrap: str, topic: str) -> dict[str, Any]:
+    admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
+    admin.create_topics([NewTopic(topic, 2, 1, topic_configs={"cleanup.policy": "compact"})])
+    admin.create_partitions({topic: NewPartitions(3)})
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "1000"})])
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+    config = admin.describe_configs([resource])
+    partitions = len(admin.describe_topics([topic])[0]["partitions"])
+    listed = topic in admin.list_topics()
+    admin.delete_topics([topic])
+    admin.close()
+    return {"partitions": partitions, "retention": _value(config, "retention.ms"), "listed": listed}
+
+
+def _value(described: Any, name: str) -> str:  # noqa: ANN401  # it has no types
+    """Wherever this version of the library puts it."""
+    if isinstance(described, dict):
+        if name in described:
+            found = described[name]
+            return str(found["value"] if isinstance(found, dict) else found)
+        return next((found for each in described.values() if (found := _value(each, name))), "")
+    if isinstance(described, list | tuple):
+        return next((found for each in described if (found := _value(each, name))), "")
+    return ""
+
+
+if __name__ == "__main__":
+    serve({each.__name__: each for each in (traits, produce, bounds, read, join, seen, leave, administer)})
