@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.errors import OffsetOutOfRangeError, UnknownPartitionError
+from object_format.records import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,14 +14,19 @@ if TYPE_CHECKING:
     from agent.fetch_plan import Cursor, PartitionFetch
     from bedrock.errors import SiltstoneError
 
+_MOST_OFFSETS_OF_A_BATCH = 2**31
+_NO_LEADER_EPOCH = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
     """What a fetch has for one partition.
 
     `batches` are runs of whole batches with their real offsets; the first may begin below the offset that
-    was asked for, as a batch is never cut. `next_offset` is where to go on. With an `error` there is nothing
-    else.
+    was asked for, as a batch is never cut. `next_offset` is where to go on. Where only offsets without
+    a record lie in between, they are one batch without a record, as Kafka's cleaner leaves one there: a Kafka
+    consumer goes on by what batches say, and would not come to the end of the log without it. With an `error`
+    there is nothing else.
     """
 
     partition: int
@@ -65,15 +71,30 @@ def result_of(cursor: Cursor) -> FetchResult:
     state = cursor.state
     if cursor.error is not None or state is None:
         return FetchResult(partition=cursor.fetch.partition, error=cursor.error)
+    runs = cursor.served.runs or _hole(cursor.fetch.offset, cursor.served.next_offset)
     return FetchResult(
         partition=cursor.fetch.partition,
-        batches=cursor.served.runs,
-        size=cursor.served.size,
+        batches=runs,
+        size=cursor.served.size or sum(len(run) for run in runs),
         next_offset=cursor.served.next_offset,
         log_start_offset=state.log_start_offset,
         last_stable_offset=state.last_stable_offset,
         high_watermark=state.high_watermark,
     )
+
+
+def _hole(first_offset: int, next_offset: int) -> list[bytearray | memoryview]:
+    """One batch without a record for the offsets of [first_offset, next_offset), if there are any.
+
+    A batch covers 2^31 offsets at the most; what it does not cover is asked for next.
+    """
+    offsets = min(next_offset - first_offset, _MOST_OFFSETS_OF_A_BATCH)
+    if offsets <= 0:
+        return []
+    batch = encode_batch(
+        (), (), (), base_offset=first_offset, last_offset_delta=offsets - 1, leader_epoch=_NO_LEADER_EPOCH
+    )
+    return [memoryview(batch)]
 
 
 def is_enough(wanted: Sequence[PartitionFetch], results: Sequence[FetchResult], min_bytes: int) -> bool:
