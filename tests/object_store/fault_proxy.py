@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from typing_extensions import override
@@ -34,6 +34,7 @@ class Fault:
     reset: bool = False  # by a reset instead of an orderly end
     stall: bool = False  # instead of ending, say nothing until the client goes away
     without_range: bool = False  # the Range header does not reach the server
+    rewrite: Callable[[bytes], bytes] | None = None  # what the answer's body becomes
 
 
 @dataclass(slots=True)
@@ -79,6 +80,9 @@ class FaultProxy:
         return None
 
 
+P = TypeVar("P", bound=FaultProxy)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     proxy: FaultProxy
@@ -121,6 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.lose_answer:
             self._end(fault)
             return
+        if fault.rewrite is not None:
+            content = fault.rewrite(content)
         self.send_response(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in {"connection", "transfer-encoding", "date", "server", "content-length"}:
@@ -158,7 +164,13 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def running_proxy(upstream: str) -> Iterator[FaultProxy]:
     """A proxy on loopback before `upstream`, for the length of the block."""
-    proxy = FaultProxy(upstream)
+    with serving(FaultProxy(upstream)) as proxy:
+        yield proxy
+
+
+@contextmanager
+def serving(proxy: P) -> Iterator[P]:
+    """Let `proxy` serve on loopback for the length of the block."""
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     with _Server(("127.0.0.1", 0), handler) as server:
         proxy.endpoint = f"http://127.0.0.1:{server.server_port}"

@@ -1,0 +1,126 @@
+"""What runs in the processes that are killed: a real agent, and a worker that plans, compacts and cleans up.
+
+The worker is `siltstone compact` without Spark, so that a round takes a fraction of a second: the same
+planner, the same compaction, the same garbage collection. Leases and graces are short.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.process import Agent
+from agent.settings import AgentSettings
+from bedrock.clock import SystemClock
+from bedrock.errors import SiltstoneError
+from bedrock.ids import SystemIds
+from catalog.open import open_catalog
+from object_store.identity import tie
+from object_store.open import open_store
+from planner.garbage import GarbageSettings, collect_garbage
+from planner.planning import plan_and_submit
+from planner.settings import PlannerSettings
+from spark_jobs.compaction_task import TaskHooks, run_compaction
+from tests.crash.fail_points import FailPoints, guard_catalog, guard_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.model import Job
+    from catalog.open import Catalog
+    from object_store.interface import ObjectStore
+    from object_store.open import StoreConfig
+    from tests.crash.fail_points import Strike
+
+GRACE_MS = 2_000
+LEASE_MS = 2_000
+GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=3_000)
+PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a child works, and where it dies."""
+
+    catalog_url: str
+    store: StoreConfig
+    strike: Strike | None = None
+    kafka_port: int = 0
+    disks: tuple[Path, ...] = ()
+
+
+@contextlib.contextmanager
+def _rooms(place: Place) -> Iterator[tuple[Catalog, ObjectStore, Clock, Ids]]:
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    points = FailPoints(place.strike)
+    with (
+        open_catalog(place.catalog_url, clock, ids) as catalog,
+        contextlib.closing(open_store(place.store, clock, ids)) as store,
+    ):
+        tie(store, catalog.home, ids)
+        yield guard_catalog(catalog, points), guard_store(store, points), clock, ids
+
+
+def agent(place: Place, control: Connection) -> None:
+    """An agent that says "ready" once it serves, and stops in good order when the connection closes."""
+    settings = AgentSettings(
+        http_port=0,
+        kafka_host="127.0.0.1",
+        kafka_port=place.kafka_port,
+        flush_interval_ms=20,
+        retry_pause_ms=10,
+        max_retry_pause_ms=200,
+        write_attempts=20,
+        heartbeat_interval_ms=300,
+        broker_silent_ms=1_500,
+        topic_cache_ms=100,
+        local_directories=place.disks,
+    )
+    with _rooms(place) as (catalog, store, clock, ids):
+
+        async def serve() -> None:
+            running = Agent(settings=settings, store=store, catalog=catalog, clock=clock, ids=ids)
+            await running.start()
+            control.send("ready")
+            with contextlib.suppress(EOFError):
+                await asyncio.to_thread(control.recv)
+            await running.stop()
+
+        asyncio.run(serve())
+
+
+def worker(place: Place, control: Connection) -> None:
+    """Plans, compacts and deletes in rounds until told to stop; counts its jobs into the connection."""
+    with _rooms(place) as (catalog, store, clock, ids):
+        control.send("ready")
+        while not control.poll(0.05):
+            with contextlib.suppress(SiltstoneError):
+                _round(catalog, store, clock, ids)
+
+
+def _round(catalog: Catalog, store: ObjectStore, clock: Clock, ids: Ids) -> None:
+    catalog.jobs.release_expired(LEASE_MS)
+    plan_and_submit(catalog, clock, ids, PLANNER)
+    for job in catalog.jobs.claim(f"worker-{ids.new_uuid()}", 10):
+        with contextlib.suppress(SiltstoneError):
+            _run(job, catalog, store, clock, ids)
+    collect_garbage(catalog, store, clock, GARBAGE)
+
+
+def _run(job: Job, catalog: Catalog, store: ObjectStore, clock: Clock, ids: Ids) -> None:
+    attempt_id = job.attempt_id
+    assert attempt_id is not None
+    hooks = TaskHooks(progress=lambda _done, _total: catalog.jobs.heartbeat(job.spec.job_id, attempt_id))
+    try:
+        result = run_compaction(job.spec, store, attempt_id=attempt_id, clock=clock, ids=ids, hooks=hooks)
+        catalog.jobs.complete(result)
+    except SiltstoneError:
+        catalog.jobs.release(job.spec.job_id, attempt_id)
+        raise
