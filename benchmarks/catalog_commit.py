@@ -1,11 +1,12 @@
 """How long the commit of an ingestion file takes, for 10, 100 and 1,000 partitions.
 
-    python -m benchmarks.catalog_commit [--json] [--quick] [--catalog postgresql://…]
+    python -m benchmarks.catalog_commit [--json] [--quick] [--extents N] [--catalog postgresql://…]
 
 Each case commits files that have one section per partition, once without and once with an idempotent producer
 in every section, and is set against two things measured in the same run on the same server: a bare
 `select 1`, and an INSERT of the same number of extent rows in one statement and nothing else. The server is a
-private one with its durable settings unless `--catalog` names another.
+private one with its durable settings unless `--catalog` names another. With `--extents` the table of extents
+holds that many before, of other partitions: what a commit costs must not follow from them.
 """
 
 from __future__ import annotations
@@ -128,8 +129,29 @@ def _measure_plain_insert(
     return _milliseconds(insert, rounds)
 
 
-def measure(url: str, rounds: int) -> dict[str, Any]:
-    """All cases on one server."""
+_FILL = b"""
+INSERT INTO extents (
+    topic_id, partition, base_offset, last_offset, record_count, min_timestamp, max_timestamp,
+    max_timestamp_so_far, file_id, position, length, index_position, index_length, offset_shift, leader_epoch,
+    unique_keys, committed_ms
+)
+SELECT md5('topic' || n / 1000000)::uuid, n / 1000 %% 1000, n %% 1000 * 16, n %% 1000 * 16 + 15, 16, 1, 1, 1,
+       md5('file' || n / 500)::uuid, n, 8192, 0, 0, 0, 0, false, 1
+FROM generate_series(%s::bigint, %s::bigint - 1) AS n
+"""
+_FILLED_AT_ONCE = 1_000_000
+
+
+def fill(connection: psycopg.Connection[Any], extents: int) -> None:
+    """Extents of partitions that nobody commits to, a thousand each."""
+    connection.execute("SET statement_timeout = 0")
+    for begin in range(0, extents, _FILLED_AT_ONCE):
+        connection.execute(_FILL, (begin, min(begin + _FILLED_AT_ONCE, extents)))
+    connection.execute("ANALYZE extents")
+
+
+def measure(url: str, rounds: int, extents: int = 0) -> dict[str, Any]:
+    """All cases on one server, which holds so many extents before."""
     clock = SystemClock()
     ids = SystemIds(clock)
     with (
@@ -137,6 +159,7 @@ def measure(url: str, rounds: int) -> dict[str, Any]:
         psycopg.connect(connection_string(url, DatabaseLimits()), autocommit=True) as connection,
     ):
         arrays.register(connection)
+        fill(connection, extents)
         connection.execute("CREATE TEMPORARY TABLE marker (n int)")
         connection.execute("DROP TABLE IF EXISTS plain_extents")
         connection.execute("CREATE TABLE plain_extents (LIKE extents INCLUDING INDEXES)")
@@ -157,14 +180,21 @@ def measure(url: str, rounds: int) -> dict[str, Any]:
                 }
             )
         connection.execute("DROP TABLE plain_extents")
-    return {"benchmark": "catalog_commit", "rounds": rounds, "select_1": bare, "cases": cases}
+    return {
+        "benchmark": "catalog_commit",
+        "rounds": rounds,
+        "extents_before": extents,
+        "select_1": bare,
+        "cases": cases,
+    }
 
 
 @click.command(help=__doc__.splitlines()[0] if __doc__ else None)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on the last line.")
 @click.option("--quick", is_flag=True, help="Fewer rounds.")
+@click.option("--extents", type=click.IntRange(min=0), default=0, help="How many extents there are before.")
 @click.option("--catalog", "url", help="A PostgreSQL of your own instead of a private one.")
-def main(*, as_json: bool, quick: bool, url: str | None) -> None:
+def main(*, as_json: bool, quick: bool, extents: int, url: str | None) -> None:
     """Run and print."""
     rounds = 40 if quick else 300
     if url is None:
@@ -172,9 +202,9 @@ def main(*, as_json: bool, quick: bool, url: str | None) -> None:
             tempfile.TemporaryDirectory() as directory,
             EmbeddedPostgres(Path(directory) / "catalog") as server,
         ):
-            report = measure(make_conninfo(server.url), rounds)
+            report = measure(make_conninfo(server.url), rounds, extents)
     else:
-        report = measure(url, rounds)
+        report = measure(url, rounds, extents)
     if as_json:
         print(orjson.dumps(report).decode())
         return

@@ -19,7 +19,7 @@ from catalog.sql_files import load_queries
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from catalog.database import Database
+    from catalog.database import Database, Row
     from catalog.model import Extent, PartitionState
     from catalog.suspects import Suspect
 
@@ -46,6 +46,25 @@ class PartitionSize:
     def partition_id(self) -> PartitionId:
         """Which partition this is."""
         return PartitionId(self.state.topic_id, self.state.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirtyRule:
+    """Which partitions of a topic are worth a look: those above a ratio of dirty bytes; if `limited`, all."""
+
+    above_ratio: float
+    limited: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFile:
+    """An object that has live extents."""
+
+    file_id: UUID
+    object_name: str
+    size: int
+    kind: FileKind
+    committed_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +95,24 @@ class Planning:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def ingestion_files(self, limit: int) -> list[JobInput]:
+    def ingestion_files(self, limit: int, *, max_extents: int = 2**62) -> list[JobInput]:
         """The oldest `limit` ingestion files, in commit order, that have extents which no job has claimed.
 
-        Each comes with those extents, in file order.
+        Each comes with those extents, in file order; not more than `max_extents` unless the first has more.
         """
-        rows = self._database.read("planning.ingestion_files", _SQL["files_to_compact"], {"limit": limit})
+        params = {"limit": limit, "max_extents": max_extents}
+        rows = self._database.read("planning.ingestion_files", _SQL["files_to_compact"], params)
         return self._with_free_extents({row[0]: (row[1], row[2]) for row in rows})
 
     def inputs_of(self, suspects: Collection[Suspect]) -> list[JobInput]:
         """Suspected files with the extents of theirs that no job has claimed, in commit order."""
         return self._with_free_extents({each.file_id: (each.object_name, each.size) for each in suspects})
+
+    def extents_of_files(self, file_ids: Collection[UUID]) -> list[Extent]:
+        """All live extents of some files, by file and place in the file, with the jobs that claim them."""
+        params = {"file_ids": arrays.uuids(file_ids)}
+        rows = self._database.read("planning.extents_of_files", _SQL["extents_of_files"], params)
+        return [extent_of(row) for row in rows]
 
     def _with_free_extents(self, files: Mapping[UUID, tuple[str, int]]) -> list[JobInput]:
         if not files:
@@ -122,14 +148,34 @@ class Planning:
             "limit": limit,
         }
         rows = self._database.read("planning.partition_sizes", _SQL["partition_sizes"], params)
+        return [_size_of(row) for row in rows]
+
+    def sizes_of(self, partitions: Collection[PartitionId]) -> list[PartitionSize]:
+        """The given partitions in section order; those that do not exist are left out."""
+        params = {
+            "topic_ids": arrays.uuids(partition.topic_id for partition in partitions),
+            "partitions": arrays.integers([partition.partition for partition in partitions]),
+        }
+        return [_size_of(row) for row in self._database.read("planning.sizes_of", _SQL["sizes_of"], params)]
+
+    def dirty_partitions(self, rules: Mapping[UUID, DirtyRule], limit: int) -> list[PartitionSize]:
+        """At most `limit` partitions of these topics that may be due for cleaning; topics take turns."""
+        params = {
+            "topic_ids": arrays.uuids(rules),
+            "ratios": [rule.above_ratio for rule in rules.values()],
+            "limited": [rule.limited for rule in rules.values()],
+            "limit": limit,
+        }
+        rows = self._database.read("planning.dirty_partitions", _SQL["dirty_partitions"], params)
+        return [_size_of(row) for row in rows]
+
+    def files_of(self, file_ids: Collection[UUID]) -> list[LiveFile]:
+        """Those of the given files that are live, in commit order."""
+        params = {"file_ids": arrays.uuids(file_ids)}
+        rows = self._database.read("planning.files_of", _SQL["files_of"], params)
         return [
-            PartitionSize(
-                state=state_of(row),
-                live_bytes=row[8],
-                dirty_bytes=row[9],
-                dirty_since_ms=row[10],
-                ingestion_extents=row[11],
-                compacted_extents=row[12],
+            LiveFile(
+                file_id=row[0], object_name=row[1], size=row[2], kind=FileKind(row[3]), committed_ms=row[4]
             )
             for row in rows
         ]
@@ -168,3 +214,14 @@ class Planning:
                 count=sum(total.count for total in dead), size=sum(total.size for total in dead)
             ),
         )
+
+
+def _size_of(row: Row) -> PartitionSize:
+    return PartitionSize(
+        state=state_of(row),
+        live_bytes=row[8],
+        dirty_bytes=row[9],
+        dirty_since_ms=row[10],
+        ingestion_extents=row[11],
+        compacted_extents=row[12],
+    )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from bedrock.errors import StaleStateError
 from catalog.model import FileKind, JobSpec, PartitionId
+from catalog.planning import DirtyRule
 from planner.bisection import may_be_tried
 from planner.policy import make_plan
 from planner.snapshot import FileView, PartitionView, Snapshot, TopicRules
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from planner.plan import Plan, PlannedJob
     from planner.settings import PlannerSettings
 
-SIZES_AT_ONCE: Final = 10_000
+NO_LIMIT_MS: Final = 2**63 - 1
 PARTITIONS_AT_ONCE: Final = 500
 EXTENTS_OF_ONE: Final = 10_000
 REPLANS: Final = 3
@@ -106,20 +107,22 @@ def load_snapshot(
     tried = [each for each in suspects.values() if may_be_tried(each, now_ms)][: settings.max_plan_files]
     files = [
         *catalog.planning.inputs_of(tried),
-        *catalog.planning.ingestion_files(settings.max_plan_files),
+        *catalog.planning.ingestion_files(settings.max_plan_files, max_extents=settings.max_plan_extents),
     ]
     free: dict[PartitionId, list[Extent]] = {}
     for file in files:
         for extent in file.extents:
             free.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
-    sizes = [
-        size
-        for size in _sizes(catalog)
-        if size.state.topic_id in rules
-        and (size.partition_id in free or _worth_a_look(size, rules[size.state.topic_id], explained))
-    ]
+    named = [key for key in free if key.topic_id in rules]
+    dirty = catalog.planning.dirty_partitions(_dirty_rules(rules, settings), settings.max_plan_partitions)
+    asked = () if explained is None else catalog.planning.partition_sizes([explained])
+    # By the turn of their topics: who comes first has its extents looked at.
+    by_turn = {size.partition_id: size for size in (*asked, *dirty, *catalog.planning.sizes_of(named))}
+    sizes = [by_turn[key] for key in sorted(by_turn, key=lambda each: (each.topic_id.int, each.partition))]
     deep = [
-        size for size in sizes if rules[size.state.topic_id].compacted or size.state.topic_id == explained
+        size
+        for size in by_turn.values()
+        if rules[size.state.topic_id].compacted or size.state.topic_id == explained
     ]
     loaded = _load_extents(catalog, deep, settings.max_plan_extents)
     partitions = tuple(
@@ -163,16 +166,15 @@ def rules_of(topic: Topic) -> TopicRules:
     )
 
 
-def _sizes(catalog: Catalog) -> Iterator[PartitionSize]:
-    after: PartitionId | None = None
-    while page := catalog.planning.partition_sizes(after=after, limit=SIZES_AT_ONCE):
-        yield from page
-        after = page[-1].partition_id
-
-
-def _worth_a_look(size: PartitionSize, rules: TopicRules, explained: UUID | None) -> bool:
-    """Whether the partition may need cleaning, or was asked for."""
-    return size.state.topic_id == explained or (rules.compacted and size.dirty_bytes > 0)
+def _dirty_rules(rules: Mapping[UUID, TopicRules], settings: PlannerSettings) -> dict[UUID, DirtyRule]:
+    return {
+        topic_id: DirtyRule(
+            above_ratio=each.min_cleanable_dirty_ratio,
+            limited=settings.force or each.max_compaction_lag_ms < NO_LIMIT_MS,
+        )
+        for topic_id, each in rules.items()
+        if each.compacted
+    }
 
 
 def _load_extents(
@@ -221,21 +223,23 @@ def _files(
     catalog: Catalog, ingestion: Sequence[JobInput], partitions: Sequence[PartitionView]
 ) -> Mapping[UUID, FileView]:
     """The files that a job may take: those of compacted topics, then ingestion files, the older first."""
-    compacted: dict[UUID, Extent] = {}
-    for view in partitions:
-        for extent in view.extents if view.rules.compacted else ():
-            if extent.file_kind is FileKind.COMPACTED:
-                compacted.setdefault(extent.file_id, extent)
-    files: dict[UUID, FileView] = {}
-    for extent in sorted(compacted.values(), key=lambda each: (each.committed_ms, each.object_name)):
-        for known in catalog.garbage.known_files(extent.object_name, limit=1):
-            files[known.file_id] = FileView(
-                file_id=known.file_id,
-                object_name=known.object_name,
-                size=known.size,
-                kind=FileKind.COMPACTED,
-                committed_ms=extent.committed_ms,
-            )
+    compacted = {
+        extent.file_id
+        for view in partitions
+        if view.rules.compacted
+        for extent in view.extents
+        if extent.file_kind is FileKind.COMPACTED
+    }
+    files = {
+        known.file_id: FileView(
+            file_id=known.file_id,
+            object_name=known.object_name,
+            size=known.size,
+            kind=known.kind,
+            committed_ms=known.committed_ms,
+        )
+        for known in catalog.planning.files_of(compacted)
+    }
     for file in ingestion:
         files[file.file_id] = FileView(
             file_id=file.file_id,

@@ -39,20 +39,16 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     taken = _taken(drafts)
 
     def is_taken(extent: Extent) -> bool:
-        return (extent.topic_id, extent.partition, extent.base_offset) in taken
+        return id(extent) in taken
 
     drafts += draft_cleaning_jobs(snapshot, settings, is_taken)
     jobs = tuple(draft.finish(job_reason(draft, snapshot.now_ms)) for draft in drafts)
     return Plan(now_ms=snapshot.now_ms, jobs=jobs, decisions=_decisions(snapshot, settings, drafts))
 
 
-def _taken(drafts: list[JobDraft]) -> set[tuple[object, int, int]]:
-    return {
-        (extent.topic_id, extent.partition, extent.base_offset)
-        for draft in drafts
-        for _, extents in draft.partitions()
-        for extent in extents
-    }
+def _taken(drafts: list[JobDraft]) -> set[int]:
+    """By identity: drafts hold the snapshot's own extents."""
+    return {id(extent) for draft in drafts for _, extents in draft.partitions() for extent in extents}
 
 
 def _decisions(

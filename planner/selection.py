@@ -31,6 +31,7 @@ class JobDraft:
         self._files = files
         self._settings = settings
         self._taken: dict[PartitionId, tuple[PartitionView, tuple[Extent, ...]]] = {}
+        self._in_order: list[tuple[PartitionView, tuple[Extent, ...]]] | None = None
         self._used: set[UUID] = set()
         self._bytes = 0
         self._extents = 0
@@ -63,6 +64,7 @@ class JobDraft:
         """Put these extents of one partition into the job, in place of those it took before."""
         self._extents += len(extents) - self._extents_of(view)
         self._taken[view.partition_id] = (view, tuple(extents))
+        self._in_order = None
         more = {extent.file_id for extent in extents} - self._used
         self._used |= more
         self._bytes += sum(self._files[each].size for each in more)
@@ -72,7 +74,10 @@ class JobDraft:
 
     def partitions(self) -> list[tuple[PartitionView, tuple[Extent, ...]]]:
         """What was taken, in section order."""
-        return [self._taken[key] for key in sorted(self._taken)]
+        if self._in_order is None:
+            keys = sorted(self._taken, key=lambda each: (each.topic_id.int, each.partition))
+            self._in_order = [self._taken[key] for key in keys]
+        return self._in_order
 
     def finish(self, reason: str) -> PlannedJob:
         """The job: its inputs in commit order, the extents of each in section order."""

@@ -124,12 +124,6 @@ def _size(catalog: Catalog, key: PartitionId) -> PartitionSize | None:
     return found[0] if found and found[0].partition_id == key else None
 
 
-def live_extents(catalog: Catalog, partition: PartitionId) -> Iterator[Extent]:
-    """The extents of a partition in offset order, also those below its log start."""
-    for page in _pages(catalog, partition):
-        yield from page
-
-
 def _pages(catalog: Catalog, partition: PartitionId) -> Iterator[list[Extent]]:
     offset = 0
     while page := catalog.planning.extents_of(partition, offset, EXTENTS_AT_ONCE):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from catalog.model import PartitionId
 from object_store import names
 from object_store.errors import LostIdentityError
 from object_store.identity import require_tied
 from planner.fsck.deep import FileCheck
 from planner.fsck.objects import ObjectCheck
-from planner.fsck.partitions import check_partitions, live_extents
+from planner.fsck.partitions import check_partitions
 from planner.fsck.report import Difference, DifferenceKind, Findings
 from planner.listing import known_files
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
     from planner.fsck.report import FsckReport
 
-FILES_AT_ONCE: Final = 1000
+FILES_AT_ONCE: Final = 50
 
 
 def fsck(
@@ -101,11 +100,8 @@ def _live_files(catalog: Catalog) -> Iterator[list[CatalogFile]]:
 
 
 def _extents_by_file(catalog: Catalog, files: Sequence[CatalogFile]) -> dict[UUID, list[Extent]]:
-    """The live extents of some files, from one walk over all partitions."""
+    """The live extents of some files; costs as much as it answers."""
     found: dict[UUID, list[Extent]] = {file.file_id: [] for file in files}
-    for topic in catalog.topics.list():
-        for partition in range(topic.partition_count):
-            for extent in live_extents(catalog, PartitionId(topic.topic_id, partition)):
-                if extent.file_id in found:
-                    found[extent.file_id].append(extent)
+    for extent in catalog.planning.extents_of_files(list(found)):
+        found[extent.file_id].append(extent)
     return found

@@ -1,12 +1,22 @@
 -- name: files_to_compact
 -- The oldest ingestion files that have extents which no job has claimed, in commit order; without those that were in
--- a job that failed.
+-- a job that failed, and no more of them than have so many such extents together (one file at least).
 SELECT file_id, object_name, size
-FROM files AS f
-WHERE kind = 'ingestion' AND live_extents > claimed_extents
-  AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
-ORDER BY sequence
-LIMIT %(limit)s;
+FROM (
+    SELECT file_id, object_name, size, sequence,
+           sum(live_extents - claimed_extents) OVER (ORDER BY sequence) AS extents,
+           row_number() OVER (ORDER BY sequence) AS number
+    FROM (
+        SELECT file_id, object_name, size, sequence, live_extents, claimed_extents
+        FROM files AS f
+        WHERE kind = 'ingestion' AND live_extents > claimed_extents
+          AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
+        ORDER BY sequence
+        LIMIT %(limit)s
+    ) AS oldest
+) AS counted
+WHERE number = 1 OR extents <= %(max_extents)s
+ORDER BY sequence;
 
 -- name: free_extents_of_files
 -- The extents of some files that no job has claimed, by file and place in the file.
@@ -16,6 +26,17 @@ SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.
 FROM extents AS e
 JOIN files AS f USING (file_id)
 WHERE e.file_id = ANY (%(file_ids)s::uuid[]) AND e.job_id IS NULL
+  AND EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+ORDER BY f.sequence, e.position, e.base_offset;
+
+-- name: extents_of_files
+-- All live extents of some files, claimed or not, by file and place in the file.
+SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
+       e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
+       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id
+FROM extents AS e
+JOIN files AS f USING (file_id)
+WHERE e.file_id = ANY (%(file_ids)s::uuid[])
   AND EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
 ORDER BY f.sequence, e.position, e.base_offset;
 
@@ -29,6 +50,45 @@ WHERE (%(topic_ids)s::uuid[] IS NULL OR topic_id = ANY (%(topic_ids)s::uuid[]))
   AND (topic_id, partition) > (%(after_topic)s, %(after_partition)s)
 ORDER BY topic_id, partition
 LIMIT %(limit)s;
+
+-- name: sizes_of
+-- The partitions that are named and exist, with what their extents add up to.
+SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
+       first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
+       compacted_extents
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
+JOIN partitions USING (topic_id, partition)
+ORDER BY topic_id, partition;
+
+-- name: dirty_partitions
+-- A bounded number of the partitions that may be due for cleaning: dirty enough by their sums, or of a topic that
+-- has a limit on how long records stay dirty. Topics take turns, each with its largest dirty parts first, so that
+-- none is starved by another. One look at the narrow rows of partitions; extents are not read.
+SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
+       first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
+       compacted_extents
+FROM (
+    SELECT p.*, row_number() OVER (
+               PARTITION BY p.topic_id ORDER BY p.dirty_bytes DESC, p.partition
+           ) AS turn
+    FROM partitions AS p
+    JOIN unnest(
+        %(topic_ids)s::uuid[],
+        %(ratios)s::double precision[],
+        %(limited)s::boolean[]
+    ) AS rule (topic_id, ratio, limited) USING (topic_id)
+    WHERE p.dirty_bytes > 0
+      AND (rule.limited OR p.dirty_bytes > rule.ratio * p.live_bytes)
+) AS due
+ORDER BY turn, dirty_bytes DESC, topic_id
+LIMIT %(limit)s;
+
+-- name: files_of
+-- Live files by their identifiers, in commit order.
+SELECT file_id, object_name, size, kind, committed_ms
+FROM files
+WHERE file_id = ANY (%(file_ids)s::uuid[]) AND dead_ms IS NULL
+ORDER BY sequence;
 
 -- name: extents_of
 -- For each partition asked for, the extent that covers an offset and those after it, a bounded number each.

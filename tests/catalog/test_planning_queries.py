@@ -1,0 +1,77 @@
+"""What a planner asks of the catalog: answers that are bounded, and fair to every topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from catalog.model import PartitionId
+from catalog.planning import DirtyRule
+from tests.catalog.scene import run_of
+
+if TYPE_CHECKING:
+    from tests.catalog.scene import Scene
+
+DIRTY_ENOUGH = DirtyRule(above_ratio=0.5, limited=False)
+
+
+def test_topics_take_turns_with_their_dirtiest_partitions(scene: Scene) -> None:
+    """A noisy topic takes no more than its turn; what nobody asks about is left out."""
+    noisy, quiet, other = scene.topic("noisy", 3), scene.topic("quiet", 1), scene.topic("other", 1)
+    for topic, partition, commits in (
+        (noisy, 0, 2),
+        (noisy, 1, 4),
+        (noisy, 2, 3),
+        (quiet, 0, 1),
+        (other, 0, 9),
+    ):
+        for _ in range(commits):
+            scene.commit(topic, run_of(1), partition=partition)
+    rules = {noisy.topic_id: DIRTY_ENOUGH, quiet.topic_id: DIRTY_ENOUGH}
+    found = [size.partition_id for size in scene.catalog.planning.dirty_partitions(rules, 3)]
+    assert found == [
+        PartitionId(noisy.topic_id, 1),
+        PartitionId(quiet.topic_id, 0),
+        PartitionId(noisy.topic_id, 2),
+    ]
+    assert len(scene.catalog.planning.dirty_partitions(rules, 10)) == 4
+
+
+def test_a_partition_that_is_clean_enough_is_not_looked_at(scene: Scene) -> None:
+    """Unless its topic limits how long records stay dirty; a clean one never is."""
+    topic = scene.topic("t", 2)
+    for partition in (0, 1):
+        scene.commit(topic, run_of(1), partition=partition)
+        job = scene.claimed(scene.extents(topic, partition))
+        scene.catalog.jobs.complete(scene.result(job))
+    planning = scene.catalog.planning
+    assert planning.dirty_partitions({topic.topic_id: DirtyRule(above_ratio=0, limited=True)}, 10) == []
+    scene.commit(topic, run_of(1))  # 100 bytes beside 40 clean ones
+    ratio = 100 / 140
+    assert planning.dirty_partitions({topic.topic_id: DirtyRule(above_ratio=ratio, limited=False)}, 10) == []
+    for rule in (DirtyRule(above_ratio=ratio - 0.01, limited=False), DirtyRule(above_ratio=1, limited=True)):
+        (size,) = planning.dirty_partitions({topic.topic_id: rule}, 10)
+        assert size.partition_id == PartitionId(topic.topic_id, 0)
+
+
+def test_ingestion_files_come_with_no_more_extents_than_asked_for(scene: Scene) -> None:
+    """One file at least, however many it has: a plan must be able to begin."""
+    topic = scene.topic("t", 3)
+    for _ in range(3):
+        scene.catalog.log.commit(
+            scene.file({PartitionId(topic.topic_id, number): [run_of(1)] for number in range(3)})
+        )
+    counts = [len(scene.catalog.planning.ingestion_files(10, max_extents=most)) for most in (1, 3, 6, 8, 9)]
+    assert counts == [1, 1, 2, 2, 3]
+
+
+def test_the_extents_of_files_are_all_of_them_claimed_or_not(scene: Scene) -> None:
+    topic = scene.topic("t", 2)
+    sections = {PartitionId(topic.topic_id, number): [run_of(1)] for number in range(2)}
+    commit = scene.file(sections)
+    scene.catalog.log.commit(commit)
+    scene.commit(topic, run_of(1))
+    spec = scene.submitted(scene.extents(topic, 1))
+    found = scene.catalog.planning.extents_of_files([commit.file_id])
+    assert [(each.partition, each.claimed_by) for each in found] == [(0, None), (1, spec.job_id)]
+    (live,) = scene.catalog.planning.files_of([commit.file_id])
+    assert (live.object_name, live.size) == (commit.object_name, commit.size)
