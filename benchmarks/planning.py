@@ -74,9 +74,13 @@ FROM generate_series(1, %(topics)s) AS t, generate_series(0, %(partitions)s - 1)
      (SELECT %(extents_each)s AS n) AS v
 """
 _FILES = b"""
-INSERT INTO files (file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents)
-SELECT file_id, 'v1/' || kind || '/' || number, kind, 8388608, 1, file_id, %(now_ms)s, count(*)
-FROM (SELECT DISTINCT ON (e.topic_id, e.partition, e.base_offset) e.file_id, f.kind, f.number
+INSERT INTO files (
+    file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents,
+    born_bytes, live_bytes
+)
+SELECT file_id, 'v1/' || kind || '/' || number, kind, 8388608, 1, file_id, %(now_ms)s, count(*), sum(length),
+       sum(length)
+FROM (SELECT DISTINCT ON (e.topic_id, e.partition, e.base_offset) e.file_id, f.kind, f.number, e.length
       FROM extents AS e JOIN file_names AS f USING (file_id)) AS v
 GROUP BY file_id, kind, number
 """

@@ -118,6 +118,11 @@ class CommitRows:
         return len(self._extents)
 
     @property
+    def live_bytes(self) -> int:
+        """What the extents add up to; a section's bytes count once for each of its extents."""
+        return int(self._columns.lengths_at(np.array(self._indexes, dtype=np.int64)).sum())
+
+    @property
     def any_producers(self) -> bool:
         """Whether a producer moved on."""
         return bool(self._producers)

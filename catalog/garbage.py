@@ -88,7 +88,7 @@ def _remove_some(transaction: Transaction, topic_id: UUID, limit: int, now_ms: i
 
 
 def drop_from_files(transaction: Transaction, removed: Sequence[Row], now_ms: int) -> None:
-    """Take (file id, extents, claimed extents) off the files' counts, marking those that are dead now."""
+    """Take (file id, extents, claimed extents, bytes) off the files' counts, marking those dead now."""
     if not removed:
         return
     file_ids = arrays.uuids(row[0] for row in removed)
@@ -99,6 +99,7 @@ def drop_from_files(transaction: Transaction, removed: Sequence[Row], now_ms: in
             "file_ids": file_ids,
             "removed": arrays.bigints([row[1] for row in removed]),
             "claimed": arrays.bigints([row[2] for row in removed]),
+            "bytes": arrays.bigints([row[3] for row in removed]),
             "now_ms": now_ms,
         },
     )

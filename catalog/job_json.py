@@ -69,6 +69,7 @@ def write_spec(spec: JobSpec) -> bytes:
             "hash_seed": base64.b64encode(spec.hash_seed).decode(),
             "table_bytes": spec.table_bytes,
             "reason": spec.reason,
+            "output_bytes": spec.output_bytes,
             "topics": topics,
             "inputs": [_write_input(file, numbers) for file in spec.inputs],
             "partitions": [
@@ -115,6 +116,7 @@ def _read_spec(kept: dict[str, Any]) -> JobSpec:
             JobPartition(topic_id=topics[number], **dict(zip(_PARTITION, values, strict=True)))
             for number, *values in kept["partitions"]
         ),
+        output_bytes=kept.get("output_bytes"),  # of which the first planners knew nothing
     )
 
 

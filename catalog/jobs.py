@@ -42,8 +42,10 @@ class Jobs:
         self._database = database
         self._ids = ids
 
-    def submit(self, spec: JobSpec) -> None:
+    def submit(self, spec: JobSpec, *, moved_bytes: int = 0, nanodollars: int = 0) -> None:
         """Add a job and claim its extents; once, however often it is tried.
+
+        `moved_bytes` and `nanodollars` are what `planned_since` adds up.
 
         ExtentsUnavailableError when an extent is not live any more or another job has it: plan anew.
         """
@@ -52,11 +54,23 @@ class Jobs:
         kept = write_spec(spec).decode()
 
         def work(transaction: Transaction) -> None:
-            params = {"job_id": spec.job_id, "spec": kept, "now_ms": transaction.now_ms()}
+            params = {
+                "job_id": spec.job_id,
+                "spec": kept,
+                "now_ms": transaction.now_ms(),
+                "moved_bytes": moved_bytes,
+                "nanodollars": nanodollars,
+            }
             if transaction.count(_SQL["insert_job"], params):
                 _claim_extents(transaction, spec, extents)
 
         self._database.transact("jobs.submit", work)
+
+    def planned_since(self, before_now_ms: int) -> tuple[int, int]:
+        """What the jobs submitted so lately move and cost together: bytes, and nanodollars."""
+        params = {"before_now_ms": before_now_ms, "now_ms": self._database.injected_now_ms}
+        ((moved, cost),) = self._database.read("jobs.planned_since", _SQL["planned_since"], params)
+        return int(moved), int(cost)
 
     def claim(self, application_id: str, limit: int) -> list[Job]:
         """Take up to `limit` submitted jobs, oldest first; each comes back with a new attempt_id."""
@@ -273,7 +287,10 @@ def _claim_extents(transaction: Transaction, spec: JobSpec, extents: Sequence[Ex
 
 
 def _free_extents(
-    transaction: Transaction, job_id: UUID, removed: Sequence[tuple[UUID, int, int]] = (), now_ms: int = 0
+    transaction: Transaction,
+    job_id: UUID,
+    removed: Sequence[tuple[UUID, int, int, int]] = (),
+    now_ms: int = 0,
 ) -> None:
     """Free what a job still claims, and take what a swap removed off its files: extents first, then files."""
     freed = transaction.rows(_SQL["release_extents"], {"job_id": job_id})

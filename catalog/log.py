@@ -214,6 +214,8 @@ class _Commit:
             "owner_id": commit.session_id,
             "now_ms": self._now_ms,
             "extents": len(rows),
+            "born_bytes": rows.live_bytes,
+            "live_bytes": rows.live_bytes,
             "sections": write_answers(answers),
             "before_ms": self._now_ms - ANSWERS_KEPT_MS,
         }

@@ -257,7 +257,8 @@ class JobSpec:
     """A unit of compaction work with everything frozen that its outcome depends on.
 
     `now_ms` is the time against which delete horizons are judged and set; `hash_seed` (16 bytes) keys the
-    fingerprints and stays out of logs; `reason` is for people.
+    fingerprints and stays out of logs; `reason` is for people. An output file that has `output_bytes` of data
+    is ended with its section, and the next partition begins another one; None ends none.
     """
 
     job_id: UUID
@@ -268,6 +269,7 @@ class JobSpec:
     reason: str
     inputs: tuple[JobInput, ...]
     partitions: tuple[JobPartition, ...]
+    output_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ submitted: that refuses extents which are not as they were seen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -65,6 +65,19 @@ class LiveFile:
     size: int
     kind: FileKind
     committed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeFile:
+    """A compacted file that no job has any part of, with its live extents in file order.
+
+    `live_bytes` is what they add up to; `dead_bytes` what those did that it has no more.
+    """
+
+    file: LiveFile
+    live_bytes: int
+    dead_bytes: int
+    extents: tuple[Extent, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +186,33 @@ class Planning:
         """Those of the given files that are live, in commit order."""
         params = {"file_ids": arrays.uuids(file_ids)}
         rows = self._database.read("planning.files_of", _SQL["files_of"], params)
+        return [_live_file_of(row) for row in rows]
+
+    def files_to_merge(
+        self, *, below_bytes: int, dead_bytes: int, dead_share: float, limit: int, max_extents: int
+    ) -> list[MergeFile]:
+        """Compacted files that are small, or so much of which is dead; the smallest and the most dead first.
+
+        Only such of which no job has any part, at most `limit`, and only so many that they have not more than
+        `max_extents` together.
+        """
+        params = {
+            "below_bytes": below_bytes,
+            "dead_bytes": dead_bytes,
+            "dead_share": dead_share,
+            "limit": limit,
+        }
+        rows = self._database.read("planning.files_to_merge", _SQL["files_to_merge"], params)
+        sums = accumulate(row[7] for row in rows)
+        few = [row for row, together in zip(rows, sums, strict=True) if together <= max_extents]
+        found: dict[UUID, list[Extent]] = {row[0]: [] for row in few}
+        for extent in self.extents_of_files(list(found)) if found else ():
+            found[extent.file_id].append(extent)
         return [
-            LiveFile(
-                file_id=row[0], object_name=row[1], size=row[2], kind=FileKind(row[3]), committed_ms=row[4]
-            )
-            for row in rows
+            MergeFile(file=_live_file_of(row), live_bytes=row[5], dead_bytes=row[6], extents=extents)
+            for row in few
+            if len(extents := tuple(found[row[0]])) == row[7]  # all of them, as it was counted
+            and not any(extent.claimed_by for extent in extents)
         ]
 
     def extents_of(self, partition: PartitionId, from_offset: int, limit: int) -> list[Extent]:
@@ -214,6 +249,12 @@ class Planning:
                 count=sum(total.count for total in dead), size=sum(total.size for total in dead)
             ),
         )
+
+
+def _live_file_of(row: Row) -> LiveFile:
+    return LiveFile(
+        file_id=row[0], object_name=row[1], size=row[2], kind=FileKind(row[3]), committed_ms=row[4]
+    )
 
 
 def _size_of(row: Row) -> PartitionSize:

@@ -181,4 +181,7 @@ def _moves(
 def _by_file(removed: Sequence[Row]) -> list[Row]:
     extents: Counter[UUID] = Counter(row[4] for row in removed)
     claimed: Counter[UUID] = Counter(row[4] for row in removed if row[5])
-    return [(file_id, extents[file_id], claimed[file_id]) for file_id in sorted(extents)]
+    size: Counter[UUID] = Counter()
+    for row in removed:
+        size[row[4]] += row[3]
+    return [(file_id, extents[file_id], claimed[file_id], size[file_id]) for file_id in sorted(extents)]

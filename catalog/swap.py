@@ -76,7 +76,7 @@ class Swap:
         self._now_ms = now_ms
         self._partitions: dict[PartitionId, _Partition] = {}
 
-    def run(self) -> list[tuple[UUID, int, int]]:
+    def run(self) -> list[tuple[UUID, int, int, int]]:
         """Swap, or raise JobInputsChangedError; the removed extents by file, as `drop_from_files` takes them.
 
         The caller drops them, once it has locked all the extents that it wants: files come last.
@@ -90,9 +90,11 @@ class Swap:
         if outputs:
             self._transaction.send(_SQL["insert_outputs"], _output_params(outputs))
         counts: dict[UUID, int] = {}
+        sizes: dict[UUID, int] = {}
         for row in removed:
             counts[row[6]] = counts.get(row[6], 0) + 1
-        return [(file_id, counts[file_id], counts[file_id]) for file_id in sorted(counts)]
+            sizes[row[6]] = sizes.get(row[6], 0) + row[4]
+        return [(file_id, counts[file_id], counts[file_id], sizes[file_id]) for file_id in sorted(counts)]
 
     def _lock_and_remove(self) -> list[Row]:
         plans = self._still_wanted()
@@ -153,7 +155,7 @@ class Swap:
         """Adds the output files and counts their extents, which are returned as rows to insert."""
         rows: list[tuple[UUID, UUID, tuple[int, ...]]] = []
         files = {extent: file for file in self._result.files for extent in file.extents}
-        counts = dict.fromkeys((file.file_id for file in self._result.files), 0)
+        kept: dict[UUID, list[int]] = {file.file_id: [] for file in self._result.files}
         for key, extents in outputs_by_partition(self._result).items():
             partition = self._partitions.get(key)
             for extent in extents:
@@ -161,14 +163,14 @@ class Swap:
                     continue
                 so_far, committed_ms = partition.put_in(extent)
                 file_id = files[extent].file_id
-                counts[file_id] += 1
+                kept[file_id].append(extent.length)
                 numbers = _numbers(extent, so_far, partition.leader_epoch, committed_ms)
                 rows.append((key.topic_id, file_id, numbers))
         for file in self._result.files:
-            self._insert_file(file, counts[file.file_id])
+            self._insert_file(file, kept[file.file_id])
         return rows
 
-    def _insert_file(self, file: OutputFile, extents: int) -> None:
+    def _insert_file(self, file: OutputFile, lengths: list[int]) -> None:
         self._transaction.send(
             _COMMIT["insert_file"],
             {
@@ -179,7 +181,9 @@ class Swap:
                 "directory_length": file.directory_length,
                 "owner_id": self._spec.job_id,
                 "now_ms": self._now_ms,
-                "extents": extents,
+                "extents": len(lengths),
+                "born_bytes": sum(extent.length for extent in file.extents),
+                "live_bytes": sum(lengths),
             },
         )
 

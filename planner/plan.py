@@ -10,22 +10,25 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import JobInput, JobPartition
+    from planner.worth import JobWorth
 
 
 class JobKind(StrEnum):
-    """What a job is for: sorting ingestion files, cleaning what is compacted, finding what spoils jobs."""
+    """What a job is for: sorting ingestion files, cleaning, merging small files, finding what spoils jobs."""
 
     INGESTION = "ingestion"
     CLEANING = "cleaning"
+    MERGING = "merging"
     BISECTION = "bisection"
 
 
 class Verdict(StrEnum):
-    """What becomes of a partition in a plan; the first three are in a job."""
+    """What becomes of a partition in a plan; the first four are in a job."""
 
     CLEAN = "clean"  # deduplicated from the log start: afterwards it is clean up to the job's end
     DEDUPLICATE = "deduplicate"  # deduplicated within the job's range; what is older stays as it is
     SPLIT = "split"  # moved into a compacted file as it stands
+    MERGE = "merge"  # moved from small or mostly dead compacted files into larger ones, as it stands
     WAIT = "wait"  # something is there, and may not or should not be taken yet
     NOTHING = "nothing"  # nothing is there to be done
 
@@ -55,13 +58,16 @@ class PlannedJob:
     """A job as the policy wants it: everything of a `JobSpec` that is decided rather than drawn.
 
     `input_bytes` is the size of the whole input files, which is what each of the two streams reads;
-    `taken_bytes` is the part of it that belongs to the job's extents.
+    `taken_bytes` is the part of it that belongs to the job's extents; `output_bytes` from what size on output
+    files are ended.
     """
 
     kind: JobKind
     reason: str
     inputs: tuple[JobInput, ...]
     partitions: tuple[JobPartition, ...]
+    output_bytes: int
+    worth: JobWorth
 
     @property
     def input_bytes(self) -> int:
@@ -76,11 +82,15 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The jobs to submit, and the reasons for them and for everything that is left alone."""
+    """The jobs to submit, best first, and the reasons for them and for everything that is left alone.
+
+    `deferred` is how many more there would be if the budget allowed them.
+    """
 
     now_ms: int
     jobs: tuple[PlannedJob, ...]
     decisions: tuple[PartitionDecision, ...]
+    deferred: int = 0
 
     def explain(self, topic_name: str) -> tuple[PartitionDecision, ...]:
         """What was decided about one topic, partition by partition; empty for a topic without any."""

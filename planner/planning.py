@@ -15,7 +15,7 @@ from catalog.model import FileKind, JobSpec, PartitionId
 from catalog.planning import DirtyRule
 from planner.bisection import may_be_tried
 from planner.policy import make_plan
-from planner.snapshot import FileView, PartitionView, Snapshot, TopicRules
+from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, Spent, TopicRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bedrock.ids import Ids
     from catalog.model import Extent, JobInput, Topic
     from catalog.open import Catalog
-    from catalog.planning import PartitionSize
+    from catalog.planning import LiveFile, PartitionSize
     from planner.plan import Plan, PlannedJob
     from planner.settings import PlannerSettings
 
@@ -34,6 +34,7 @@ PARTITIONS_AT_ONCE: Final = 500
 EXTENTS_OF_ONE: Final = 10_000
 REPLANS: Final = 3
 SUSPECTS_AT_ONCE: Final = 10_000
+BUDGET_MS: Final = 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, 
     for job in planned.jobs:
         spec = freeze(job, clock, ids, settings)
         try:
-            catalog.jobs.submit(spec)
+            catalog.jobs.submit(spec, moved_bytes=job.worth.moved_bytes, nanodollars=job.worth.nanodollars)
         except StaleStateError:
             lost += 1
         else:
@@ -94,6 +95,7 @@ def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -
         reason=job.reason,
         inputs=job.inputs,
         partitions=job.partitions,
+        output_bytes=job.output_bytes,
     )
 
 
@@ -135,12 +137,50 @@ def load_snapshot(
         for size in sizes
     )
     views = _files(catalog, files, partitions)
+    mergeable = _mergeable(catalog, settings, rules)
+    moved_bytes, nanodollars = catalog.jobs.planned_since(BUDGET_MS)
     return Snapshot(
         now_ms=now_ms,
         partitions=tuple(view for view in partitions if _has_its_files(view, views)),
         files=views,
         suspects=suspects,
+        mergeable=mergeable,
+        mergeable_views=_views_of(catalog, mergeable, rules),
+        spent=Spent(moved_bytes=moved_bytes, nanodollars=nanodollars),
     )
+
+
+def _mergeable(
+    catalog: Catalog, settings: PlannerSettings, rules: Mapping[UUID, TopicRules]
+) -> tuple[Mergeable, ...]:
+    found = catalog.planning.files_to_merge(
+        below_bytes=settings.full_bytes,
+        dead_bytes=settings.least_dead_bytes,
+        dead_share=settings.dead_share,
+        limit=settings.max_plan_files,
+        max_extents=settings.max_plan_extents,
+    )
+    return tuple(
+        Mergeable(
+            file=_file_view(each.file),
+            extents=each.extents,
+            live_bytes=each.live_bytes,
+            dead_bytes=each.dead_bytes,
+        )
+        for each in found
+        if all(extent.topic_id in rules for extent in each.extents)
+    )
+
+
+def _views_of(
+    catalog: Catalog, files: Sequence[Mergeable], rules: Mapping[UUID, TopicRules]
+) -> dict[PartitionId, PartitionView]:
+    """The partitions of files that may be merged, without their extents."""
+    keys = {PartitionId(extent.topic_id, extent.partition) for file in files for extent in file.extents}
+    return {
+        size.partition_id: PartitionView(rules=rules[size.state.topic_id], state=size.state, extents=())
+        for size in (catalog.planning.sizes_of(keys) if keys else ())
+    }
 
 
 def _has_its_files(view: PartitionView, files: Mapping[UUID, FileView]) -> bool:
@@ -163,6 +203,7 @@ def rules_of(topic: Topic) -> TopicRules:
         min_compaction_lag_ms=config.min_compaction_lag_ms,
         max_compaction_lag_ms=config.max_compaction_lag_ms,
         delete_retention_ms=config.delete_retention_ms,
+        retention_ms=config.retention_ms,
     )
 
 
@@ -230,16 +271,7 @@ def _files(
         for extent in view.extents
         if extent.file_kind is FileKind.COMPACTED
     }
-    files = {
-        known.file_id: FileView(
-            file_id=known.file_id,
-            object_name=known.object_name,
-            size=known.size,
-            kind=known.kind,
-            committed_ms=known.committed_ms,
-        )
-        for known in catalog.planning.files_of(compacted)
-    }
+    files = {known.file_id: _file_view(known) for known in catalog.planning.files_of(compacted)}
     for file in ingestion:
         files[file.file_id] = FileView(
             file_id=file.file_id,
@@ -249,3 +281,13 @@ def _files(
             committed_ms=min(extent.committed_ms for extent in file.extents),
         )
     return files
+
+
+def _file_view(file: LiveFile) -> FileView:
+    return FileView(
+        file_id=file.file_id,
+        object_name=file.object_name,
+        size=file.size,
+        kind=file.kind,
+        committed_ms=file.committed_ms,
+    )

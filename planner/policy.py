@@ -1,8 +1,10 @@
-"""The first policy: which extents are rewritten together, as a pure function of a snapshot.
+"""The policy: which extents are rewritten together, as a pure function of a snapshot.
 
 Kinds of jobs. *Ingestion jobs* empty ingestion files into compacted ones; *cleaning jobs* deduplicate
-compacted partitions that have become dirty again; *bisection jobs* find the file for which a job has failed
-(modules `ingestion`, `cleaning` and `bisection` say how each chooses).
+compacted partitions that have become dirty again; *merging jobs* make large files of small ones; *bisection
+jobs* find the file for which a job has failed (modules `ingestion`, `cleaning`, `merging` and `bisection` say
+how each chooses). Jobs are ordered by what they are worth (`worth`), and as many are planned as the budget
+allows.
 
 What holds for every plan, and is tested on random logs:
 
@@ -11,56 +13,75 @@ What holds for every plan, and is tested on random logs:
 - nothing at or past the last stable offset is taken, and nothing inside its min.compaction.lag.ms is
   deduplicated;
 - a job keeps to the bounds on bytes and files, unless a single partition is larger than they allow;
-- planning and compacting in turn comes to an end: each round empties ingestion files or makes a partition
-  clean, and neither is undone by compaction.
+- planning and compacting in turn comes to an end: each job empties ingestion files, makes a partition clean,
+  leaves fewer small files or none that is mostly dead, and none of it is undone by the others without end.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from planner.bisection import draft_bisection_jobs
 from planner.cleaning import draft_cleaning_jobs
 from planner.ingestion import draft_ingestion_jobs
+from planner.merging import draft_merging_jobs
 from planner.plan import Plan
-from planner.reasons import decision_in_job, decision_without_job, job_reason
+from planner.reasons import decision_deferred, decision_in_job, decision_without_job, job_reason
+from planner.worth import RequestPrices, affordable, worth_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from catalog.model import Extent, PartitionId
     from planner.plan import PartitionDecision
     from planner.selection import JobDraft
     from planner.settings import PlannerSettings
     from planner.snapshot import Snapshot
 
+PRICES: Final = RequestPrices()
+
 
 def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     """What to do about `snapshot`; the same answer each time it is asked."""
     drafts = draft_bisection_jobs(snapshot, settings) + draft_ingestion_jobs(snapshot, settings)
-    taken = _taken(drafts)
+    drafts += draft_cleaning_jobs(snapshot, settings, _is_taken(drafts))
+    drafts += draft_merging_jobs(snapshot, settings, _is_taken(drafts))
+    judged = [(worth_of(draft, PRICES, snapshot.now_ms, force=settings.force), draft) for draft in drafts]
+    judged.sort(key=lambda each: each[0].rank)  # stable
+    allowed = affordable([worth for worth, _ in judged], snapshot.spent, settings)
+    jobs = tuple(draft.finish(job_reason(draft, snapshot.now_ms), worth) for worth, draft in judged[:allowed])
+    return Plan(
+        now_ms=snapshot.now_ms,
+        jobs=jobs,
+        decisions=_decisions(snapshot, settings, [draft for _, draft in judged], allowed),
+        deferred=len(judged) - allowed,
+    )
 
-    def is_taken(extent: Extent) -> bool:
-        return id(extent) in taken
 
-    drafts += draft_cleaning_jobs(snapshot, settings, is_taken)
-    jobs = tuple(draft.finish(job_reason(draft, snapshot.now_ms)) for draft in drafts)
-    return Plan(now_ms=snapshot.now_ms, jobs=jobs, decisions=_decisions(snapshot, settings, drafts))
-
-
-def _taken(drafts: list[JobDraft]) -> set[int]:
-    """By identity: drafts hold the snapshot's own extents."""
-    return {id(extent) for draft in drafts for _, extents in draft.partitions() for extent in extents}
+def _is_taken(drafts: list[JobDraft]) -> Callable[[Extent], bool]:
+    taken = {
+        (extent.topic_id, extent.partition, extent.base_offset)
+        for draft in drafts
+        for _, extents in draft.partitions()
+        for extent in extents
+    }
+    return lambda extent: (extent.topic_id, extent.partition, extent.base_offset) in taken
 
 
 def _decisions(
-    snapshot: Snapshot, settings: PlannerSettings, drafts: list[JobDraft]
+    snapshot: Snapshot, settings: PlannerSettings, drafts: list[JobDraft], allowed: int
 ) -> tuple[PartitionDecision, ...]:
-    """For every partition of the snapshot, in its order: one decision per job, or one without."""
+    """For every partition that is in a job or the snapshot, in section order: one per job, or one without."""
     planned: dict[PartitionId, list[PartitionDecision]] = {}
     for index, draft in enumerate(drafts):
         for view, extents in draft.partitions():
-            decision = decision_in_job(view, extents, index, snapshot.now_ms, settings)
+            if index < allowed:
+                decision = decision_in_job(view, extents, (index, draft), snapshot.now_ms, settings)
+            else:
+                decision = decision_deferred(view, extents, snapshot.now_ms, settings)
             planned.setdefault(view.partition_id, []).append(decision)
-    decisions: list[PartitionDecision] = []
     for view in snapshot.partitions:
-        decisions += planned.get(view.partition_id) or [decision_without_job(view, snapshot.now_ms, settings)]
-    return tuple(decisions)
+        if view.partition_id not in planned:
+            planned[view.partition_id] = [decision_without_job(view, snapshot.now_ms, settings)]
+    order = sorted(planned, key=lambda key: (key.topic_id.int, key.partition))
+    return tuple(decision for key in order for decision in planned[key])

@@ -30,6 +30,12 @@ def job_reason(draft: JobDraft, now_ms: int) -> str:
             f"{_count(draft.file_count, 'file')} ({size}) of a job that failed, "
             f"to find out which of them spoiled it"
         )
+    if draft.kind is JobKind.MERGING:
+        dead = f", {_size(draft.dead_bytes)} of it dead" if draft.dead_bytes else ""
+        return (
+            f"{_count(draft.file_count, 'compacted file')} ({size}{dead}) with "
+            f"{_count(len(members), 'partition')} to be written as larger files, or anew"
+        )
     if draft.kind is JobKind.CLEANING:
         ratio, label = max((measure(view, extents, now_ms).ratio, view.label) for view, extents in members)
         return (
@@ -58,12 +64,19 @@ def job_reason(draft: JobDraft, now_ms: int) -> str:
 
 
 def decision_in_job(
-    view: PartitionView, extents: tuple[Extent, ...], job: int, now_ms: int, settings: PlannerSettings
+    view: PartitionView,
+    extents: tuple[Extent, ...],
+    numbered: tuple[int, JobDraft],
+    now_ms: int,
+    settings: PlannerSettings,
 ) -> PartitionDecision:
-    """Why a job takes these extents of a partition, and no others."""
+    """Why a job, which comes with its number, takes these extents of a partition, and no others."""
+    job, draft = numbered
     whole = takeable_extents(view, now_ms)
     judged = measure(view, whole, now_ms, force=settings.force)
     span = f"offsets {extents[0].base_offset} to {extents[-1].last_offset}"
+    if draft.kind is JobKind.MERGING:
+        return _decision(view, Verdict.MERGE, f"{span} move into a larger file as they stand", job, judged)
     if not view.rules.compacted:
         reason = f"{span} move into a compacted file; cleanup.policy={view.rules.cleanup_policy}"
         return _decision(view, Verdict.SPLIT, reason, job, judged)
@@ -80,6 +93,18 @@ def decision_in_job(
         why = _why_not_due(view, judged)
     reason = f"{span} move into a compacted file and are deduplicated among themselves; {why}"
     return _decision(view, Verdict.DEDUPLICATE, reason, job, judged)
+
+
+def decision_deferred(
+    view: PartitionView, extents: tuple[Extent, ...], now_ms: int, settings: PlannerSettings
+) -> PartitionDecision:
+    """Why a partition waits although there is a job for it."""
+    judged = measure(view, takeable_extents(view, now_ms), now_ms, force=settings.force)
+    reason = (
+        f"a job for offsets {extents[0].base_offset} to {extents[-1].last_offset} waits, as what was planned "
+        f"in the last hour has used up budget_bytes_per_hour or budget_dollars_per_hour"
+    )
+    return _decision(view, Verdict.WAIT, reason, None, judged)
 
 
 def decision_without_job(view: PartitionView, now_ms: int, settings: PlannerSettings) -> PartitionDecision:

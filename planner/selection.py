@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from catalog.model import Extent, PartitionId
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, PartitionView
+    from planner.worth import JobWorth
 
 
 class JobDraft:
@@ -35,6 +36,8 @@ class JobDraft:
         self._used: set[UUID] = set()
         self._bytes = 0
         self._extents = 0
+        self.output_bytes = settings.full_bytes
+        self.dead_bytes = 0
 
     @property
     def file_count(self) -> int:
@@ -79,7 +82,11 @@ class JobDraft:
             self._in_order = [self._taken[key] for key in keys]
         return self._in_order
 
-    def finish(self, reason: str) -> PlannedJob:
+    def deduplicates(self, view: PartitionView, extents: Sequence[Extent]) -> bool:
+        """Whether the job drops superseded records of a partition; merging never does."""
+        return self.kind is not JobKind.MERGING and may_deduplicate(view, extents, self._now_ms)
+
+    def finish(self, reason: str, worth: JobWorth) -> PlannedJob:
         """The job: its inputs in commit order, the extents of each in section order."""
         by_file: dict[UUID, list[Extent]] = {}
         for _, extents in self.partitions():
@@ -100,9 +107,11 @@ class JobDraft:
             reason=reason,
             inputs=tuple(inputs),
             partitions=tuple(
-                _job_partition(view, extents, deduplicate=may_deduplicate(view, extents, self._now_ms))
+                _job_partition(view, extents, deduplicate=self.deduplicates(view, extents))
                 for view, extents in self.partitions()
             ),
+            output_bytes=self.output_bytes,
+            worth=worth,
         )
 
 

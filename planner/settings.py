@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 from bedrock.errors import InvalidInputError
 
 MIB = 1024 * 1024
+_LEAST: Final = {
+    "max_ingestion_age_ms": 0,
+    "force": 0,
+    "merge_fan_in": 2,
+    "dead_share": 0.01,
+    "budget_bytes_per_hour": 0,
+    "budget_dollars_per_hour": 0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings:
     """What bounds a plan; `docs/planner.md` has the reasons for the defaults.
 
-    Sizes are bytes of whole input files, as each is read from end to end, twice. `force` cleans every
-    compacted partition that has something cleanable, whatever its dirty ratio.
+    Sizes of jobs are bytes of whole input files, as each is read from end to end, twice. A compacted file
+    with fewer live bytes than `target_file_bytes` is small: `merge_fan_in` small ones of about one size are
+    merged, `level_floor_bytes` being the size below which all count as one. One of which `dead_share`, and
+    `least_dead_bytes`, have died is rewritten. The budgets are for what was planned in the last hour; 0 sets
+    none.
+    `force` cleans every compacted partition that has something cleanable, whatever its dirty ratio.
     """
 
     max_job_input_bytes: int = 1024 * MIB
@@ -26,14 +39,30 @@ class PlannerSettings:
     max_plan_extents: int = 50_000
     max_plan_partitions: int = 20_000
     table_bytes: int = 128 * MIB
+    target_file_bytes: int = 256 * MIB
+    merge_fan_in: int = 8
+    level_floor_bytes: int = MIB
+    dead_share: float = 0.5
+    least_dead_bytes: int = MIB
+    budget_bytes_per_hour: int = 0
+    budget_dollars_per_hour: float = 0.0
     force: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a bound that would let nothing through."""
         for field in fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name in {"max_ingestion_age_ms", "force"} else 1
+            least = _LEAST.get(field.name, 1)
             if value < least:
                 raise InvalidInputError(
                     f"planner setting {field.name} is {value}", remedy=f"give a number of at least {least}"
                 )
+        if self.dead_share > 1:
+            raise InvalidInputError(
+                f"planner setting dead_share is {self.dead_share}", remedy="give a share of at most 1"
+            )
+
+    @property
+    def full_bytes(self) -> int:
+        """From how many live bytes on a file is large enough: any two that are not must fit into one job."""
+        return max(1, min(self.target_file_bytes, self.max_job_input_bytes // 2))

@@ -27,11 +27,17 @@ class TopicRules:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int
+    retention_ms: int = -1
 
     @property
     def compacted(self) -> bool:
         """Whether only the newest record of each key counts."""
         return "compact" in self.cleanup_policy  # which knows no other word that has this in it
+
+    @property
+    def expires_after_ms(self) -> int | None:
+        """How old records may become; None where nothing expires by its age."""
+        return self.retention_ms if "delete" in self.cleanup_policy and self.retention_ms >= 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +86,37 @@ class FileView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mergeable:
+    """A compacted file that is small or mostly dead, with all its live extents, which nobody has claimed.
+
+    `live_bytes` is what these add up to, `dead_bytes` what the file's extents did at first and do no more.
+    """
+
+    file: FileView
+    extents: tuple[Extent, ...]
+    live_bytes: int
+    dead_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What the jobs of the last hour were planned to move and to cost."""
+
+    moved_bytes: int = 0
+    nanodollars: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a plan rests on, as of `now_ms`; `files` in commit order, `partitions` in section order."""
+    """Everything a plan rests on, as of `now_ms`; `files` in commit order, `partitions` in section order.
+
+    `mergeable_views` are the partitions of `mergeable`, without extents; they need not be in `partitions`.
+    """
 
     now_ms: int
     partitions: tuple[PartitionView, ...]
     files: Mapping[UUID, FileView] = field(default_factory=dict)
     suspects: Mapping[UUID, Suspect] = field(default_factory=dict)
+    mergeable: tuple[Mergeable, ...] = ()
+    mergeable_views: Mapping[PartitionId, PartitionView] = field(default_factory=dict)
+    spent: Spent = field(default_factory=Spent)

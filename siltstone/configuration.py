@@ -29,6 +29,7 @@ from typing_extensions import override
 from agent.settings import AgentSettings
 from bedrock.errors import InvalidInputError
 from planner.settings import PlannerSettings
+from siltstone.compaction_settings import CompactionSettings
 from siltstone.kafka_settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 _AGENT = AgentSettings()
-_PLANNER = PlannerSettings()
 ENVIRONMENT_PREFIX = "SILTSTONE_"
 FILE_NAME = "siltstone.toml"
 # Every pod near a service named siltstone, or siltstone-something, gets such variables.
@@ -70,7 +70,7 @@ def _scheme(value: str) -> str:
     return "" if found is None else (found[1] or found[2]).lower()
 
 
-class Settings(KafkaSettings):
+class Settings(CompactionSettings, KafkaSettings):
     """Everything that a Siltstone process is told from outside, but for what one command does."""
 
     model_config = SettingsConfigDict(
@@ -161,19 +161,6 @@ class Settings(KafkaSettings):
     )
     stop_timeout_ms: int = Field(
         default=_AGENT.stop_timeout_ms, ge=1, description="How long it may then take to finish what it took."
-    )
-    max_job_input_bytes: ByteSize = Field(
-        default=ByteSize(_PLANNER.max_job_input_bytes),
-        ge=1,
-        description="How many bytes of input files one compaction job may take.",
-    )
-    max_job_files: int = Field(
-        default=_PLANNER.max_job_files, ge=1, description="How many input files one compaction job may take."
-    )
-    table_bytes: ByteSize = Field(
-        default=ByteSize(_PLANNER.table_bytes),
-        ge=1,
-        description="The memory of one compaction job's key table, at 12 bytes a key.",
     )
     grace_seconds: int = Field(
         default=60, ge=0, description="How long a dead object is kept for readers that may still hold it."
@@ -320,6 +307,11 @@ def planner_settings(settings: Settings, *, force: bool = False) -> PlannerSetti
         max_job_input_bytes=settings.max_job_input_bytes,
         max_job_files=settings.max_job_files,
         table_bytes=settings.table_bytes,
+        target_file_bytes=settings.target_file_bytes,
+        merge_fan_in=settings.merge_fan_in,
+        dead_share=settings.dead_share,
+        budget_bytes_per_hour=settings.budget_bytes_per_hour,
+        budget_dollars_per_hour=settings.budget_dollars_per_hour,
         force=force,
     )
 

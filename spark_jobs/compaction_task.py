@@ -26,7 +26,7 @@ from catalog.model import JobResult
 from object_format.dedupe import KeyTable, SurvivorFinder, Survivors
 from spark_jobs.arrangement import arrange, last_uses
 from spark_jobs.input_pass import InputPass
-from spark_jobs.output_files import OutputFiles
+from spark_jobs.output_files import OutputFiles, OutputPolicy
 from spark_jobs.partition_writer import PartitionWriter
 from spark_jobs.task_counts import TaskCounts
 
@@ -119,7 +119,8 @@ class _Task:
                 with counts.timed("find_survivors_ms"):
                     survivors = self._find_survivors(work, self._table)
             with counts.timed("write_ms"):
-                self._writer.write(work, survivors)
+                number = self._outputs.next_number(OutputPolicy.of(work.partition.cleanup_policy))
+                self._writer.write(work, survivors, file_number=number)
             counts.add("partitions", 1)
             self._survey.close_after(place)
             self._copy.close_after(place)

@@ -33,7 +33,7 @@ class OutputPolicy(StrEnum):
 
 
 class OutputFiles:
-    """Uploads under the attempt's own names, of which nothing is visible before `complete`."""
+    """Uploads under the attempt's own names; what is visible before the catalog knows it is nobody's."""
 
     def __init__(self, store: ObjectStore, spec: JobSpec, attempt_id: UUID, ids: Ids) -> None:
         self._store = store
@@ -41,6 +41,8 @@ class OutputFiles:
         self._attempt_id = attempt_id
         self._ids = ids
         self._open: dict[tuple[OutputPolicy, int], tuple[UUID, str, Upload, SegmentFileWriter]] = {}
+        self._numbers: dict[OutputPolicy, int] = {}
+        self._done: list[OutputFile] = []
 
     def writer(self, policy: OutputPolicy, number: int = 0) -> SegmentFileWriter:
         """The writer of a file for `policy`; one file has at most one section of each partition."""
@@ -59,22 +61,35 @@ class OutputFiles:
             self._open[policy, number] = (file_id, name, upload, writer)
         return self._open[policy, number][3]
 
+    def next_number(self, policy: OutputPolicy) -> int:
+        """The number of the file for the next partition; one that has the job's `output_bytes` is ended."""
+        number = self._numbers.get(policy, 0)
+        opened, limit = self._open.get((policy, number)), self._spec.output_bytes
+        if opened is not None and limit is not None and opened[3].data_bytes >= limit:
+            self._complete_one(*opened)
+            del self._open[policy, number]
+            number += 1
+            self._numbers[policy] = number
+        return number
+
     def complete(self) -> tuple[OutputFile, ...]:
-        """End every file, make it visible and durable, and say what it holds."""
-        files = []
-        for file_id, name, upload, writer in self._open.values():
-            summary = writer.finish()
-            upload.complete()
-            files.append(
-                OutputFile(
-                    file_id=file_id,
-                    object_name=name,
-                    size=summary.size,
-                    directory_length=summary.directory_length,
-                    extents=tuple(map(_output_extent, summary.sections)),
-                )
+        """End every file, make it visible and durable, and say what all of them hold."""
+        for opened in self._open.values():
+            self._complete_one(*opened)
+        return tuple(self._done)
+
+    def _complete_one(self, file_id: UUID, name: str, upload: Upload, writer: SegmentFileWriter) -> None:
+        summary = writer.finish()
+        upload.complete()
+        self._done.append(
+            OutputFile(
+                file_id=file_id,
+                object_name=name,
+                size=summary.size,
+                directory_length=summary.directory_length,
+                extents=tuple(map(_output_extent, summary.sections)),
             )
-        return tuple(files)
+        )
 
     def abort(self) -> None:
         """Drop what was uploaded and is not complete."""

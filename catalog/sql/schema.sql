@@ -89,6 +89,8 @@ CREATE TABLE local_leaders (
 CREATE INDEX local_leaders_node ON local_leaders (node_id);
 
 -- Objects. A file is live while it has live extents and dead from dead_ms on; its row goes once the object is gone.
+-- live_bytes sums up the extents, born_bytes those that it had at first: small files and mostly dead ones are found
+-- by an index.
 CREATE TABLE files (
     file_id uuid PRIMARY KEY,
     object_name text COLLATE "C" NOT NULL UNIQUE,
@@ -101,10 +103,14 @@ CREATE TABLE files (
     live_extents bigint NOT NULL,
     claimed_extents bigint NOT NULL DEFAULT 0,
     dead_ms bigint,
+    born_bytes bigint NOT NULL DEFAULT 0,
+    live_bytes bigint NOT NULL DEFAULT 0,
     CONSTRAINT claims_are_live CHECK (claimed_extents BETWEEN 0 AND live_extents),
     CONSTRAINT dead_without_extents CHECK ((dead_ms IS NULL) = (live_extents > 0))
 );
 CREATE INDEX files_dead ON files (dead_ms, file_id) WHERE dead_ms IS NOT NULL;
+CREATE INDEX files_small ON files (live_bytes) WHERE kind = 'compacted' AND dead_ms IS NULL;
+CREATE INDEX files_dying ON files ((born_bytes - live_bytes)) WHERE kind = 'compacted' AND dead_ms IS NULL;
 CREATE INDEX files_to_compact ON files (sequence) WHERE kind = 'ingestion' AND live_extents > claimed_extents;
 
 -- Which bytes hold which offsets. max_timestamp_so_far is an upper bound of the timestamps up to here in offset
@@ -154,6 +160,7 @@ CREATE TABLE producers (
     PRIMARY KEY (topic_id, partition, producer_id)
 ) WITH (fillfactor = 50);
 
+-- moved_bytes and nanodollars are what the planner expected of a job; its budget counts them.
 CREATE TABLE jobs (
     job_id uuid PRIMARY KEY,
     sequence bigint GENERATED ALWAYS AS IDENTITY,
@@ -168,6 +175,8 @@ CREATE TABLE jobs (
     failure text,
     counts jsonb NOT NULL DEFAULT '{}',
     swept_ms bigint,
+    moved_bytes bigint NOT NULL DEFAULT 0,
+    nanodollars bigint NOT NULL DEFAULT 0,
     CONSTRAINT running_has_attempt CHECK (
         state <> 'running' OR (attempt_id IS NOT NULL AND heartbeat_ms IS NOT NULL)
     )
@@ -175,6 +184,7 @@ CREATE TABLE jobs (
 CREATE INDEX jobs_submitted ON jobs (sequence) WHERE state = 'submitted';
 CREATE INDEX jobs_running ON jobs (sequence) WHERE state = 'running';
 CREATE INDEX jobs_sequence ON jobs (sequence);
+CREATE INDEX jobs_created ON jobs (created_ms);
 CREATE INDEX jobs_over ON jobs (finished_ms) WHERE finished_ms IS NOT NULL;
 CREATE INDEX jobs_unswept ON jobs (finished_ms) WHERE finished_ms IS NOT NULL AND swept_ms IS NULL;
 

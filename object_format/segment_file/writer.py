@@ -106,6 +106,11 @@ class SegmentFileWriter:
         """Bytes of the file that went to the sink so far."""
         return self._blocks.position
 
+    @property
+    def data_bytes(self) -> int:
+        """What the data of the sections that have ended adds up to; tells when a file is large enough."""
+        return sum(entry.data_length for entry in self._entries)
+
     def begin_section(self, topic_id: UUID, partition: int) -> None:
         """Start the section of one partition; it must sort after the one before."""
         self._check_open()

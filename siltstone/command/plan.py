@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from catalog.model import Job
     from planner.plan import PartitionDecision, Plan, PlannedJob
+    from planner.worth import JobWorth
     from siltstone.configuration import Settings
 
 
@@ -52,6 +53,7 @@ def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) 
     return {
         "now_ms": planned.now_ms,
         "jobs": [_job_facts(job) for job in planned.jobs],
+        "deferred": planned.deferred,
         "open_jobs": job_facts(jobs, planned.now_ms),
         "decisions": [_decision_facts(each) for each in decisions],
     }
@@ -72,6 +74,10 @@ def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -
             markup=False,
         )
         console.print(f"  {job.reason}", markup=False)
+        console.print(f"  {_gain(job.worth)}", markup=False)
+    if planned.deferred:
+        jobs_left = count(planned.deferred, "more job")
+        console.print(f"{jobs_left} when the budget of the hour allows.", markup=False)
     if explain is not None:
         shown = planned.explain(explain)
     else:
@@ -79,6 +85,12 @@ def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -
     if shown:
         title = "Waiting" if explain is None else explain
         console.print(table(title, "partition", "what", ">dirty ratio", "why", rows=map(_row, shown)))
+
+
+def _gain(worth: JobWorth) -> str:
+    gain = f"{human_bytes(worth.reclaimed_bytes)} reclaimed and {count(worth.reads_saved, 'read')} saved"
+    cost = f"{human_bytes(worth.rewritten_bytes)} rewritten, ${worth.nanodollars / 1e9:.6f} of requests"
+    return f"Expected: {gain} for {cost}"
 
 
 def _row(decision: PartitionDecision) -> tuple[object, ...]:
@@ -98,6 +110,15 @@ def _job_facts(job: PlannedJob) -> dict[str, Any]:
         "input_files": len(job.inputs),
         "input_bytes": job.input_bytes,
         "taken_bytes": job.taken_bytes,
+        "expected": {
+            "reclaimed_bytes": job.worth.reclaimed_bytes,
+            "reads_saved": job.worth.reads_saved,
+            "rewritten_bytes": job.worth.rewritten_bytes,
+            "moved_bytes": job.worth.moved_bytes,
+            "dollars": job.worth.nanodollars / 1e9,
+            "score": job.worth.score,
+            "overdue": job.worth.overdue,
+        },
         "partitions": [
             {
                 "topic": each.topic_name,

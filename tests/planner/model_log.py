@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from catalog.model import Extent, FileKind, PartitionId, PartitionState
-from planner.snapshot import FileView, PartitionView, Snapshot, TopicRules
+from planner.merging import is_mostly_dead
+from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from planner.plan import PlannedJob
+    from planner.plan import JobKind, PlannedJob
+    from planner.settings import PlannerSettings
 
 NOW_MS = 1_700_000_000_000
 NEVER_MS = 2**63 - 1
@@ -57,6 +59,8 @@ class ModelLog:
     unstable: dict[PartitionId, int] = field(default_factory=dict)
     claimed: set[tuple[PartitionId, int]] = field(default_factory=set)
     files: dict[UUID, FileView] = field(default_factory=dict)
+    born: dict[UUID, int] = field(default_factory=dict)
+    written: dict[JobKind, int] = field(default_factory=dict)
     counter: int = 0
 
     def __post_init__(self) -> None:
@@ -117,8 +121,9 @@ class ModelLog:
         }
 
     def apply(self, job: PlannedJob) -> None:
-        """Do to the extents what a compaction job does, one output file per cleanup policy."""
-        outputs: dict[str, FileView] = {}
+        """Do to the extents what a compaction job does: files for each cleanup policy, cut by size."""
+        outputs: dict[bool, FileView] = {}
+        sizes: dict[UUID, int] = {}
         for part in job.partitions:
             key = PartitionId(part.topic_id, part.partition)
             taken = [
@@ -129,10 +134,12 @@ class ModelLog:
             length = sum(extent.length for extent in taken)
             if part.deduplicate:
                 length = length * self.kept_percent // 100
-            if part.cleanup_policy not in outputs:
+            policy = "compact" in part.cleanup_policy
+            if policy not in outputs or sizes[outputs[policy].file_id] >= job.output_bytes:
                 size = 100 + job.taken_bytes
-                outputs[part.cleanup_policy] = self._new_file(FileKind.COMPACTED, size, self.now_ms)
-            file = outputs[part.cleanup_policy]
+                outputs[policy] = self._new_file(FileKind.COMPACTED, size, self.now_ms)
+            file = outputs[policy]
+            sizes[file.file_id] = sizes.get(file.file_id, 0) + length
             merged = replace(
                 taken[0],
                 last_offset=part.upper_offset - 1,
@@ -149,6 +156,8 @@ class ModelLog:
             self.extents[key] = sorted([*rest, merged], key=lambda extent: extent.base_offset)
             if part.deduplicate and part.reaches_log_start:
                 self.first_dirty[key] = max(self.first_dirty.get(key, 0), part.upper_offset)
+        self.born |= sizes
+        self.written[job.kind] = self.written.get(job.kind, 0) + sum(sizes.values())
         self._forget_dead_files()
 
     def _forget_dead_files(self) -> None:
@@ -178,9 +187,37 @@ class ModelLog:
             ),
         )
 
-    def snapshot(self) -> Snapshot:
+    def mergeable(self, settings: PlannerSettings | None) -> tuple[Mergeable, ...]:
+        """What the catalog would find for these settings; all compacted files without any."""
+        held: dict[UUID, list[Extent]] = {}
+        for extents in self.extents.values():
+            for extent in extents:
+                held.setdefault(extent.file_id, []).append(extent)
+        claimed = {
+            extent.file_id
+            for key, extents in self.extents.items()
+            for extent in extents
+            if (key, extent.base_offset) in self.claimed
+        }
+        found = []
+        for file_id, extents in held.items():
+            live = sum(extent.length for extent in extents)
+            each = Mergeable(
+                file=self.files[file_id],
+                extents=tuple(extents),
+                live_bytes=live,
+                dead_bytes=self.born.get(file_id, live) - live,
+            )
+            wanted = settings is None or live < settings.full_bytes or is_mostly_dead(each, settings)
+            if each.file.kind is FileKind.COMPACTED and file_id not in claimed and wanted:
+                found.append(each)
+        return tuple(found)
+
+    def snapshot(self, settings: PlannerSettings | None = None) -> Snapshot:
         return Snapshot(
             now_ms=self.now_ms,
             partitions=tuple(self.view(key) for key in sorted(self.extents)),
             files=dict(self.files),
+            mergeable=self.mergeable(settings),
+            mergeable_views={key: replace(self.view(key), extents=()) for key in self.extents},
         )

@@ -23,6 +23,11 @@ SETTINGS = st.builds(
     max_job_extents=st.sampled_from([1, 4, 1_000]),
     min_ingestion_files=st.integers(1, 3),
     max_ingestion_age_ms=st.sampled_from([0, 500]),
+    target_file_bytes=st.sampled_from([1, 300, 2_000]),
+    merge_fan_in=st.integers(2, 4),
+    level_floor_bytes=st.sampled_from([1, 50, 400]),
+    dead_share=st.sampled_from([0.3, 0.5, 1.0]),
+    least_dead_bytes=st.sampled_from([1, 100]),
     force=st.booleans(),
 )
 

@@ -99,7 +99,7 @@ def test_a_directory_whose_name_has_a_colon_is_no_url() -> None:
 def test_every_wrong_setting_is_in_the_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SILTSTONE_MAX_JOB_FILES", "0")
     with pytest.raises(
-        ConfigurationError, match=r"setting http .*--http.*; setting max_job_files .*SILTSTONE_MAX_JOB_FILES"
+        ConfigurationError, match=r"setting max_job_files .*SILTSTONE_MAX_JOB_FILES.*; setting http .*--http"
     ):
         load_settings({"http": "x"})
 

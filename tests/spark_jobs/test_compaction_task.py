@@ -121,6 +121,24 @@ def test_outputs_come_apart_by_cleanup_policy(bench: Bench) -> None:
     assert result.counts["compacted_files"] == 2
 
 
+def test_a_file_that_is_large_enough_is_ended_before_the_next_partition(bench: Bench) -> None:
+    """Each output then covers a range of (topic, partition), and the sizes are those of the data."""
+    topic = bench.topic("delete")
+    keys = [PartitionId(topic, partition) for partition in range(5)]
+    bench.log.ingest({key: [batch((b"a", b"x" * 100))] for key in keys})
+    spec = bench.log.job({key: bench.log.extents[key] for key in keys})
+    length = spec.inputs[0].extents[0].length
+
+    spec = replace(spec, output_bytes=2 * length)
+    result = bench.run(spec)
+    bench.log.publish(spec, result)
+    bench.log.check()
+
+    held = [[extent.partition for extent in file.extents] for file in result.files]
+    assert held == [[0, 1], [2, 3], [4]]
+    assert result.counts["compacted_files"] == 3
+
+
 def test_holes_are_the_complement_of_the_survivors(bench: Bench) -> None:
     here = PartitionId(bench.topic(), 0)
     bench.log.ingest({here: [batch((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))]})

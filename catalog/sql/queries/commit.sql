@@ -40,10 +40,14 @@ JOIN producers AS p USING (topic_id, partition, producer_id);
 
 -- name: insert_file
 -- Adds the object. One of which nothing was taken is dead from birth.
-INSERT INTO files (file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents, dead_ms)
+INSERT INTO files (
+    file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents,
+    born_bytes, live_bytes, dead_ms
+)
 VALUES (
     %(file_id)s, %(object_name)s, %(kind)s, %(size)s, %(directory_length)s, %(owner_id)s, %(now_ms)s,
-    %(extents)s::bigint, CASE WHEN %(extents)s::bigint = 0 THEN %(now_ms)s::bigint END
+    %(extents)s::bigint, %(born_bytes)s::bigint, %(live_bytes)s::bigint,
+    CASE WHEN %(extents)s::bigint = 0 THEN %(now_ms)s::bigint END
 );
 
 -- name: insert_result

@@ -18,9 +18,9 @@ WITH doomed AS (
 removed AS (
     DELETE FROM extents AS e USING doomed AS d
     WHERE e.topic_id = d.topic_id AND e.partition = d.partition AND e.base_offset = d.base_offset
-    RETURNING e.file_id, e.job_id
+    RETURNING e.file_id, e.job_id, e.length
 )
-SELECT file_id, count(*), count(job_id) FROM removed GROUP BY file_id ORDER BY file_id;
+SELECT file_id, count(*), count(job_id), sum(length)::bigint FROM removed GROUP BY file_id ORDER BY file_id;
 
 -- name: lock_files
 -- Locks files in the order of their identifiers, as every transaction does that changes their counts.
@@ -31,8 +31,14 @@ SELECT file_id FROM files WHERE file_id = ANY (%(file_ids)s::uuid[]) ORDER BY fi
 UPDATE files AS f
 SET live_extents = f.live_extents - v.removed,
     claimed_extents = f.claimed_extents - v.claimed,
+    live_bytes = f.live_bytes - v.bytes,
     dead_ms = CASE WHEN f.live_extents = v.removed THEN %(now_ms)s::bigint END
-FROM unnest(%(file_ids)s::uuid[], %(removed)s::bigint[], %(claimed)s::bigint[]) AS v (file_id, removed, claimed)
+FROM unnest(
+    %(file_ids)s::uuid[],
+    %(removed)s::bigint[],
+    %(claimed)s::bigint[],
+    %(bytes)s::bigint[]
+) AS v (file_id, removed, claimed, bytes)
 WHERE f.file_id = v.file_id;
 
 -- name: remove_producers_of_topic

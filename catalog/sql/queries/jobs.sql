@@ -1,8 +1,15 @@
 -- name: insert_job
 -- Adds a job; a second try changes nothing.
-INSERT INTO jobs (job_id, state, spec, created_ms)
-VALUES (%(job_id)s, 'submitted', %(spec)s, %(now_ms)s)
+INSERT INTO jobs (job_id, state, spec, created_ms, moved_bytes, nanodollars)
+VALUES (%(job_id)s, 'submitted', %(spec)s, %(now_ms)s, %(moved_bytes)s, %(nanodollars)s)
 ON CONFLICT (job_id) DO NOTHING;
+
+-- name: planned_since
+-- What the jobs that were submitted lately move and cost.
+SELECT coalesce(sum(moved_bytes), 0)::bigint, coalesce(sum(nanodollars), 0)::bigint
+FROM jobs
+WHERE created_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+    - %(before_now_ms)s::bigint;
 
 -- name: lock_inputs
 -- Locks a new job's extents in the order of the key, and says which of them it may have: they are as the planner

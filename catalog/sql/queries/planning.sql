@@ -83,6 +83,34 @@ FROM (
 ORDER BY turn, dirty_bytes DESC, topic_id
 LIMIT %(limit)s;
 
+-- name: files_to_merge
+-- Compacted files that no job has any part of: first those with fewer live bytes than a size, the smallest first,
+-- then those of which much is dead by bytes and by share, the most dead first; without those that were in a job that failed.
+SELECT file_id, object_name, size, kind, committed_ms, live_bytes, born_bytes - live_bytes, live_extents
+FROM (
+    (
+        SELECT f.*, 0 AS turn, live_bytes AS place
+        FROM files AS f
+        WHERE kind = 'compacted' AND dead_ms IS NULL AND live_bytes < %(below_bytes)s AND claimed_extents = 0
+          AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
+        ORDER BY live_bytes
+        LIMIT %(limit)s
+    )
+    UNION ALL
+    (
+        SELECT f.*, 1 AS turn, live_bytes - born_bytes AS place
+        FROM files AS f
+        WHERE kind = 'compacted' AND dead_ms IS NULL AND live_bytes >= %(below_bytes)s AND claimed_extents = 0
+          AND born_bytes - live_bytes >= %(dead_bytes)s
+          AND born_bytes - live_bytes >= %(dead_share)s::double precision * born_bytes
+          AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
+        ORDER BY born_bytes - live_bytes DESC
+        LIMIT %(limit)s
+    )
+) AS found
+ORDER BY turn, place
+LIMIT %(limit)s;
+
 -- name: files_of
 -- Live files by their identifiers, in commit order.
 SELECT file_id, object_name, size, kind, committed_ms

@@ -1,0 +1,54 @@
+"""The settings of compaction: how large jobs and files are, and what they may cost."""
+
+from __future__ import annotations
+
+from pydantic import ByteSize, Field
+from pydantic_settings import BaseSettings
+
+from planner.settings import PlannerSettings
+
+_PLANNER = PlannerSettings()
+
+
+class CompactionSettings(BaseSettings):
+    """A part of `siltstone.configuration.Settings`."""
+
+    max_job_input_bytes: ByteSize = Field(
+        default=ByteSize(_PLANNER.max_job_input_bytes),
+        ge=1,
+        description="How many bytes of input files one compaction job may take.",
+    )
+    max_job_files: int = Field(
+        default=_PLANNER.max_job_files, ge=1, description="How many input files one compaction job may take."
+    )
+    table_bytes: ByteSize = Field(
+        default=ByteSize(_PLANNER.table_bytes),
+        ge=1,
+        description="The memory of one compaction job's key table, at 12 bytes a key.",
+    )
+    target_file_bytes: ByteSize = Field(
+        default=ByteSize(_PLANNER.target_file_bytes),
+        ge=1,
+        description="How large compacted files are made; smaller ones are merged.",
+    )
+    merge_fan_in: int = Field(
+        default=_PLANNER.merge_fan_in,
+        ge=2,
+        description="How many small compacted files of about one size make one larger one.",
+    )
+    dead_share: float = Field(
+        default=_PLANNER.dead_share,
+        ge=0.01,
+        le=1,
+        description="Which part of a compacted file must have died before the rest is written anew.",
+    )
+    budget_bytes_per_hour: ByteSize = Field(
+        default=ByteSize(_PLANNER.budget_bytes_per_hour),
+        ge=0,
+        description="How many bytes the jobs planned in an hour may read and write; 0 sets no bound.",
+    )
+    budget_dollars_per_hour: float = Field(
+        default=_PLANNER.budget_dollars_per_hour,
+        ge=0,
+        description="What the requests of the jobs planned in an hour may cost, in dollars; 0 sets no bound.",
+    )

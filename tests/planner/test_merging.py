@@ -1,0 +1,249 @@
+"""Small compacted files become larger ones, mostly dead ones are written anew, and both come to an end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bedrock.errors import InvalidInputError
+from catalog.model import PartitionId
+from planner.merging import level_of
+from planner.plan import JobKind, Verdict
+from planner.planning import plan, plan_and_submit, submit
+from planner.policy import make_plan
+from planner.settings import PlannerSettings
+from tests.planner.model_log import NEVER_MS, Chunk, ModelLog, topic_rules
+
+if TYPE_CHECKING:
+    from catalog.model import Extent
+    from tests.planner.system import System
+
+SMALL = PlannerSettings(
+    target_file_bytes=1_000, merge_fan_in=3, level_floor_bytes=10, least_dead_bytes=1, dead_share=0.5
+)
+
+
+def plain_log(partitions: int = 2, **rules: object) -> tuple[ModelLog, list[PartitionId]]:
+    log = ModelLog(
+        rules=[topic_rules(0, cleanup_policy="delete", **rules)], partition_count=partitions, kept_percent=100
+    )
+    return log, sorted(log.extents)
+
+
+def settle(log: ModelLog, settings: PlannerSettings) -> Counter[JobKind]:
+    """Plan and compact until nothing is left; how many jobs of which kind it took."""
+    done: Counter[JobKind] = Counter()
+    for _ in range(100):
+        jobs = make_plan(log.snapshot(settings), settings).jobs
+        if not jobs:
+            return done
+        for job in jobs:
+            done[job.kind] += 1
+            log.apply(job)
+    raise AssertionError("planning does not come to rest")
+
+
+def compacted_sizes(log: ModelLog) -> list[int]:
+    return sorted(each.live_bytes for each in log.mergeable(None))
+
+
+def test_as_many_small_files_as_the_fan_in_become_one() -> None:
+    log, keys = plain_log()
+    for number in range(1, 7):
+        log.append({key: Chunk(records=2, length=20) for key in keys})
+        merged = settle(log, SMALL)[JobKind.MERGING]
+        assert merged == (number % 3 == 0)
+    assert compacted_sizes(log) == [120, 120]
+    assert [len(extents) for extents in log.extents.values()] == [2, 2]
+
+
+def test_what_is_large_enough_is_left_alone_and_what_comes_out_is_cut_by_partition() -> None:
+    log, keys = plain_log(partitions=4)
+    for _ in range(9):
+        log.append({key: Chunk(records=2, length=100) for key in keys})
+        settle(log, SMALL)
+    assert all(size >= SMALL.full_bytes for size in compacted_sizes(log)[1:])
+    held = [{extent.partition for extent in each.extents} for each in log.mergeable(None)]
+    assert all(max(part) - min(part) + 1 == len(part) for part in held)
+
+
+def test_files_with_something_between_them_are_not_merged() -> None:
+    log, (key, other) = plain_log()
+    for length in (20, 5_000, 20, 5_000, 20):
+        log.append({key: Chunk(records=2, length=length)})
+        settle(log, SMALL)
+    assert make_plan(log.snapshot(SMALL), SMALL).jobs == ()
+    log.append({other: Chunk(records=2, length=20)})
+    log.append({other: Chunk(records=2, length=20)})
+    for job in make_plan(log.snapshot(SMALL), SMALL).jobs:
+        log.apply(job)
+    settle(log, SMALL)
+    assert [extent.length for extent in log.extents[key]] == [20, 5_000, 20, 5_000, 20]
+
+
+def test_a_merged_extent_spans_a_quarter_of_retention_at_the_most() -> None:
+    log, (key, _) = plain_log(retention_ms=4_000)
+    for _ in range(12):
+        log.append({key: Chunk(records=1, length=20)})
+        settle(log, SMALL)
+        log.now_ms += 400
+    spans = [extent.max_timestamp - extent.min_timestamp for extent in log.extents[key]]
+    assert max(spans) == 800
+    assert len(spans) == 4
+
+
+def test_a_mostly_dead_file_is_written_anew_once() -> None:
+    log, (key, other) = plain_log()
+    log.append({key: Chunk(records=2, length=500), other: Chunk(records=2, length=400)})
+    settle(log, SMALL)
+    log.extents[key].clear()
+    assert settle(log, SMALL) == {JobKind.MERGING: 1}
+    (file,) = log.mergeable(None)
+    assert (file.live_bytes, file.dead_bytes) == (400, 0)
+
+
+def test_a_file_of_which_little_has_died_stays() -> None:
+    log, (key, other) = plain_log()
+    log.append({key: Chunk(records=2, length=300), other: Chunk(records=2, length=500)})
+    settle(log, SMALL)
+    log.extents[key].clear()
+    assert settle(log, SMALL) == {}
+
+
+def test_levels_grow_by_the_fan_in() -> None:
+    assert [level_of(size, SMALL) for size in (0, 9, 10, 29, 30, 89, 90, 270)] == [0, 0, 1, 1, 2, 2, 3, 4]
+
+
+LENGTHS = st.lists(
+    st.dictionaries(st.integers(0, 2), st.sampled_from([10, 15, 40, 120, 1_500]), min_size=1), max_size=40
+)
+
+
+@given(LENGTHS, st.integers(2, 4), st.sampled_from([300, 1_000, 4_000]))
+def test_no_byte_is_merged_more_often_than_the_bound_says(
+    appends: list[dict[int, int]], fan_in: int, target: int
+) -> None:
+    """Planning comes to rest after each append, and merging writes no more than docs/planner.md derives."""
+    settings = PlannerSettings(
+        target_file_bytes=target, merge_fan_in=fan_in, level_floor_bytes=10, least_dead_bytes=1
+    )
+    log, keys = plain_log(partitions=3)
+    ingested = 0
+    for lengths in appends:
+        log.append({keys[number]: Chunk(records=1, length=size) for number, size in lengths.items()})
+        ingested += sum(lengths.values())
+        settle(log, settings)
+    levels = level_of(target - 1, settings)
+    assert log.written.get(JobKind.MERGING, 0) <= (levels + 2) * ingested
+
+
+@given(LENGTHS, st.lists(st.integers(0, 2), max_size=10))
+def test_rewriting_the_dead_costs_no_more_than_what_was_written(
+    appends: list[dict[int, int]], deaths: list[int]
+) -> None:
+    """With half of a file dead, what is written anew is no more than what died."""
+    settings = PlannerSettings(
+        target_file_bytes=1, merge_fan_in=2, level_floor_bytes=1, least_dead_bytes=1, dead_share=0.5
+    )
+    log, keys = plain_log(partitions=3)
+    died = 0
+    steps = [*appends, *({} for _ in deaths)]
+    for number, lengths in enumerate(steps):
+        if lengths:
+            log.append({keys[each]: Chunk(records=1, length=size) for each, size in lengths.items()})
+        else:
+            died += kill_oldest(log, keys[deaths[number - len(appends)]])
+        settle(log, settings)
+    assert log.written.get(JobKind.MERGING, 0) <= died
+
+
+def kill_oldest(log: ModelLog, key: PartitionId) -> int:
+    """Retention takes the oldest extent of a partition; how many bytes went."""
+    gone: list[Extent] = log.extents[key][:1]
+    log.extents[key] = log.extents[key][1:]
+    return sum(extent.length for extent in gone)
+
+
+def test_jobs_come_in_the_order_of_their_worth_and_the_overdue_first() -> None:
+    log = ModelLog(
+        rules=[topic_rules(0, max_compaction_lag_ms=1_000), topic_rules(1, max_compaction_lag_ms=NEVER_MS)]
+    )
+    first, second = sorted(log.extents)
+    for key in (first, second):
+        log.append({key: Chunk(records=5, length=100)})
+        log.apply(make_plan(log.snapshot(), SMALL).jobs[0])
+        log.first_dirty[key] = 0
+    settings = PlannerSettings(max_job_files=1, force=True)
+    log.now_ms += 5_000
+    jobs = make_plan(log.snapshot(), settings).jobs
+    assert [job.worth.overdue for job in jobs] == [True, False]
+    assert jobs[0].partitions[0].topic_id == first.topic_id
+    scores = [job.worth.score for job in jobs[1:]]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for wrong in ({"merge_fan_in": 1}, {"dead_share": 1.5}, {"dead_share": 0.0}):
+        with pytest.raises(InvalidInputError):
+            PlannerSettings(**wrong)
+
+
+FEW = PlannerSettings(merge_fan_in=2, least_dead_bytes=1)
+
+
+def test_small_files_of_a_real_catalog_are_merged_and_read_as_before(system: System) -> None:
+    topic = system.topic("plain", 2, cleanup_policy="delete")
+    keys = [PartitionId(topic.topic_id, number) for number in (0, 1)]
+    for number in range(2):
+        system.produce({key: [(b"k", b"%d" % number)] * 2 for key in keys})
+        planned = plan(system.catalog, system.clock, PlannerSettings(merge_fan_in=9))
+        submit(system.catalog, system.clock, system.ids, FEW, planned)
+        system.run_jobs()
+    before = [[record.value for record in system.read_log(key)] for key in keys]
+    (job,) = plan(system.catalog, system.clock, FEW).jobs
+    assert (job.kind, len(job.inputs)) == (JobKind.MERGING, 2)
+    assert {each.verdict for each in plan(system.catalog, system.clock, FEW).decisions} == {Verdict.MERGE}
+    plan_and_submit(system.catalog, system.clock, system.ids, FEW)
+    system.run_jobs()
+    assert [[record.value for record in system.read_log(key)] for key in keys] == before
+    assert system.catalog.planning.totals().live_compacted_files.count == 1
+    assert plan(system.catalog, system.clock, FEW).jobs == ()
+
+
+def test_what_died_of_a_real_file_is_known(system: System) -> None:
+    topic = system.topic("plain", 1, cleanup_policy="delete")
+    other = system.topic("other", 1, cleanup_policy="delete")
+    rows = {PartitionId(each.topic_id, 0): [(b"k", b"v" * 50)] * 2 for each in (topic, other)}
+    system.produce(rows)
+    plan_and_submit(system.catalog, system.clock, system.ids, FEW)
+    system.run_jobs()
+    assert plan(system.catalog, system.clock, FEW).jobs == ()
+    system.catalog.topics.delete("other")
+    while system.catalog.garbage.remove_deleted():
+        pass
+    (job,) = plan(system.catalog, system.clock, FEW).jobs
+    assert "of it dead" in job.reason
+    plan_and_submit(system.catalog, system.clock, system.ids, FEW)
+    system.run_jobs()
+    assert plan(system.catalog, system.clock, FEW).jobs == ()
+
+
+def test_a_budget_lets_the_best_jobs_through_and_the_rest_an_hour_later(system: System) -> None:
+    topic = system.topic("plain", 1, cleanup_policy="delete")
+    for number in range(3):
+        system.produce({PartitionId(topic.topic_id, 0): [(b"k", b"%d" % number)]})
+    narrow = PlannerSettings(max_job_files=1, budget_bytes_per_hour=1)
+    planned = plan(system.catalog, system.clock, narrow)
+    assert (len(planned.jobs), planned.deferred) == (1, 2)
+    waiting = [each.reason for each in planned.decisions if each.verdict is Verdict.WAIT]
+    assert len(waiting) == 2
+    assert all("budget_bytes_per_hour" in reason for reason in waiting)
+    assert len(plan_and_submit(system.catalog, system.clock, system.ids, narrow).jobs) == 1
+    assert plan(system.catalog, system.clock, narrow).jobs == ()
+    system.run_jobs()
+    system.clock.advance(3_601)
+    assert len(plan(system.catalog, system.clock, narrow).jobs) == 1
