@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from catalog.model import PartitionId
-from object_format.record_batch import assign_offsets
+from object_format.record_batch import place_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ class HotTail:
             start = batch.position - piece.batches[0].position
             view = piece.data[start : start + batch.size]
             base = run.base_offset + offset
-            assign_offsets(view, base, result.leader_epoch)
+            place_batch(view, base, result.leader_epoch)
             line.bases.append(base)
             line.lasts.append(base + batch.offset_count - 1)
             line.views.append(view.toreadonly())

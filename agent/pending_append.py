@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from catalog.model import RunRefusal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendResult:
+class AppendResult(NamedTuple):
     """What became of one batch.
 
     Appended (or a duplicate of one that was): `base_offset` is its first offset. Refused by the catalog:
@@ -45,9 +43,7 @@ class PendingAppend:
     def __init__(self, batch_count: int) -> None:
         self._results: list[AppendResult | None] = [None] * batch_count
         self._open = batch_count
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if batch_count == 0:
-            self._done.set_result(None)
+        self._done: asyncio.Future[None] | None = None  # made for who waits: of a request's appends, for one
 
     def settle(self, first_batch: int, results: Sequence[AppendResult]) -> None:
         """Record the results of the batches from `first_batch` on; each batch is settled once."""
@@ -56,7 +52,7 @@ class PendingAppend:
                 raise ValueError(f"batch {position} of an append was settled twice")
             self._results[position] = result
         self._open -= len(results)
-        if self._open == 0:
+        if self._open == 0 and self._done is not None:
             self._done.set_result(None)
 
     def fail(self, first_batch: int, count: int, error: SiltstoneError) -> None:
@@ -71,5 +67,8 @@ class PendingAppend:
 
     async def wait(self) -> list[AppendResult]:
         """The results in batch order, once all are known. May be awaited by several, and cancelled."""
-        await asyncio.shield(self._done)
+        if self._open:
+            if self._done is None:
+                self._done = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._done)
         return [result for result in self._results if result is not None]

@@ -16,6 +16,7 @@ again. A fetch may come to stretches of the log without a record; it goes on beh
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -291,10 +292,12 @@ class ReadPath:
         return self._clock.now_ms() - extent.committed_ms < self._settings.hot_window_ms
 
     def _count(self, results: Sequence[FetchResult]) -> None:
-        for result in results:
-            outcome = "refused" if result.error else "records" if result.size else "empty"
-            self._metrics.fetches.labels(outcome).inc()
-            self._metrics.fetched_bytes.inc(result.size)
+        outcomes = Counter(
+            "refused" if result.error else "records" if result.size else "empty" for result in results
+        )
+        for outcome, count in outcomes.items():
+            self._metrics.fetches.labels(outcome).inc(count)
+        self._metrics.fetched_bytes.inc(sum(result.size for result in results))
 
 
 def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.errors import InvalidRecordError
 from catalog.model import ProducerStamp
@@ -62,8 +62,7 @@ class AppendRules:
         return highest == NO_TIMESTAMP or highest - now_ms <= self.after_max_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchColumns:
+class BatchColumns(NamedTuple):
     """What the write path needs to know of one batch; `position` is in the buffer that was validated."""
 
     position: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -173,6 +174,12 @@ def _known(name: str) -> Setting:
     return setting
 
 
+@lru_cache(maxsize=4096)
+def _cleanup_policy(config: TopicConfig) -> str:
+    """Remembered, because every partition of every fetch asks."""
+    return str(config.value("cleanup.policy"))
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
     """The settings of one topic; `explicit` holds only what was set, sorted by name.
@@ -227,7 +234,7 @@ class TopicConfig:
     @property
     def cleanup_policy(self) -> str:
         """delete, compact or both with a comma between: `compact,delete`, whatever order was given."""
-        return str(self.value("cleanup.policy"))
+        return _cleanup_policy(self)
 
     @property
     def compacts(self) -> bool:

@@ -20,12 +20,14 @@ from object_format.codecs import Codec
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.layout import (
     ATTRIBUTES,
+    BASE_OFFSET,
     BATCH_OVERHEAD,
     BATCH_ROW,
     CODEC_MASK,
     CONTROL,
     CRC,
     DELETE_HORIZON,
+    LEADER_EPOCH,
     LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
     MAGIC,
@@ -54,6 +56,8 @@ BatchRows = npt.NDArray[np.void]
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
 NO_LIMIT: Final = 2**63 - 1
 _MAGIC_V2: Final = 2
 
@@ -151,6 +155,11 @@ def peek_attributes(data: memoryview) -> PeekedAttributes | None:
         return None
     low = data[ATTRIBUTES + 1]
     return PeekedAttributes(low & CODEC_MASK, bool(low & TRANSACTIONAL))
+
+
+def seems_compressed(data: memoryview) -> bool:
+    """What the attributes say, of whatever is there; False for what has none."""
+    return len(data) >= BATCH_OVERHEAD and bool(data[ATTRIBUTES + 1] & CODEC_MASK)
 
 
 def _header_at(array: Bytes, position: int) -> BatchHeader:
@@ -252,6 +261,15 @@ def assign_offsets(data: Buffer, first_offset: int = 0, leader_epoch: int = 0) -
     if fault:
         raise MalformedBatchError.at(fault, position)
     return int(next_offset)
+
+
+def place_batch(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Write offset and epoch into the header of one sound batch, in place.
+
+    As `assign_offsets` does for any number; for who has one at a time, without a kernel's call.
+    """
+    _INT64.pack_into(batch, BASE_OFFSET, base_offset)
+    _INT32.pack_into(batch, LEADER_EPOCH, leader_epoch)
 
 
 def trim_batches(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import crc32c
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from object_format.buffers import Bytes, readable
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.layout import ATTRIBUTES, BATCH_ROW, CODEC_MASK, CONTROL, LOG_APPEND_TIME
-from object_format.kernels.records import check_records, find_keyless
+from object_format.kernels.records import check_records, find_keyless, judge_plain_batch
 from object_format.payloads import open_records
 from object_format.record_batch import BatchRows, scan_sound_batches
 
@@ -54,8 +54,7 @@ MOST_KEYLESS_REPORTED: Final = 1000
 """How many record indexes one problem names; `keyless_count` counts them all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSummary:
+class BatchSummary(NamedTuple):
     """What the log needs to know of one batch; timestamps are those of the records themselves.
 
     `header_max_timestamp` is what the producer wrote; where it differs from `max_timestamp`, a broker
@@ -118,6 +117,9 @@ def validate_batches(data: Buffer, *, require_keys: bool) -> ValidatedBatches:
     Never raises for what `data` holds: hostile bytes are problems in the answer.
     """
     array = readable(data)
+    plain = _plain_batch(array, require_keys=require_keys)
+    if plain is not None:
+        return ValidatedBatches(batches=(plain,), problems=())
     rows, fault, position = scan_sound_batches(array)
     compressed = _check_headers(array, rows)
     check_records(array, rows, False)
@@ -136,6 +138,20 @@ def validate_batches(data: Buffer, *, require_keys: bool) -> ValidatedBatches:
         problems.append(BatchProblem(batch=rows.size, position=position, fault=Fault(fault)))
     problems.sort(key=lambda problem: problem.batch)
     return ValidatedBatches(batches=tuple(map(_summary, judged)), problems=tuple(problems))
+
+
+def _plain_batch(array: Bytes, *, require_keys: bool) -> BatchSummary | None:
+    """The summary when `array` is one uncompressed batch to which nobody could object; else None."""
+    is_plain, count, lowest, highest, keyless, crc, stamped, producer_id, epoch, sequence, attributes = (
+        judge_plain_batch(array)
+    )
+    if not is_plain or (require_keys and keyless):
+        return None
+    if crc32c.crc32c(array.data[ATTRIBUTES:]) != crc:
+        return None
+    return BatchSummary(
+        0, array.size, count - 1, count, lowest, highest, stamped, producer_id, epoch, sequence, attributes
+    )
 
 
 def _check_headers(array: Bytes, rows: BatchRows) -> list[int]:
@@ -206,23 +222,25 @@ def _keyless_problem(array: Bytes, rows: BatchRows, index: int) -> BatchProblem:
     )
 
 
-_SUMMARY_COLUMNS: Final = {
-    "position": "position",
-    "size": "size",
-    "last_offset_delta": "last_offset_delta",
-    "record_count": "record_count",
-    "min_timestamp": "lowest_timestamp",
-    "max_timestamp": "highest_timestamp",
-    "header_max_timestamp": "max_timestamp",
-    "producer_id": "producer_id",
-    "producer_epoch": "producer_epoch",
-    "base_sequence": "base_sequence",
-    "attributes": "attributes",
-}
-
-
-_summary_values = itemgetter(*map(_COLUMNS.index, _SUMMARY_COLUMNS.values()))
+_summary_values = itemgetter(
+    *map(
+        _COLUMNS.index,
+        (
+            "position",
+            "size",
+            "last_offset_delta",
+            "record_count",
+            "lowest_timestamp",
+            "highest_timestamp",
+            "max_timestamp",
+            "producer_id",
+            "producer_epoch",
+            "base_sequence",
+            "attributes",
+        ),
+    )
+)
 
 
 def _summary(row: tuple[int, ...]) -> BatchSummary:
-    return BatchSummary(**dict(zip(_SUMMARY_COLUMNS, _summary_values(row), strict=True)))
+    return BatchSummary._make(_summary_values(row))

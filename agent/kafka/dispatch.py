@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
+from agent.errors import BusyError
 from agent.kafka.api import Context, Later
 from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
 from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
@@ -16,6 +17,8 @@ from bedrock.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+
+    from prometheus_client import Counter
 
     from agent.kafka.api import Api
     from agent.kafka.services import Services
@@ -49,6 +52,8 @@ class Dispatch:
     def __init__(self, apis: Sequence[Api], services: Services) -> None:
         self._apis = {api.key: api for api in apis}
         self._services = services
+        self._messages: dict[tuple[int, int], Message] = {}
+        self._counts: dict[tuple[int, int], Counter] = {}
 
     async def take(self, frame: memoryview, client_host: str) -> Answer:
         """Handle one request: the answer, or what to call for the answer to come, or None without one.
@@ -63,7 +68,7 @@ class Dispatch:
             if api is not None and key == _API_VERSIONS:
                 return self._version_fallback(api, correlation_id)
             raise UnsupportedRequestError(f"API {key} in version {version} is not served")
-        message = Message.of(api.name, version)
+        message = self._messages.get((key, version)) or await self._learn(api, version)
         length = read_int16(cursor)
         client_id = None if length == -1 else read_string(cursor, length)
         if message.is_flexible:
@@ -85,14 +90,24 @@ class Dispatch:
             return HeldBuffers(answer, context.releases)
         return answer
 
+    async def _learn(self, api: Api, version: int) -> Message:
+        """What a message looks like; it is read off many modules at its first use, away from the loop."""
+        try:
+            message = await self._services.pools.rendering.run(partial(Message.of, api.name, version))
+        except BusyError:
+            message = Message.of(api.name, version)
+        place = (api.key, version)
+        self._counts[place] = self._services.metrics.kafka_requests.labels(api.name, str(version))
+        self._messages[place] = message
+        return message
+
     def outlives_client(self, frame: memoryview) -> bool:
         """Whether a request is to be handled although nobody waits for the answer."""
         api = self._apis.get(int.from_bytes(frame[:2], "big"))
         return api is not None and api.outlives_client
 
     async def _handle(self, api: Api, request: Struct, context: Context, correlation_id: int) -> Answer:
-        count = self._services.metrics.kafka_requests.labels(api.name, str(context.version))
-        count.inc()
+        self._counts[api.key, context.version].inc()
         try:
             answer = await api.handle(request, context)
         except MalformedMessageError:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from agent.kafka.codec import MalformedMessageError
 
 if TYPE_CHECKING:
@@ -98,7 +100,8 @@ class FrameReceiver:
             self._begin(length, part)
 
     def _begin(self, length: int, part: memoryview) -> None:
-        self._frame = memoryview(bytearray(length))
+        # Not zeroed first: it is handed over once every byte of it was received.
+        self._frame = np.empty(length, np.uint8).data
         self._frame[: len(part)] = part
         self._filled = len(part)
         self._finish_if_full()

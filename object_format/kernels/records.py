@@ -8,10 +8,25 @@ import numpy as np
 from numba import njit
 
 from object_format.errors import Fault
-from object_format.kernels.layout import CODEC_MASK, LOG_APPEND_TIME
+from object_format.kernels.layout import (
+    ATTRIBUTES,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    CONTROL,
+    CRC,
+    LAST_OFFSET_DELTA,
+    LOG_APPEND_TIME,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+)
 from object_format.kernels.machine import borrowed
-from object_format.kernels.primitives import read_varint
+from object_format.kernels.primitives import load_i16, load_i32, load_i64, load_u32, read_varint
 from object_format.kernels.record import parse_record
+from object_format.kernels.walk import check_header
 
 if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Integers, Numbers, Rows
@@ -78,32 +93,83 @@ def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
         row = rows[b]
         if row.fault != _NONE or (row.attributes & CODEC_MASK != 0) != compressed:
             continue
-        at = row.records_start
-        lowest = np.int64(_INT64_MAX)
-        highest = np.int64(_INT64_MIN)
-        keyless = 0
-        fault = _NONE
-        for i in range(row.record_count):
-            fault, end, _body, delta, _at, offset_delta, _key, key_length, _value, _length, _headers = (
-                parse_record(data, at, row.records_end)
-            )
-            if fault == _NONE and offset_delta != i:
-                fault = _NOT_CONSECUTIVE
-            if fault != _NONE:
-                break
-            timestamp = row.base_timestamp + delta
-            lowest = min(lowest, timestamp)
-            highest = max(highest, timestamp)
-            if key_length < 0:
-                keyless += 1
-            at = end
-        if fault == _NONE and at != row.records_end:
-            fault = _TRAILING
+        fault, at, lowest, highest, keyless = _judge(
+            data, row.records_start, row.records_end, row.record_count, row.base_timestamp
+        )
         row.fault = fault
         row.fault_position = at
         row.lowest_timestamp = lowest
         row.highest_timestamp = highest
         row.keyless = keyless
+
+
+@njit(nogil=True, cache=True)
+def _judge(
+    data: ByteArray, start: Integer, stop: Integer, count: Integer, base_timestamp: Integer
+) -> Integers:
+    """Of `count` records that should fill a range: fault, its place, lowest and highest time, keyless."""
+    at = start
+    lowest = np.int64(_INT64_MAX)
+    highest = np.int64(_INT64_MIN)
+    keyless = 0
+    fault = _NONE
+    for i in range(count):
+        fault, end, _body, delta, _at, offset_delta, _key, key_length, _value, _length, _headers = (
+            parse_record(data, at, stop)
+        )
+        if fault == _NONE and offset_delta != i:
+            fault = _NOT_CONSECUTIVE
+        if fault != _NONE:
+            break
+        timestamp = base_timestamp + delta
+        lowest = min(lowest, timestamp)
+        highest = max(highest, timestamp)
+        if key_length < 0:
+            keyless += 1
+        at = end
+    if fault == _NONE and at != stop:
+        fault = _TRAILING
+    return fault, at, lowest, highest, keyless
+
+
+@njit(nogil=True, cache=True)
+def judge_plain_batch(data: ByteArray) -> Integers:
+    """What there is to say of `data` that is one uncompressed batch without a fault, but for its checksum.
+
+    Whether it is one, its record count, lowest and highest timestamp of its records, how many have no key;
+    then of the header: checksum, max timestamp, producer id, epoch, base sequence, attributes. One call, for
+    a producer waits for it, and most requests bring nothing else.
+    """
+    data = borrowed(data)
+    fault, size = check_header(data, 0)
+    if fault != _NONE or size != data.size:
+        return 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+    attributes = load_i16(data, ATTRIBUTES)
+    count = load_i32(data, RECORD_COUNT)
+    producer_id = load_i64(data, PRODUCER_ID)
+    sequence = load_i32(data, BASE_SEQUENCE)
+    is_plain = (
+        attributes & (CODEC_MASK | LOG_APPEND_TIME | CONTROL) == 0
+        and count >= 1
+        and count == load_i32(data, LAST_OFFSET_DELTA) + 1
+        and (producer_id < 0 or sequence >= 0)
+    )
+    fault, _at, lowest, highest, keyless = _judge(
+        data, BATCH_OVERHEAD, size, count if is_plain else 0, load_i64(data, BASE_TIMESTAMP)
+    )
+    return (
+        int(is_plain and fault == _NONE),
+        count,
+        lowest,
+        highest,
+        keyless,
+        load_u32(data, CRC),
+        load_i64(data, MAX_TIMESTAMP),
+        producer_id,
+        load_i16(data, PRODUCER_EPOCH),
+        sequence,
+        attributes,
+    )
 
 
 @njit(nogil=True, cache=True)

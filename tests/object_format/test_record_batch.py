@@ -16,6 +16,7 @@ from object_format.record_batch import (
     assign_offsets,
     iter_headers,
     patch_offsets,
+    place_batch,
     read_header,
     stamp_append_time,
     stamp_max_timestamp,
@@ -92,6 +93,15 @@ def test_assigned_offsets_leave_no_gap(log: list[model.Batch], first: int, epoch
         first = expected[-1].next_offset
     assert model.decode_all(bytes(data)) == expected
     assert end == first
+
+
+@given(batches(), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
+def test_a_single_batch_is_placed_as_many_are(batch: model.Batch, first: int, epoch: int) -> None:
+    """`place_batch` writes what `assign_offsets` does."""
+    placed, assigned = bytearray(model.encode(batch)), bytearray(model.encode(batch))
+    place_batch(memoryview(placed), first, epoch)
+    assign_offsets(assigned, first, epoch)
+    assert placed == assigned
 
 
 def test_assigning_starts_a_section_by_default() -> None:

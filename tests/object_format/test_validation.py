@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import crc32c
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from object_format.codecs import MAX_DECOMPRESSED_BATCH_BYTES, Codec
 from object_format.errors import Fault
@@ -48,6 +50,27 @@ def test_sound_batches_are_summed_up(log: list[model.Batch]) -> None:
             attributes=batch.attributes,
         )
         position += len(data)
+
+
+@given(batches(gaps=False), st.data())
+def test_one_batch_alone_is_judged_as_among_others(batch: model.Batch, data: st.DataObject) -> None:
+    """A batch that is all there is takes a shorter way, to the same verdict, whatever byte of it is wrong."""
+    encoded = bytearray(model.encode(batch))
+    if data.draw(st.booleans(), label="spoilt"):
+        where = data.draw(st.integers(0, len(encoded) - 1), label="where")
+        encoded[where] ^= data.draw(st.integers(1, 255), label="by")
+        if data.draw(st.booleans(), label="with its checksum"):
+            encoded[17:21] = crc32c.crc32c(bytes(encoded[21:])).to_bytes(4, "big")
+    require_keys = data.draw(st.booleans(), label="keys are required")
+    alone = validate_batches(encoded, require_keys=require_keys)
+    first = model.encode(ONE)
+    among = validate_batches(first + encoded, require_keys=require_keys)
+    assert alone.batches == tuple(
+        each._replace(position=each.position - len(first)) for each in among.batches[1:]
+    )
+    assert [(each.fault, each.batch, each.record_indexes) for each in alone.problems] == [
+        (each.fault, each.batch - 1, each.record_indexes) for each in among.problems
+    ]
 
 
 @given(batches(gaps=False))
