@@ -20,6 +20,7 @@ from object_format.record_batch import scan_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from agent.local_tier.cleanable import LogToClean
     from agent.local_tier.files import FileSystem
@@ -56,7 +57,8 @@ class CleanerStats:
 class Cleaner:
     """Cleans logs one after the other, with one key table; for one thread.
 
-    `check_done` is asked before each read, and raises when the clean is to stop.
+    `check_done` is asked before each read, and raises when the clean is to stop. `checkpoint_recovery` makes
+    the recovery points of a log directory durable: recovery takes offsets missing above them for lost ones.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Cleaner:
         clock: Clock,
         ids: Ids,
         check_done: Callable[[TopicPartition], None],
+        checkpoint_recovery: Callable[[Path], None],
     ) -> None:
         self._files = files
         self._table = table
@@ -77,6 +80,7 @@ class Cleaner:
         self._clock = clock
         self._ids = ids
         self._check_done = check_done
+        self._checkpoint_recovery = checkpoint_recovery
 
     def clean(self, cleanable: LogToClean) -> tuple[int, CleanerStats]:
         """Clean a log; the first offset that was not cleaned, and what was done.
@@ -86,6 +90,7 @@ class Cleaner:
         log, stats, began = cleanable.log, CleanerStats(), self._clock.monotonic()
         if log.recovery_point < cleanable.first_uncleanable_offset:
             log.flush()  # the newest record of a key must last before older ones go
+        self._checkpoint_recovery(log.directory.parent)
         now_ms = self._clock.now_ms()
 
         def spend(count: int) -> None:

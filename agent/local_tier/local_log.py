@@ -57,6 +57,7 @@ class LocalLog:
         self.recovery_point = recovery_point
         self.log_end_offset = log_end_offset
         self.last_flush_ms = home.clock.now_ms()
+        self._has_new_names = True  # which the directory may forget until it is synced
 
     @property
     def unflushed_records(self) -> int:
@@ -132,6 +133,7 @@ class LocalLog:
         home.delete_segment_files(base_offset, "")
         active.become_inactive()
         segment = home.open_segment(base_offset, is_new=True)
+        self._has_new_names = True
         segments.add(segment)
         _log.debug("segment_rolled", log=home.where, base_offset=base_offset)
         return segment
@@ -148,7 +150,8 @@ class LocalLog:
             except (FileNotFoundError, LogClosedError):
                 if segment in self.segments.all:
                     raise
-        if any(segment.base_offset >= since for segment in flushed):
+        if self._has_new_names:
+            self._has_new_names = False  # first: a segment that comes meanwhile is for the next flush
             self.home.fs.sync_dir(self.home.directory)
 
     def mark_flushed(self, offset: int) -> None:
@@ -170,6 +173,7 @@ class LocalLog:
         gone = list(self.segments.all)
         self.remove(gone[:-1])
         self._replace_active(offset)
+        self.home.fs.sync_dir(self.home.directory)
         self._set_end(offset)
         return gone
 
@@ -178,6 +182,8 @@ class LocalLog:
         for segment in doomed:
             self.segments.remove(segment.base_offset)
         delete_segments(self.home, doomed, at_once=at_once)
+        if doomed and not at_once:
+            self.home.fs.sync_dir(self.home.directory)  # a loss of power must not bring them back
 
     def moved(self, directory: Path) -> None:
         """The directory has another name now."""
@@ -191,6 +197,7 @@ class LocalLog:
             old.change_suffix(file_names.DELETED)
         self.home.delete_segment_files(base_offset, "")
         fresh = self.home.open_segment(base_offset, is_new=True)
+        self._has_new_names = True
         self.segments.add(fresh)
         if old.base_offset != base_offset:
             self.segments.remove(old.base_offset)

@@ -15,6 +15,7 @@ import structlog
 from agent.local_tier import file_names
 from agent.local_tier.errors import CorruptIndexError, SegmentOffsetOverflowError
 from agent.local_tier.leftovers import resolve_leftovers
+from agent.local_tier.mapped_index import MOST_RELATIVE_OFFSET
 from agent.local_tier.producer_rebuild import rebuild_producer_state
 from agent.local_tier.producer_states import ProducerStates
 from agent.local_tier.segment_files import delete_segments, delete_snapshots, split_segment
@@ -170,10 +171,30 @@ class LogLoader:
         unflushed = self._segments.values(self._recovery_point, _OPEN_END)
         for index, segment in enumerate(unflushed):
             self._on_remaining(len(unflushed) - index)
-            if self._recover_segment(segment):
-                self._drop(list(unflushed[index + 1 :]))
+            behind = unflushed[index + 1 :]
+            if self._recover_segment(segment) or (behind and self._has_lost_its_end(segment, behind[0])):
+                self._drop(list(behind))
                 break
         self._on_remaining(0)
+
+    def _has_lost_its_end(self, segment: LogSegment, following: LogSegment) -> bool:
+        """Whether batches are missing between two segments: a loss of power may take whole ones.
+
+        A segment begins where the one before it ended, but for those that a clean has thinned. A clean writes
+        the recovery point first; a compacted log that has none may have lost it, and is left as it is. What
+        is too wide for one segment was never in it.
+        """
+        if self._home.config.compact and not self._recovery_point:
+            return False
+        if following.base_offset - segment.base_offset > MOST_RELATIVE_OFFSET:
+            return False
+        end_offset = segment.next_offset()
+        if end_offset >= following.base_offset:
+            return False
+        _log.warning(
+            "segment_end_lost", segment=str(segment.path), end=end_offset, next=following.base_offset
+        )
+        return True
 
     def _drop_all_below_start(self) -> None:
         """A log that ends before its start has lost files: what is left of it is of no use."""

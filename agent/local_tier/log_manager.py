@@ -106,7 +106,13 @@ class LogManager:
             clock=clock,
         )
         self.cleaner = LogCleaner(
-            config.cleaner, self._cleaning, files=files, clock=clock, ids=ids, on_failure=on_failure
+            config.cleaner,
+            self._cleaning,
+            files=files,
+            clock=clock,
+            ids=ids,
+            on_failure=on_failure,
+            checkpoint_recovery=self._checkpoint_recovery,
         )
 
     def start(self, config_of: ConfigOf, *, clean: bool = True) -> None:

@@ -65,8 +65,7 @@ class LogUpkeep(LogView):
                 raise self._out_of_range(offset)
             if offset <= self._log_start_offset:
                 return False
-            self._log_start_offset = offset
-            self._local.recovery_point = max(self._local.recovery_point, offset)
+            self._log_start_offset = offset  # and not the recovery point: what is hidden may not be durable
             self._epochs.truncate_from_start(offset)
             self._states.on_log_start_offset(offset)
             self._note_first_unstable()

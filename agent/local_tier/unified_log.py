@@ -23,6 +23,7 @@ from agent.local_tier.append_checks import (
 )
 from agent.local_tier.errors import OffsetsOutOfOrderError
 from agent.local_tier.log_upkeep import LogUpkeep
+from agent.local_tier.mapped_index import MOST_RELATIVE_OFFSET
 from agent.local_tier.producer_rebuild import rebuild_producer_state
 from agent.local_tier.producer_state import Origin
 from agent.local_tier.segment import RollParams
@@ -171,7 +172,10 @@ class UnifiedLog(LogUpkeep):
             now_ms=now_ms,
         )
         if segment.should_roll(params) and (segment.size or checked.first_offset > segment.base_offset):
-            return self._roll(checked.first_offset)
+            # a segment begins where the one before it ends, so that recovery sees what is missing between
+            # them; unless a follower's gap is too wide for that
+            span = checked.last_offset - self.log_end_offset
+            return self._roll(self.log_end_offset if span <= MOST_RELATIVE_OFFSET else checked.first_offset)
         return segment
 
     def _rebuild_producers(self, end_offset: int) -> None:

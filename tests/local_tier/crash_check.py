@@ -87,7 +87,7 @@ class Expectations:
             if "log" in line:
                 self.logs[line["log"]].tell(line)
 
-    def check(self, manager: LogManager) -> None:
+    def check(self, manager: LogManager, *, power_lost: bool = False) -> None:
         """Compare all logs, then take what is there for what is expected next."""
         for name in NAMES:
             log, expected = manager.get(name), self.logs[name.topic]
@@ -99,7 +99,7 @@ class Expectations:
             assert expected.exists is not False, f"{name} has come back"
             cut_short = expected.exists is None and log.topic_id is None and log.log_end_offset == 0
             assert cut_short or expected.identity in {None, str(log.topic_id)}
-            check_log(log, expected, compacted=name == KEYED)
+            check_log(log, expected, power_lost=power_lost, compacted=name == KEYED)
             adopt(log, expected)
 
 
@@ -115,7 +115,7 @@ def contents(log: UnifiedLog) -> list[tuple[int, Content]]:
     return found
 
 
-def check_log(log: UnifiedLog, expected: Expected, *, compacted: bool) -> None:
+def check_log(log: UnifiedLog, expected: Expected, *, power_lost: bool, compacted: bool) -> None:
     known = expected.records | expected.maybe
     found = contents(log)
     offsets = [offset for offset, _ in found]
@@ -123,7 +123,7 @@ def check_log(log: UnifiedLog, expected: Expected, *, compacted: bool) -> None:
     for offset, content in found:
         assert known.get(offset) == content, f"{log.topic_partition} has something else at {offset}"
     end = log.log_end_offset
-    assert end >= expected.end, "what was acknowledged is gone"
+    assert end >= (expected.flushed if power_lost else expected.end), "what was acknowledged is gone"
     assert end <= max([expected.end, *(offset + 1 for offset in expected.maybe)])
     assert log.log_start_offset >= expected.start or log.log_start_offset == end, "what was deleted is back"
     assert log.log_start_offset <= log.high_watermark <= end

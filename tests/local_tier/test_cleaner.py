@@ -133,6 +133,10 @@ def nothing(log: TopicPartition) -> None:
     """No clean is to stop."""
 
 
+def no_checkpoint(directory: Path) -> None:
+    """These logs are opened from their start."""
+
+
 def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, piece_bytes: int = 1 << 20) -> Cleaner:
     return Cleaner(
         files=RealFileSystem(),
@@ -142,6 +146,7 @@ def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, piece_bytes: int 
         clock=clock,
         ids=SeededIds(1, clock),
         check_done=nothing,
+        checkpoint_recovery=no_checkpoint,
     )
 
 

@@ -190,6 +190,7 @@ class LogMachine(RuleBasedStateMachine):
         first, second = self.log.segments[:2]
         if self.log.segments[2].base_offset > self.high_watermark:
             return
+        self.log.flush()  # as the cleaner does
         merged = self.log.new_cleaned_segment(first.base_offset)
         dropped = set()
         number = 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import struct
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from agent.local_tier.segment import LogSegment
     from agent.local_tier.unified_log import UnifiedLog
+
+COMPACTED: Final = replace(SMALL, compact=True)
 
 
 @pytest.fixture
@@ -182,6 +185,46 @@ def merged(log: UnifiedLog) -> tuple[LogSegment, list[LogSegment]]:
     return new, old
 
 
+def without_its_last_batch(place: Place) -> None:
+    """A log as a loss of power may leave it: whole batches of an early segment are gone."""
+    log = filled(place)
+    segment = log.segments[0]
+    crash(log)
+    data = segment.path.read_bytes()
+    segment.path.write_bytes(data[: int(rows_of(data)["size"][0])])
+
+
+def test_a_segment_that_has_lost_whole_batches_takes_those_behind_it_with_it(place: Place) -> None:
+    """What was appended last goes first: no hole is left in the middle."""
+    without_its_last_batch(place)
+    again = place.open()
+    assert contents(again)[:2] == ([0, 1], 2)
+    again.append_as_leader(batch(0, 1), 3)
+    assert contents(again)[0] == [0, 1, 2]
+    again.close()
+
+
+def test_offsets_that_are_missing_below_the_recovery_point_were_cleaned(place: Place) -> None:
+    """And those of a compacted log whose recovery point is not known may have been."""
+    without_its_last_batch(place)
+    for config, recovery_point in ((SMALL, 4), (COMPACTED, 0)):
+        again = place.open(config, recovery_point=recovery_point)
+        assert contents(again)[0] == [0, 1, *range(4, 18)]
+        crash(again)
+
+
+def test_a_gap_that_a_follower_is_sent_is_not_taken_for_a_loss(place: Place) -> None:
+    """A segment begins where the one before it ended, whatever the offset of its first batch."""
+    log = place.open()
+    for offset in (0, 10, 20, 30, 2**40):
+        log.append_as_follower(batch(offset, 2, size=300))
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 12, 22, 2**40]
+    crash(log)
+    again = place.open()
+    assert contents(again)[0] == [0, 1, 10, 11, 20, 21, 30, 31, 2**40, 2**40 + 1]
+    again.close()
+
+
 def test_cleaned_segments_take_the_place_of_others(place: Place) -> None:
     """Readers see the new ones at once, the old files go later, a restart sees the same."""
     log = filled(place)
@@ -193,7 +236,7 @@ def test_cleaned_segments_take_the_place_of_others(place: Place) -> None:
     place.scheduler.advance(60_000)
     assert not [name for name in place.names() if name.endswith((DELETED, SWAP, CLEANED))]
     crash(log)
-    again = place.open()
+    again = place.open(COMPACTED)
     assert contents(again) == expected
     again.close()
 
@@ -231,7 +274,7 @@ def test_an_exchange_of_segments_is_done_or_undone_wherever_it_stops(place: Plac
     place.fs.rename = rename  # type: ignore[method-assign]
     crash(log)
     new.close_handles()
-    again = place.open()
+    again = place.open(COMPACTED)
     assert contents(again)[0] == (old if stop_at < 3 else replaced)[0]
     assert contents(again)[3:6] == old[3:6]
     assert not [name for name in place.names() if name.endswith((DELETED, SWAP, CLEANED))]
