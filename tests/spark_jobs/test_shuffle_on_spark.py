@@ -95,7 +95,7 @@ def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
     ids: Ids,
 ) -> None:
     """The report names it, with the shares that read it, each by two ranged GETs."""
-    topic = published.create_topic("one file", "compact")
+    topic = published.create_topic("one-file", "compact")
     here = PartitionId(topic.topic_id, 0)
     large = [
         batch(*((b"%d" % ((7 * number + each) % 99), b"v" * 60_000) for each in range(10)))
