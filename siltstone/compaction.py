@@ -1,7 +1,9 @@
 """Compaction as a user asks for it: plan, run on Spark, publish, and again until nothing is left to do.
 
 One round plans and submits, claims every job that the catalog has in its queue (also those that an earlier
-run left there), and runs them. Spark starts when there is a first job to run, and serves all rounds.
+run left there), and runs them. Spark starts when there is a first job to run, and serves all rounds. Jobs are
+claimed only once it is there: a cluster may keep a session waiting for longer than the catalog waits for
+whoever has claimed a job.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from catalog.model import JobState
 from planner.garbage import GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
 from siltstone.configuration import planner_settings
@@ -20,6 +23,7 @@ from spark_jobs.compact import JobOutcome, release_jobs, run_jobs
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.report import CompactionReport
 from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.shuffle_plan import PlanChoice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,6 +40,19 @@ JOBS_AT_ONCE = 100
 MAX_ROUNDS = 100
 # Heartbeats come every few seconds; whoever missed this many is gone.
 DEAD_AFTER_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionChoices:
+    """What a user may say about how to compact.
+
+    `force` cleans whatever has something to clean; `max_rounds` is how often to plan and run; `plan` says by
+    which way jobs go.
+    """
+
+    force: bool = False
+    max_rounds: int = MAX_ROUNDS
+    plan: PlanChoice = PlanChoice.AUTO
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,14 +73,27 @@ class CompactionRun:
             "garbage": None if self.garbage is None else self.garbage.as_dict(),
         }
 
+    def add(self, outcome: JobOutcome) -> None:
+        """Take in what became of one job."""
+        if outcome.result is not None:
+            self.compaction.add(outcome.result, outcome.cut_files)
+        if outcome.failure is not None:
+            self.compaction.failures.append(outcome.failure)
+
+    def end_round(self, report: CompactionReport) -> None:
+        """Take in what is known only of a round as a whole; its jobs have been added."""
+        self.rounds += 1
+        self.compaction.jobs += report.jobs
+        seconds = self.compaction.seconds
+        seconds["total"] = seconds.get("total", 0.0) + report.seconds.get("total", 0.0)
+
 
 def compact(
     rooms: Rooms,
     settings: Settings,
     narrator: Narrator,
+    choices: CompactionChoices | None = None,
     *,
-    force: bool = False,
-    max_rounds: int = MAX_ROUNDS,
     interrupts: Interrupts | None = None,
 ) -> CompactionRun:
     """Compact until nothing is left to do, or for `max_rounds`; failed jobs are in the report.
@@ -71,14 +101,15 @@ def compact(
     Raises KeyboardInterrupt when `interrupts` has one, in whatever phase; what was published until then
     stays, and jobs that are not over are back in the queue.
     """
+    choices = choices or CompactionChoices()
     done = CompactionRun()
     held = (interrupts or Interrupts()).held
-    planner = planner_settings(settings, force=force)
+    planner = planner_settings(settings, force=choices.force)
     jobs: list[Job] = []
     try:
         with held():
-            jobs = _next_jobs(rooms, planner, narrator, done)
-        if not jobs:
+            waiting = _plan(rooms, planner, narrator, done)
+        if not waiting:
             return done
         with contextlib.ExitStack() as session:
             with narrator.phase(f"Start Spark at {settings.spark_master}"):
@@ -90,19 +121,37 @@ def compact(
                 book=rooms.catalog.jobs,
                 clock=rooms.clock,
                 ids=rooms.ids,
+                plan=choices.plan,
             )
-            while jobs:
+            while waiting:
                 with held() as cancelled:
+                    jobs = claim_jobs(rooms, JOBS_AT_ONCE)
                     progressed = _run_round(partial(run, cancelled=cancelled), jobs, narrator, done)
                     jobs = []
-                    if not progressed or done.rounds == max_rounds or cancelled.is_set():
+                    if not progressed or done.rounds == choices.max_rounds or cancelled.is_set():
                         break
-                    jobs = _next_jobs(rooms, planner, narrator, done)
+                    waiting = _plan(rooms, planner, narrator, done)
     except JobCancelledError:
         raise KeyboardInterrupt from None
     finally:
         _give_back(rooms, jobs, held)
     return done
+
+
+def plan_jobs(rooms: Rooms, planner: PlannerSettings) -> tuple[int, int]:
+    """Plan and submit, after taking back what the dead had claimed: how many jobs wait, how many were lost.
+
+    A job is lost to another planner that was faster.
+    """
+    rooms.catalog.jobs.release_expired(DEAD_AFTER_MS)
+    lost = plan_and_submit(rooms.catalog, rooms.clock, rooms.ids, planner).lost
+    return rooms.catalog.jobs.counts()[JobState.SUBMITTED], lost
+
+
+def claim_jobs(rooms: Rooms, limit: int) -> list[Job]:
+    """Take jobs of the queue, as many as there are; none when others were faster."""
+    # An application that claims twice is given the same jobs, so each claim is one of its own.
+    return rooms.catalog.jobs.claim(f"siltstone-{rooms.ids.new_uuid()}", limit)
 
 
 def _give_back(rooms: Rooms, jobs: list[Job], held: Callable[[], AbstractContextManager[object]]) -> None:
@@ -112,31 +161,28 @@ def _give_back(rooms: Rooms, jobs: list[Job], held: Callable[[], AbstractContext
             release_jobs(rooms.catalog.jobs, jobs)
 
 
-def _next_jobs(rooms: Rooms, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> list[Job]:
-    """Plan and submit, then claim what is in the queue."""
+def _plan(rooms: Rooms, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> int:
     with narrator.phase("Plan" if not done.rounds else "Plan again"):
-        rooms.catalog.jobs.release_expired(DEAD_AFTER_MS)
-        done.jobs_lost += plan_and_submit(rooms.catalog, rooms.clock, rooms.ids, planner).lost
-        # An application that claims twice is given the same jobs, so each round is one of its own.
-        return rooms.catalog.jobs.claim(f"siltstone-{rooms.ids.new_uuid()}", JOBS_AT_ONCE)
+        waiting, lost = plan_jobs(rooms, planner)
+    done.jobs_lost += lost
+    return waiting
 
 
 def _run_round(
     run: Callable[..., CompactionReport], jobs: list[Job], narrator: Narrator, done: CompactionRun
 ) -> bool:
     """Run jobs to their end; whether any was completed."""
+    if not jobs:
+        return False
     files = sum(len(job.spec.inputs) for job in jobs)
     with narrator.phase(f"Compact {count(files, 'file')} in {count(len(jobs), 'job')}", len(jobs)) as advance:
 
         def tell(outcome: JobOutcome) -> None:
             advance(1)
-            _add(done.compaction, outcome)
+            done.add(outcome)
 
         report = run(jobs, progress=tell)
-    done.rounds += 1
-    done.compaction.jobs += report.jobs
-    seconds = done.compaction.seconds
-    seconds["total"] = seconds.get("total", 0.0) + report.seconds.get("total", 0.0)
+    done.end_round(report)
     return report.jobs_completed > 0
 
 
@@ -144,10 +190,3 @@ def collect(rooms: Rooms, settings: Settings) -> GarbageReport:
     """Delete what is past its grace."""
     wanted = GarbageSettings(grace_ms=settings.grace_seconds * 1000)
     return collect_garbage(rooms.catalog, rooms.store, rooms.clock, wanted)
-
-
-def _add(total: CompactionReport, outcome: JobOutcome) -> None:
-    if outcome.result is not None:
-        total.add(outcome.result)
-    if outcome.failure is not None:
-        total.failures.append(outcome.failure)

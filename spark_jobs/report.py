@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from catalog.model import JobResult
 
 # From a task's counts: summed over jobs, and the largest of all jobs.
-_SUMS = (
+SUMS = (
     "input_files",
     "input_files_read_once",
     "input_files_cut",
@@ -48,7 +48,7 @@ _SUMS = (
     "buckets",
     "shuffle_bytes",
 )
-_PEAKS = ("table_bytes", "largest_buffer_bytes", "peak_rss_bytes")
+PEAKS = ("table_bytes", "largest_buffer_bytes", "peak_rss_bytes")
 _PHASES = ("find_survivors_ms", "write_ms", "complete_ms")
 
 _KINDS = (
@@ -104,7 +104,7 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for each in counts:
         for name, count in each.items():
             before = merged.get(name, 0)
-            merged[name] = max(before, count) if name in _PEAKS else before + count
+            merged[name] = max(before, count) if name in PEAKS else before + count
     return merged
 
 
@@ -193,9 +193,9 @@ class CompactionReport:
         self.jobs_completed += 1
         self.cut_files += cut_files
         counts = result.counts
-        for name in _SUMS:
+        for name in SUMS:
             setattr(self, name, getattr(self, name) + counts.get(name, 0))
-        for name in _PEAKS:
+        for name in PEAKS:
             setattr(self, name, max(getattr(self, name), counts.get(name, 0)))
         for name in _PHASES:
             phase = name.removesuffix("_ms")

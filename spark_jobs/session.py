@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]  # py4j carries no types
 
 TASK_ATTEMPTS = 3
+_SLOTS_UNKNOWN = 8
 _LOG = "standard-error.log"
 _LOOPBACK = "127.0.0.1"
 _CONNECT_PORT = 15002
@@ -145,6 +146,19 @@ def stop_session(spark: SparkSession) -> None:
 def is_classic(spark: SparkSession) -> bool:
     """Whether the session's driver belongs to this process; the alternative is Spark Connect."""
     return hasattr(spark, "_jvm")
+
+
+def task_slots(spark: SparkSession) -> int:
+    """How many tasks the session can run at a time, as far as it is known here.
+
+    Raises SparkUnavailableError when the session is gone.
+    """
+    if not is_classic(spark):
+        return _SLOTS_UNKNOWN
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SparkUnavailableError(f"the Spark session is gone: {_first_line(error)}") from error
 
 
 @contextmanager

@@ -1,0 +1,168 @@
+"""A run that is broken off, and the next one: processes with real Spark and a real catalog.
+
+A job is held up where a test wants it to be: its input file is a pipe, from which nothing comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import orjson
+import pytest
+
+from bedrock.clock import SystemClock
+from catalog.model import JobState, PartitionId
+from object_store.identity import tie
+from object_store.local import LocalStore
+from spark_jobs.java import find_java, write_java_home
+from tests.end_to_end.processes import PATIENCE_SECONDS, as_url, environment, leftovers
+from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.published_log import PublishedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+
+# A busy machine may take many times the usual half minute.
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+
+
+def wait_until(true: object, what: str) -> None:
+    """Look again and again until `true()`."""
+    assert callable(true)
+    clock = SystemClock()
+    end = clock.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert clock.monotonic() < end, what
+        time.sleep(0.05)
+
+
+class Log(PublishedLog):
+    """A log whose files can be held up."""
+
+    def __init__(self, catalog: Catalog, directory: Path, ids: Ids) -> None:
+        super().__init__(catalog, LocalStore(directory, ids), ids)
+        self.directory = directory
+        self.partitions: list[PartitionId] = []
+        tie(self.store, catalog.home, ids)
+
+    def add(self, name: str) -> Path:
+        """A topic with a file of two records of one key; returns the file."""
+        topic = self.create_topic(name, "compact")
+        here = PartitionId(topic.topic_id, 0)
+        self.partitions.append(here)
+        return self.directory / self.ingest({here: [batch((b"k", b"old"), (b"k", b"new"))]})
+
+    @contextlib.contextmanager
+    def holding(self, file: Path) -> Iterator[None]:
+        """Who opens the file within the block waits for its end."""
+        real, pipe = file.with_suffix(".real"), file.with_suffix(".pipe")
+        file.rename(real)
+        os.mkfifo(pipe)
+        pipe.rename(file)
+        try:
+            yield
+        finally:
+            file.rename(pipe)
+            real.rename(file)
+            os.close(os.open(pipe, os.O_RDWR))  # whoever waits still gets to an end
+            pipe.unlink()
+
+    def running(self) -> int:
+        return self.catalog.jobs.counts()[JobState.RUNNING]
+
+    def is_compacted(self) -> bool:
+        return all([each.value for each in self.read(here)] == [b"new"] for here in self.partitions)
+
+
+@pytest.fixture
+def log(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[Log]:
+    made = Log(catalog, tmp_path / "objects", ids)
+    yield made
+    made.store.close()
+
+
+class Compactor:
+    """A `siltstone compact` process."""
+
+    def __init__(self, tmp_path: Path, catalog_url: str) -> None:
+        self.output = tmp_path / f"{time.monotonic_ns()}.log"
+        where = ("--data-dir", str(tmp_path / "data"), "--object-store", str(tmp_path / "objects"))
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "siltstone", "compact", *where],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment()
+                | {
+                    "SILTSTONE_CATALOG": as_url(catalog_url),
+                    "SILTSTONE_SPARK_MASTER": "local[1]",
+                    "SILTSTONE_MAX_JOB_FILES": "1",
+                    "SILTSTONE_LOG_LEVEL": "info",
+                },
+            )
+
+    def said(self) -> str:
+        return self.output.read_text(encoding="utf-8")
+
+    def stop(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def test_a_run_that_is_interrupted_gives_its_jobs_back(log: Log, tmp_path: Path, catalog_url: str) -> None:
+    """Nothing is lost, and the next run, as an application of spark-submit, does what is left."""
+    with log.holding(log.add("held-up")), Compactor(tmp_path, catalog_url) as interrupted:
+        wait_until(lambda: log.running() == 1, interrupted.said())
+        assert interrupted.stop(signal.SIGINT) == 130, interrupted.said()
+    assert "Traceback" not in interrupted.said()
+    counts = log.catalog.jobs.counts()
+    assert (counts[JobState.SUBMITTED], counts[JobState.RUNNING], counts[JobState.FAILED]) == (1, 0, 0)
+    assert [each.value for each in log.read(log.partitions[0])] == [b"old", b"new"]
+
+    ran = subprocess.run(
+        [
+            *(str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]"),
+            *("--conf", "spark.ui.enabled=false", "--driver-memory", "512m"),
+            *(str(ROOT / "deploy" / "spark_submit.py"), "compact", "--once", "--json"),
+            *("--data-dir", str(tmp_path / "data"), "--object-store", str(tmp_path / "objects")),
+        ],
+        env=environment()
+        | {
+            "JAVA_HOME": str(write_java_home(find_java(os.environ), tmp_path / "java")),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SILTSTONE_CATALOG": as_url(catalog_url),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    report = orjson.loads(ran.stdout.splitlines()[-1])
+    assert (report["rounds"], report["jobs_completed"]) == (1, 1)
+    assert log.is_compacted()
+    assert leftovers(tmp_path) == []
