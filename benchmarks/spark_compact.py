@@ -7,7 +7,9 @@ local directory and from an S3 server on loopback (moto's, which is slow itself:
 behave, not how fast they could be). Bytes are those of the input as it is stored. `shuffle` is one job whose
 keys are spread over buckets, with a table of 16 MiB: `survivors` runs its first two stages alone, from
 reading to bitmaps, `whole` the job. Seconds are of wall-clock time in a session that is
-warm. Phases are seconds that all tasks together spent; what is left of the run is Spark.
+warm. Phases are seconds that all tasks together spent. `share_of_time` is of both cores for the whole run:
+reading objects, the engine (which also decompresses and compresses), and writing objects; what is left is
+Spark, checksums and blocks, and Python.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from spark_jobs.report import CompactionReport
 
 CORES = 2
+PHASES = ("find_survivors", "write", "complete")
+PARTS = ("read_objects", "kernels", "write_objects")
 TABLE_BYTES = 128 << 20
 SHUFFLE_TABLE_BYTES = 16 << 20
 _NOW = 1_700_000_100_000
@@ -222,7 +226,10 @@ def figures(report: CompactionReport, input_bytes: int, seconds: float) -> dict[
         "peak_rss_bytes": report.peak_rss_bytes,
         "keys": report.keys,
         "keys_outside_table": report.keys_outside_table,
-        "phases": {name: each for name, each in report.seconds.items() if name != "total"},
+        "table_bytes": report.table_bytes,
+        "largest_buffer_bytes": report.largest_buffer_bytes,
+        "phases": {name: report.seconds.get(name, 0.0) for name in PHASES},
+        "share_of_time": {name: report.seconds.get(name, 0.0) / (CORES * seconds) for name in PARTS},
     }
 
 
@@ -319,11 +326,12 @@ def tell(result: dict[str, Any]) -> None:
 
 def _tell_run(name: str, run: dict[str, Any], records: int) -> None:
     phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in run["phases"].items())
+    parts = ", ".join(f"{part} {share:.0%}" for part, share in run["share_of_time"].items())
     print(
         f"{name}: {records:,} records in {run['seconds']:.1f} s: {run['mb_per_s']:.0f} MB/s,"
         f" {run['records_per_s'] / 1e6:.2f} M records/s,"
         f" {run['get_requests_per_input_file']:.1f} GETs per file,"
-        f" peak RSS {run['peak_rss_bytes'] >> 20} MiB; {phases}"
+        f" peak RSS {run['peak_rss_bytes'] >> 20} MiB; {phases}; {parts}"
     )
 
 

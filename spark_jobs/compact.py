@@ -38,6 +38,7 @@ from spark_jobs.report import CompactionReport, CutFile, JobFailure
 from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.shuffle_plan import PlanChoice, choose_plan
 from spark_jobs.transport import pack_spec
+from spark_jobs.worker_memory import fitted, worker_limit_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -124,7 +125,8 @@ class _Run:
 
     def run(self, spark: SparkSession, store: StoreConfig, ids: Ids, plan: PlanChoice) -> CompactionReport:
         begin = self._clock.monotonic()
-        packed = [_pack(job, plan) for job in self._running.values()]
+        limit_bytes = worker_limit_bytes(spark)
+        packed = [_pack(job, plan, limit_bytes) for job in self._running.values()]
         self._plans = {each.job_id: each.shuffle for each in packed if each.shuffle is not None}
         try:
             with (
@@ -205,12 +207,13 @@ def _cut_files(job: Job, plan: ShufflePlan | None) -> Iterator[CutFile]:
         )
 
 
-def _pack(job: Job, choice: PlanChoice) -> PackedJob:
+def _pack(job: Job, choice: PlanChoice, limit_bytes: int | None) -> PackedJob:
+    spec = fitted(job.spec, limit_bytes)
     try:
-        shuffle = choose_plan(job.spec, choice)
+        shuffle = choose_plan(spec, choice)
     except SiltstoneError:  # a task will find the same, and answer with it
         shuffle = None
-    return PackedJob(job.spec.job_id, attempt_of(job), pack_spec(job.spec), shuffle)
+    return PackedJob(job.spec.job_id, attempt_of(job), pack_spec(spec), shuffle)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

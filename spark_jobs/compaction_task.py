@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
     from bedrock.clock import Clock
     from bedrock.ids import Ids
-    from catalog.model import JobSpec
+    from catalog.model import Extent, JobSpec
     from object_store.interface import ObjectStore
     from spark_jobs.arrangement import PartitionWork
+    from spark_jobs.extent_cut import Piece
 
 _STREAM_BUFFERS = 64 << 20  # bytes that all open streams share
 _LARGEST_STREAM_BUFFER = 1 << 20
@@ -97,17 +98,18 @@ class _Task:
         self._attempt_id = attempt_id
         self._hooks = hooks
         self._work = arrange(spec)
-        self._outputs = OutputFiles(store, spec, attempt_id, ids)
         self._counts = TaskCounts(store, clock)
+        self._outputs = OutputFiles(store, spec, attempt_id, ids, self._counts)
         self._table = self._make_table()
         surveyed = last_uses(self._work, deduplicated_only=True)
         copied = last_uses(self._work, deduplicated_only=False)
         self._counts.add("input_files", len(copied))
         self._counts.add("input_files_read_once", len(copied.keys() - surveyed.keys()))
         read_size = stream_buffer(len(surveyed) + len(copied))
-        check = self._hooks.check
-        self._survey = InputPass(spec, store, surveyed, read_size=read_size, check=check)
-        self._copy = InputPass(spec, store, copied, read_size=read_size, check=check)
+        self._survey, self._copy = (
+            InputPass(spec, store, uses, read_size=read_size, check=self._hooks.check, counts=self._counts)
+            for uses in (surveyed, copied)
+        )
         self._writer = PartitionWriter(spec, self._copy, self._outputs, self._counts)
 
     def run(self) -> JobResult:
@@ -158,15 +160,20 @@ class _Task:
             now_ms=self._spec.now_ms,
             expected_records=work.records_in,
         )
+
+        def take(piece: Piece, extent: Extent) -> None:
+            with self._counts.timed("kernels_ms"):
+                finder.feed(piece.batches, offset_shift=extent.offset_shift)
+
         for part in reversed(work.parts):
             if not part.has_bytes:
                 continue
             finder.begin_section(unique_keys=all(extent.unique_keys for extent in part.extents))
-            self._survey.read(
-                work, part, lambda piece, extent: finder.feed(piece.batches, offset_shift=extent.offset_shift)
-            )
-            finder.end_section()
-        survivors = finder.finish()
+            self._survey.read(work, part, take)
+            with self._counts.timed("kernels_ms"):
+                finder.end_section()
+        with self._counts.timed("kernels_ms"):
+            survivors = finder.finish()
         for name in ("keys", "keys_outside_table", "tombstones_dropped", "records_invalid"):
             self._counts.add(name, getattr(survivors, name))
         self._counts.at_least("largest_buffer_bytes", survivors.max_buffer_bytes)

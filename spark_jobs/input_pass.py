@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spark_jobs.arrangement import InputPart, PartitionWork
     from spark_jobs.extent_cut import Piece
     from spark_jobs.section_stream import InputStream
+    from spark_jobs.task_counts import TaskCounts
 
 
 class InputPass:
@@ -36,13 +37,14 @@ class InputPass:
         *,
         read_size: int,
         check: Callable[[], None],
+        counts: TaskCounts,
         stretched: bool = False,
     ) -> None:
         self._inputs = spec.inputs
         self._check = check
         reads = StretchStream if stretched else SectionStream
         self._streams: dict[int, InputStream] = {
-            index: reads(store, spec.inputs[index], read_size=read_size) for index in last_uses
+            index: reads(store, spec.inputs[index], read_size=read_size, counts=counts) for index in last_uses
         }
         self._closings: defaultdict[int, list[int]] = defaultdict(list)
         for index, place in last_uses.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from catalog.model import OutputExtent, OutputFile
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from catalog.model import JobSpec
     from object_format.segment_file import SectionEntry
     from object_store.interface import ObjectStore, Upload
+    from spark_jobs.task_counts import TaskCounts
 
 
 class OutputPolicy(StrEnum):
@@ -35,8 +37,11 @@ class OutputPolicy(StrEnum):
 class OutputFiles:
     """Uploads under the attempt's own names; what is visible before the catalog knows it is nobody's."""
 
-    def __init__(self, store: ObjectStore, spec: JobSpec, attempt_id: UUID, ids: Ids) -> None:
+    def __init__(
+        self, store: ObjectStore, spec: JobSpec, attempt_id: UUID, ids: Ids, counts: TaskCounts
+    ) -> None:
         self._store = store
+        self._counts = counts
         self._spec = spec
         self._attempt_id = attempt_id
         self._ids = ids
@@ -56,10 +61,14 @@ class OutputFiles:
                 file_id=file_id,
                 writer_id=self._attempt_id,
                 created_ms=self._spec.now_ms,
-                sink=upload.write,
+                sink=partial(self._write, upload),
             )
             self._open[policy, number] = (file_id, name, upload, writer)
         return self._open[policy, number][3]
+
+    def _write(self, upload: Upload, data: bytes | memoryview) -> None:
+        with self._counts.timed("write_objects_ms"):
+            upload.write(data)
 
     def next_number(self, policy: OutputPolicy) -> int:
         """The number of the file for the next partition; one that has the job's `output_bytes` is ended."""
@@ -80,7 +89,8 @@ class OutputFiles:
 
     def _complete_one(self, file_id: UUID, name: str, upload: Upload, writer: SegmentFileWriter) -> None:
         summary = writer.finish()
-        upload.complete()
+        with self._counts.timed("write_objects_ms"):
+            upload.complete()
         self._done.append(
             OutputFile(
                 file_id=file_id,

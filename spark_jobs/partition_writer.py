@@ -59,14 +59,15 @@ class PartitionWriter:
 
         def take(piece: Piece, extent: Extent) -> None:
             section.records_in += piece.record_count
-            filtered = filter_batches(
-                piece.batches,
-                survivors,
-                offset_shift=extent.offset_shift,
-                leader_epoch=extent.leader_epoch,
-                delete_horizon_ms=delete_horizon_ms,
-                merged_codec=codec,
-            )
+            with self._counts.timed("kernels_ms"):
+                filtered = filter_batches(
+                    piece.batches,
+                    survivors,
+                    offset_shift=extent.offset_shift,
+                    leader_epoch=extent.leader_epoch,
+                    delete_horizon_ms=delete_horizon_ms,
+                    merged_codec=codec,
+                )
             for batches in filtered.buffers:
                 section.append(batches)
             section.add(filtered.record_count, filtered.min_timestamp, filtered.max_timestamp)

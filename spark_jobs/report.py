@@ -49,7 +49,9 @@ SUMS = (
     "shuffle_bytes",
 )
 PEAKS = ("table_bytes", "largest_buffer_bytes", "peak_rss_bytes")
+# Milliseconds, summed: what a task does one after the other, and what takes time in that.
 _PHASES = ("find_survivors_ms", "write_ms", "complete_ms")
+_PARTS = ("read_objects_ms", "kernels_ms", "write_objects_ms")
 
 _KINDS = (
     ("retryable", RetryableError),
@@ -120,7 +122,9 @@ class CompactionReport:
     wire. `table_bytes`, `largest_buffer_bytes` and `peak_rss_bytes` are the largest of any task.
     `shuffled_jobs` were spread over `shares` of their input, and their keys over `buckets`, by
     `shuffle_bytes` of fingerprints. `seconds` says how long the run took (`total`) and how long its tasks
-    spent in each phase, all tasks together.
+    spent in each phase (`find_survivors`, `write`, `complete`), all tasks together; and, whatever the phase,
+    in reading objects (`read_objects`), in writing them (`write_objects`), and in the engine between the two:
+    to decompress, parse, hash, look up, filter and compress (`kernels`).
     """
 
     jobs: int = 0
@@ -197,7 +201,7 @@ class CompactionReport:
             setattr(self, name, getattr(self, name) + counts.get(name, 0))
         for name in PEAKS:
             setattr(self, name, max(getattr(self, name), counts.get(name, 0)))
-        for name in _PHASES:
+        for name in (*_PHASES, *_PARTS):
             phase = name.removesuffix("_ms")
             self.seconds[phase] = self.seconds.get(phase, 0.0) + counts.get(name, 0) / 1000
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from object_format.segment_file import DataBlock
     from object_store.interface import ForwardStream, ObjectStore
     from spark_jobs.arrangement import InputPart
+    from spark_jobs.task_counts import TaskCounts
 
 
 class InputStream(Protocol):
@@ -48,10 +49,13 @@ class SectionStream:
     The object is opened by the first `blocks` and read no further than the last section that was asked for.
     """
 
-    def __init__(self, store: ObjectStore, job_input: JobInput, *, read_size: int) -> None:
+    def __init__(
+        self, store: ObjectStore, job_input: JobInput, *, read_size: int, counts: TaskCounts
+    ) -> None:
         self._store = store
         self._input = job_input
         self._read_size = read_size
+        self._counts = counts
         self._source: ForwardStream | None = None
         self._reader: ForwardReader | None = None
         self._closed = False
@@ -98,7 +102,12 @@ class SectionStream:
         if self._reader is None:
             name = self._input.object_name
             self._source = self._store.open_stream(name, purpose=Purpose.COMPACTION)
-            reader = ForwardReader(self._source, name=name, size=self._input.size, read_size=self._read_size)
+            reader = ForwardReader(
+                self._counts.timed_source(self._source),
+                name=name,
+                size=self._input.size,
+                read_size=self._read_size,
+            )
             if reader.header.file_id != self._input.file_id:
                 raise CorruptDataError(
                     f"{name} holds the segment file {reader.header.file_id}, not {self._input.file_id}"
@@ -114,10 +123,13 @@ class StretchStream:
     begins with.
     """
 
-    def __init__(self, store: ObjectStore, job_input: JobInput, *, read_size: int) -> None:
+    def __init__(
+        self, store: ObjectStore, job_input: JobInput, *, read_size: int, counts: TaskCounts
+    ) -> None:
         self._store = store
         self._input = job_input
         self._read_size = read_size
+        self._counts = counts
         self._source: ForwardStream | None = None
         self._reader: RangeReader | None = None
         self._entered: tuple[PartitionId, int | None] | None = None
@@ -172,7 +184,7 @@ class StretchStream:
             position = max(part.stretch.start, part.data_start)
             self._source = self._store.open_stream(name, position, purpose=Purpose.COMPACTION)
             self._reader = RangeReader(
-                self._source,
+                self._counts.timed_source(self._source),
                 name=name,
                 file_id=self._input.file_id,
                 position=position,

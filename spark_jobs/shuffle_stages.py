@@ -58,7 +58,7 @@ def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator
     counts = TaskCounts(store, context.clock)
     runs = runs_by_share(arrange(spec), plan.shares)[share]
     uses = last_uses([run.work for run in runs], deduplicated_only=True)
-    survey = _pass_over(context, share, store, uses)
+    survey = _pass_over(context, share, store, uses, counts)
     ends = plan.bucket_ends
     try:
         for position, run in enumerate(runs):
@@ -83,13 +83,16 @@ def report_row(plan: ShufflePlan, share: int, report: Report) -> BlobRow:
     return BlobRow(share % plan.judges, REPORT, share, 0, share, 0, report.pack())
 
 
-def _pass_over(context: StageContext, share: int, store: ObjectStore, uses: dict[int, int]) -> InputPass:
+def _pass_over(
+    context: StageContext, share: int, store: ObjectStore, uses: dict[int, int], counts: TaskCounts
+) -> InputPass:
     return InputPass(
         context.spec,
         store,
         uses,
         read_size=stream_buffer(len(uses)),
         check=context.check,
+        counts=counts,
         stretched=context.plan.shares[share].stretch is not None,
     )
 
@@ -103,7 +106,7 @@ def _blobs(
     counts.at_least("largest_buffer_bytes", cutter.nbytes)
     for part in work.parts:
         for piece, extent, place in survey.pieces(work, part):
-            with counts.timed("find_survivors_ms"), placed(place):
+            with counts.timed("find_survivors_ms"), counts.timed("kernels_ms"), placed(place):
                 blobs = list(cutter.feed(piece.batches, offset_shift=extent.offset_shift))
             yield from blobs
     yield from cutter.flush()
@@ -140,7 +143,7 @@ def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[Su
             if not runs or (runs[-1].share, runs[-1].number) != (row.share, row.run):
                 runs.append(_RunSeen(row.share, row.run))
             runs[-1].first_offset = row.first_offset
-            with counts.timed("find_survivors_ms"):
+            with counts.timed("find_survivors_ms"), counts.timed("kernels_ms"):
                 judge.feed(row.data)
         survivors = judge.finish()
         for name in _VERDICT_COUNTS:
@@ -243,8 +246,8 @@ def write_share(
     what = "input_files" if plan.shares[share].stretch is None else "stretches"
     counts.add(what, len(copied))
     counts.add(f"{what}_read_once", len(copied.keys() - surveyed.keys()))
-    outputs = OutputFiles(store, spec, attempt_id, ids)
-    inputs = _pass_over(context, share, store, copied)
+    outputs = OutputFiles(store, spec, attempt_id, ids, counts)
+    inputs = _pass_over(context, share, store, copied, counts)
     writer = PartitionWriter(spec, inputs, outputs, counts)
     try:
         for position, run in enumerate(runs):

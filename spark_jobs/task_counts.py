@@ -14,7 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bedrock.clock import Clock
-    from object_store.interface import ObjectStore
+    from object_store.interface import ForwardStream, ObjectStore
+
+
+class TimedSource:
+    """A stream whose reads count as time in the object store."""
+
+    def __init__(self, source: ForwardStream, counts: TaskCounts) -> None:
+        self._source = source
+        self._counts = counts
+
+    def readinto(self, target: memoryview) -> int:
+        """As the stream's."""
+        with self._counts.timed("read_objects_ms"):
+            return self._source.readinto(target)
 
 
 class TaskCounts:
@@ -40,8 +53,14 @@ class TaskCounts:
     def timed(self, name: str) -> Iterator[None]:
         """Count the block's time; `name` ends in `_ms`."""
         begin = self._clock.monotonic()
-        yield
-        self._seconds[name] += self._clock.monotonic() - begin
+        try:
+            yield
+        finally:
+            self._seconds[name] += self._clock.monotonic() - begin
+
+    def timed_source(self, source: ForwardStream) -> TimedSource:
+        """Count the time that reading from `source` takes."""
+        return TimedSource(source, self)
 
     def finish(self) -> dict[str, int]:
         """All of them, with the store's requests and the peak of memory."""

@@ -1,8 +1,9 @@
-"""One job in a process of its own, and how much memory it took over an idle worker.
+"""One job in a process of its own, and how much memory each of its tasks took over an idle worker.
 
-`python -m tests.spark_jobs.memory_child <warm> <case> <limit>` runs two jobs, each in a directory with its
-store's objects and its specification. The first only loads what a worker loads once; the second may take
-so many bytes of address space more. One JSON object says what it did.
+`python -m tests.spark_jobs.memory_child <plan> <warm> <case> <limit>` runs two jobs by a plan, `task` or
+`shuffle`, each in a directory with its store's objects and its specification, or, for a case of digits, over
+a file of so many MiB that is made up. The first only loads what a worker loads once; in the second each task
+may take so many bytes of address space more. One JSON object says what each took.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
@@ -20,37 +24,125 @@ from catalog.job_json import read_spec
 from object_store.local import LocalStore
 from spark_jobs.compaction_task import run_compaction
 from spark_jobs.peak_memory import peak_rss_bytes, reset_peak
+from spark_jobs.shuffle_plan import plan_shuffle
+from spark_jobs.shuffle_rows import (
+    BlobRow,
+    SurvivorRow,
+    read_blob_rows,
+    read_survivor_rows,
+    write_blob_rows,
+    write_survivor_rows,
+)
+from spark_jobs.shuffle_stages import KnownShare, StageContext, cut_share, judge_buckets, write_share
+from tests.spark_jobs.fabricated_store import FabricatedFile, FabricatedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from catalog.model import JobSpec
+    from object_store.interface import ObjectStore
 
 SPEC = "job.json"
+TABLE_BYTES = 4 << 20
+NO_LIMIT = resource.RLIM_INFINITY
 
 
-def run(directory: Path) -> dict[str, int]:
-    """The job's counts."""
-    clock = SystemClock()
-    ids = SeededIds(2, clock)
-    store = LocalStore(directory, ids)
-    spec = read_spec((directory / SPEC).read_bytes())
-    try:
-        return run_compaction(spec, store, attempt_id=ids.new_uuid(), clock=clock, ids=ids).counts
-    finally:
-        store.close()
+class Worker:
+    """Does the tasks of one job, each within the limit; `taken` has what each took, by its kind."""
+
+    def __init__(self, case: str, limit: int | None) -> None:
+        self.clock = SystemClock()
+        self.ids = SeededIds(2, self.clock)
+        self.limit = limit
+        self.taken: dict[str, int] = {}
+        self.spec, self.open_store = self._read(case)
+
+    def _read(self, case: str) -> tuple[JobSpec, Callable[[], ObjectStore]]:
+        if case.isdecimal():
+            file = FabricatedFile(int(case), (1 << 20) - 100)
+            return file.spec(TABLE_BYTES), lambda: cast("ObjectStore", FabricatedStore(file))
+        directory = Path(case)
+        return read_spec((directory / SPEC).read_bytes()), lambda: LocalStore(directory, self.ids)
+
+    @contextmanager
+    def task(self, kind: str) -> Iterator[ObjectStore]:
+        """The block may take no more than the limit; what it takes is noted."""
+        store = self.open_store()
+        reset_peak()
+        idle = peak_rss_bytes()
+        if self.limit is not None:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            allowed = pages * resource.getpagesize() + self.limit
+            resource.setrlimit(resource.RLIMIT_AS, (allowed, NO_LIMIT))
+        try:
+            yield store
+        finally:
+            self.taken[kind] = max(self.taken.get(kind, 0), peak_rss_bytes() - idle)
+            resource.setrlimit(resource.RLIMIT_AS, (NO_LIMIT, NO_LIMIT))
+            store.close()
+
+    def run_task(self) -> dict[str, int]:
+        """The job's counts by the one-task plan."""
+        with self.task("task") as store:
+            result = run_compaction(
+                self.spec, store, attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
+            )
+        return result.counts
+
+    def run_shuffle(self) -> dict[str, int]:
+        """The same by the exact plan; what Spark would shuffle waits in a file."""
+        plan = plan_shuffle(self.spec)
+        context = StageContext(spec=self.spec, plan=plan, clock=self.clock, check=lambda: None)
+        known = [KnownShare() for _ in plan.shares]
+        counts: dict[str, int] = {}
+        with tempfile.TemporaryFile() as file:
+            rows: list[tuple[BlobRow, int]] = []
+            for share in range(len(plan.shares)):
+                with self.task("cut") as store:
+                    for row in read_blob_rows(write_blob_rows(cut_share(context, share, store))):
+                        rows.append((row._replace(data=b""), len(row.data)))
+                        file.write(row.data)
+            file.flush()
+            places, end = [], 0
+            for row, length in rows:
+                places.append((row, end, length))
+                end += length
+            places.sort(key=lambda each: (each[0].judge, each[0].kind, each[0].number, -each[0].first_offset))
+            for judge in range(plan.judges):
+                mine = [each for each in places if each[0].judge == judge]
+                with self.task("judge"):
+                    found: list[SurvivorRow] = [
+                        row._replace(data=bytes(row.data), tombstones=bytes(row.tombstones))
+                        for row in read_survivor_rows(
+                            write_survivor_rows(judge_buckets(context, _rows(file.fileno(), mine)))
+                        )
+                    ]
+                for each in found:
+                    known[each.share].add(each)
+        for share, survivors in enumerate(known):
+            with self.task("write") as store:
+                result = write_share(context, share, survivors, store, self.ids.new_uuid(), self.ids)
+            for name, count in result.counts.items():
+                peak = name.endswith(("_bytes", "rss_bytes")) and not name.startswith(("shuffle", "merged"))
+                counts[name] = max(counts.get(name, 0), count) if peak else counts.get(name, 0) + count
+        return counts | {"shares": len(plan.shares)}
 
 
-def limit_growth(limit_bytes: int) -> None:
-    """Let this process have no more address space than it has and so many bytes."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + limit_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+def _rows(descriptor: int, places: list[tuple[BlobRow, int, int]]) -> Iterator[BlobRow]:
+    for row, position, length in places:
+        yield row._replace(data=os.pread(descriptor, length, position))
 
 
-def main(warm: str, case: str, limit: str) -> None:
+def main(plan: str, warm: str, case: str, limit: str) -> None:
     """Prints what was taken."""
-    run(Path(warm))
-    reset_peak()
-    idle = peak_rss_bytes()
-    limit_growth(int(limit))
-    counts = run(Path(case))
-    os.write(1, orjson.dumps({"idle_bytes": idle, "taken_bytes": peak_rss_bytes() - idle, **counts}))
+    _run(Worker(warm, None), plan)
+    worker = Worker(case, int(limit))
+    told: dict[str, Any] = {"counts": _run(worker, plan), "taken": worker.taken}
+    os.write(1, orjson.dumps(told))
+
+
+def _run(worker: Worker, plan: str) -> dict[str, int]:
+    return worker.run_task() if plan == "task" else worker.run_shuffle()
 
 
 if __name__ == "__main__":

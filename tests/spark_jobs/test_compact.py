@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Self, cast
 from uuid import UUID
 
 import pytest
@@ -134,7 +135,7 @@ class Driver:
 
         monkeypatch.setattr(compact, "JobQueries", Queries)
         return run_jobs(
-            None,  # type: ignore[arg-type]  # the queries are not Spark's
+            cast("SparkSession", SimpleNamespace(conf={})),  # the queries are not Spark's
             jobs,
             store=StoreConfig("/nowhere"),
             book=self.book,

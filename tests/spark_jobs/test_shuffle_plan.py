@@ -248,6 +248,40 @@ def test_the_way_goes_by_an_estimate(
     assert choose_plan(spec, PlanChoice.SHUFFLE) is not None
 
 
+def test_an_estimate_that_was_too_low_costs_exactness_once(bench: Bench) -> None:
+    """The task that it chose keeps what it cannot judge and says how much; the next job is spread."""
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: [numbered(300, modulo=10)]})
+    bench.compact()
+    for index in range(4):
+        bench.log.ingest({here: [numbered(300, modulo=300, value=b"%d" % index, first=1000)]})
+    spec = bench.log.job(table_bytes=1024)
+    assert choose_plan(spec, PlanChoice.AUTO) is None
+
+    result = bench.run(spec)
+
+    assert result.counts["keys_outside_table"] > 0
+    publish_all(bench, result)
+    newest = {record.key: record.value for record in bench.log.expected(here)}
+    found = bench.log.read(here)
+    assert {record.key: record.value for record in found} == newest
+    assert len(found) > len(newest)
+    following = bench.log.job(table_bytes=1024)
+    plan = choose_plan(following, PlanChoice.AUTO)
+    assert plan is not None
+    exact = run(bench, following, plan)
+    assert exact.counts["records_out"] == exact.counts["keys"] == len(newest)
+
+
+def publish_all(bench: Bench, result: JobResult) -> None:
+    """Put what a job wrote of one partition in the place of all that was there, as it is."""
+    (file,) = result.files
+    (output,) = file.extents
+    here = PartitionId(output.topic_id, output.partition)
+    bench.log.extents[here] = [bench.log._extent(output, file.file_id, file.object_name)]
+    bench.log.sizes[file.file_id] = file.size
+
+
 def test_a_table_that_is_too_small_keeps_what_it_cannot_judge(bench: Bench) -> None:
     """One task, told to go on: every newest record is there, the report tells, and the next job is spread."""
     here = PartitionId(bench.topic(), 0)
@@ -263,10 +297,7 @@ def test_a_table_that_is_too_small_keeps_what_it_cannot_judge(bench: Bench) -> N
     kept = output.record_count
     assert 300 < kept < 1200
     expected = {record.key: record for record in bench.log.read(here)}
-    bench.log.extents[here] = [
-        bench.log._extent(output, result.files[0].file_id, result.files[0].object_name)
-    ]
-    bench.log.sizes[result.files[0].file_id] = result.files[0].size
+    publish_all(bench, result)
     found = bench.log.read(here)
     assert {record.key: record for record in found} == expected
     following = bench.log.job(table_bytes=1024)
