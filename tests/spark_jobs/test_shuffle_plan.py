@@ -184,7 +184,7 @@ FILES = st.lists(
 )
 
 
-PIECES = st.sampled_from([None, 1, 150, 700])
+PIECES = st.sampled_from([None, 50, 150, 700])
 """Bytes of the pieces that files are cut into; None for files that stay whole."""
 
 
