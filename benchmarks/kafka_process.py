@@ -50,11 +50,11 @@ class AgentProcess:
         """Memory that it occupies."""
         return int(self.process.memory_info().rss)
 
-    def create_topic(self, name: str, partitions: int) -> None:
-        """A topic."""
-        httpx.post(
-            f"http://{self.http}/v1/topics", json={"name": name, "partitions": partitions}, trust_env=False
-        ).raise_for_status()
+    def create_topic(self, name: str, partitions: int, **config: str) -> None:
+        """A topic; underscores in names of settings stand for dots."""
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        body = {"name": name, "partitions": partitions, "config": settings}
+        httpx.post(f"http://{self.http}/v1/topics", json=body, trust_env=False).raise_for_status()
 
     def metrics(self) -> dict[str, float]:
         """Every sample, by its name; samples of one name that differ by labels are added up."""
@@ -93,10 +93,16 @@ class Cluster:
         self._postgres.close()
 
     @contextmanager
-    def agent(self, *, flush_interval_ms: int = 250) -> Iterator[AgentProcess]:
+    def agent(
+        self, *, flush_interval_ms: int = 250, local_directories: tuple[Path, ...] = ()
+    ) -> Iterator[AgentProcess]:
         """An agent with its defaults, but for what is said."""
         settings = AgentSettings(
-            http_port=0, kafka_host="127.0.0.1", kafka_port=0, flush_interval_ms=flush_interval_ms
+            http_port=0,
+            kafka_host="127.0.0.1",
+            kafka_port=0,
+            flush_interval_ms=flush_interval_ms,
+            local_directories=local_directories,
         )
         with _spawned(_serve_agent, (settings, self._store, self._postgres.url)) as (process, told):
             yield AgentProcess(told["kafka"], told["http"], process)

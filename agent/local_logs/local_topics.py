@@ -21,6 +21,7 @@ from agent.fetch_result import fault_of
 from agent.hot_tail import TailRead
 from agent.local_tier.config import LogConfig
 from agent.local_tier.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from agent.local_tier.topic_partition import TopicPartition
 from agent.pending_append import AppendResult, PendingAppend
 from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId, PartitionState, RunRefusal
@@ -97,6 +98,9 @@ class LocalTopics:
             raise NotLeaderError(
                 f"{where} is led by node {leader.node_id}", remedy="send the request to that agent"
             )
+        known = self._manager.get(TopicPartition(topic.name, partition))
+        if known is not None and known.topic_id == topic.topic_id:
+            return known, leader.leader_epoch
         make = partial(
             self._manager.get_or_create,
             topic.name,

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from object_store.accounting import RequestKind
 from tests.kafka.clients import PATIENCE_SECONDS, consume, produce
+from tests.kafka.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,8 @@ def test_each_partition_is_served_by_the_agent_that_has_it(
     start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
 ) -> None:
     brokers = [start_broker(local_directories=(tmp_path / name,)) for name in ("one", "two")]
+    admin = AdminClient({"bootstrap.servers": brokers[0].address})
+    until(lambda: len(admin.list_topics(timeout=PATIENCE_SECONDS).brokers) == 2)
     topic = brokers[0].create_topic("rock", 8, storage_mode="local")
     for partition in range(8):
         produce(brokers[0].address, "rock", [(None, b"%d" % partition)], partition=partition)
@@ -116,7 +119,7 @@ def test_a_partition_whose_agent_is_away_has_no_leader_until_it_is_back(
     produce(away.address, "rock", [(None, b"a")])
     away.stop()
     admin = AdminClient({"bootstrap.servers": there.address})
-    assert admin.list_topics("rock", PATIENCE_SECONDS).topics["rock"].partitions[0].leader == -1
+    until(lambda: admin.list_topics("rock", PATIENCE_SECONDS).topics["rock"].partitions[0].leader == -1)
     start_broker(local_directories=(tmp_path / "disk",))
     assert _values(there.address, 1) == [b"a"]
 
