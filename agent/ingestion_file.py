@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent.pending_append import AppendResult
 from catalog.model import BatchRun, FileCommit, SectionCommit
-from object_format.record_batch import assign_offsets
+from object_format.record_batch import assign_offsets, place_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.names import IngestionName
 
@@ -60,33 +60,43 @@ class _SectionRuns:
 
     def __init__(self) -> None:
         self.next_offset = 0
-        self.runs: list[BatchRun] = []
+        self._runs: list[BatchRun] = []
+        self._joined: list[BatchColumns] = []  # of the run that is being made
+        self._joined_from = 0
 
     def add(self, batch: BatchColumns) -> tuple[int, int]:
         """Give the batch the next offsets of the section; returns its place in the runs."""
         offset = self.next_offset
         self.next_offset += batch.offset_count
-        last = self.runs[-1] if self.runs else None
-        if last is None or last.producer is not None or batch.producer is not None:
-            self.runs.append(
-                BatchRun(
-                    first_offset=offset,
-                    offset_count=batch.offset_count,
-                    record_count=batch.record_count,
-                    min_timestamp=batch.min_timestamp,
-                    max_timestamp=batch.max_timestamp,
-                    producer=batch.producer,
-                )
-            )
-            return len(self.runs) - 1, 0
-        self.runs[-1] = BatchRun(
-            first_offset=last.first_offset,
-            offset_count=last.offset_count + batch.offset_count,
-            record_count=last.record_count + batch.record_count,
-            min_timestamp=min(last.min_timestamp, batch.min_timestamp),
-            max_timestamp=max(last.max_timestamp, batch.max_timestamp),
-        )
-        return len(self.runs) - 1, offset - last.first_offset
+        if batch.producer is not None:
+            self._close()
+            self._runs.append(_run(offset, [batch]))
+            return len(self._runs) - 1, 0
+        if not self._joined:
+            self._joined_from = offset
+        self._joined.append(batch)
+        return len(self._runs), offset - self._joined_from
+
+    def _close(self) -> None:
+        if self._joined:
+            self._runs.append(_run(self._joined_from, self._joined))
+            self._joined = []
+
+    def finish(self) -> tuple[BatchRun, ...]:
+        """All runs; nothing is added after this."""
+        self._close()
+        return tuple(self._runs)
+
+
+def _run(first_offset: int, batches: Sequence[BatchColumns]) -> BatchRun:
+    return BatchRun(
+        first_offset=first_offset,
+        offset_count=sum(batch.offset_count for batch in batches),
+        record_count=sum(batch.record_count for batch in batches),
+        min_timestamp=min(batch.min_timestamp for batch in batches),
+        max_timestamp=max(batch.max_timestamp for batch in batches),
+        producer=batches[0].producer,
+    )
 
 
 def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) -> SealedFile:
@@ -129,26 +139,30 @@ def _write_section(
     writer: SegmentFileWriter, partition: PartitionId, pieces: Sequence[Piece]
 ) -> tuple[SectionCommit, tuple[PieceRuns, ...]]:
     writer.begin_section(partition.topic_id, partition.partition)
-    runs = _SectionRuns()
+    numbering = _SectionRuns()
     placed: list[PieceRuns] = []
     for piece in pieces:
-        assign_offsets(piece.data, runs.next_offset)
-        places = tuple(runs.add(batch) for batch in piece.batches)
+        if len(piece.batches) == 1:
+            place_batch(piece.data, numbering.next_offset, 0)
+        else:
+            assign_offsets(piece.data, numbering.next_offset)
+        places = tuple(numbering.add(batch) for batch in piece.batches)
         writer.append(piece.data, stable=True)
         placed.append(PieceRuns(piece=piece, places=places))
+    runs = numbering.finish()
     entry = writer.end_section(
         base_offset=0,
-        last_offset=runs.next_offset - 1,
-        record_count=sum(run.record_count for run in runs.runs),
-        min_timestamp=min(run.min_timestamp for run in runs.runs),
-        max_timestamp=max(run.max_timestamp for run in runs.runs),
+        last_offset=numbering.next_offset - 1,
+        record_count=sum(run.record_count for run in runs),
+        min_timestamp=min(run.min_timestamp for run in runs),
+        max_timestamp=max(run.max_timestamp for run in runs),
     )
     section = SectionCommit(
         topic_id=partition.topic_id,
         partition=partition.partition,
         position=entry.data_position,
         length=entry.data_length,
-        runs=tuple(runs.runs),
+        runs=runs,
     )
     return section, tuple(placed)
 
