@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from object_format.dedupe.answer import Survivors
 from object_format.dedupe.filter import FilteredBatches, filter_batches
 from object_format.dedupe.key_table import KeyTable
-from object_format.dedupe.survivors import SurvivorFinder, Survivors
+from object_format.dedupe.survivors import SurvivorFinder
 
 __all__ = ["FilteredBatches", "KeyTable", "SurvivorFinder", "Survivors", "filter_batches"]

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from object_format.dedupe.survivors import Survivors
+    from object_format.dedupe.answer import Survivors
 
 _INT64: Final = np.iinfo(np.int64)
 

@@ -1,0 +1,121 @@
+"""The answer of pass 1, and how verdicts make it up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from object_format.bitmaps import BitmapWindow, bitmap_of
+from object_format.kernels.key_table import (
+    COUNT_INVALID,
+    COUNT_KEYS,
+    COUNT_OUTSIDE,
+    COUNT_TOMBSTONES_DROPPED,
+    KEEP,
+    KEEP_TOMBSTONE,
+    collect,
+)
+
+if TYPE_CHECKING:
+    from object_format.dedupe.key_table import Flags, KeyTable, Words
+
+
+@dataclass(slots=True, kw_only=True)
+class Survivors:
+    """The answer of pass 1 for one partition; offsets are absolute.
+
+    `tombstones` is the part of `offsets` whose records have no value. `keys` are those in the table;
+    `keys_outside_table` counts records that were kept because their keys were not. When it is 0, the answer
+    is `exact`: no key survives twice. `records_invalid` had no key. `max_buffer_bytes` is the most that was
+    held back. The windows are pass 2's view of both bitmaps, which must not change any more.
+    """
+
+    offsets: BitMap64
+    tombstones: BitMap64
+    records_in: int
+    keys: int
+    keys_outside_table: int
+    tombstones_dropped: int
+    records_invalid: int
+    max_buffer_bytes: int
+    offset_window: BitmapWindow = field(init=False, repr=False, compare=False)
+    tombstone_window: BitmapWindow = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.offset_window = BitmapWindow(self.offsets)
+        self.tombstone_window = BitmapWindow(self.tombstones)
+
+    @property
+    def exact(self) -> bool:
+        """No key is there twice."""
+        return self.keys_outside_table == 0
+
+    @property
+    def records_out(self) -> int:
+        """How many survive."""
+        return len(self.offsets)
+
+
+class Answer:
+    """Survivors as they are found: what a key table decides goes into bitmaps, in bulk.
+
+    The table is cleared first; `expected_keys` as `KeyTable.clear`.
+    """
+
+    def __init__(self, table: KeyTable, *, expected_keys: int | None = None) -> None:
+        table.clear(expected_keys)
+        self._table = table
+        self._records_in = 0
+        self._offsets = BitMap64()
+        self._tombstones = BitMap64()
+
+    def judge(
+        self,
+        words: Words,
+        offsets: npt.NDArray[np.int64],
+        flags: Flags,
+        count: int,
+        *,
+        newest_last: bool,
+        drop_tombstones: bool,
+        may_add: bool = True,
+        settled: bool = False,
+    ) -> None:
+        """Decide on `count` records, as `KeyTable.find_survivors`; none of them may come again."""
+        verdicts = self._table.find_survivors(
+            words,
+            flags,
+            count,
+            newest_last=newest_last,
+            drop_tombstones=drop_tombstones,
+            may_add=may_add,
+            settled=settled,
+        )
+        self._records_in += count
+        kept = np.empty(count, np.int64)
+        self._offsets |= bitmap_of(kept[: collect(offsets, verdicts, count, KEEP, kept)])
+        tombstones = collect(offsets, verdicts, count, KEEP_TOMBSTONE, kept)
+        if tombstones:
+            self._tombstones |= bitmap_of(kept[:tombstones])
+
+    def finish(self, *, max_buffer_bytes: int) -> Survivors:
+        """What it came to since the last answer."""
+        offsets, tombstones, records_in = self._offsets, self._tombstones, self._records_in
+        self._offsets, self._tombstones, self._records_in = BitMap64(), BitMap64(), 0
+        offsets.run_optimize()
+        tombstones.run_optimize()
+        counts = self._table.counts
+        return Survivors(
+            offsets=offsets,
+            tombstones=tombstones,
+            records_in=records_in,
+            keys=int(counts[COUNT_KEYS]),
+            keys_outside_table=int(counts[COUNT_OUTSIDE]),
+            tombstones_dropped=int(counts[COUNT_TOMBSTONES_DROPPED]),
+            records_invalid=int(counts[COUNT_INVALID]),
+            max_buffer_bytes=max_buffer_bytes,
+        )

@@ -1,0 +1,110 @@
+"""From batches to columns of fingerprints, offsets and flags: where pass 1 begins, however it goes on."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from bedrock.errors import InvalidInputError
+from object_format.buffers import Bytes, readable
+from object_format.errors import MalformedBatchError
+from object_format.kernels.fingerprints import WORDS, fingerprint_rows
+from object_format.kernels.layout import CODEC_MASK
+from object_format.payloads import Scratch, open_batches
+from object_format.record_batch import BatchRows, scan_rising_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Buffer
+
+    from object_format.dedupe.key_table import Flags, Words
+
+_SEED: Final = struct.Struct("<QQ")
+
+
+class Columns:
+    """Room for records: three words of a fingerprint, the absolute offset, and the flags of each."""
+
+    def __init__(self, room: int) -> None:
+        self.count = 0
+        self._reserve(room)
+
+    def _reserve(self, room: int) -> None:
+        self.words: Words = np.empty(room * WORDS, np.uint32)
+        self.offsets: npt.NDArray[np.int64] = np.empty(room, np.int64)
+        self.flags: Flags = np.empty(room, np.uint8)
+
+    @property
+    def nbytes(self) -> int:
+        """What the columns take, filled or not."""
+        return self.words.nbytes + self.offsets.nbytes + self.flags.nbytes
+
+    def grow(self, bound: int) -> bool:
+        """Make more room, for up to `bound` records; False when there is as much already."""
+        if self.offsets.size >= bound:
+            return False
+        words, offsets, flags = self.words, self.offsets, self.flags
+        self._reserve(min(2 * self.offsets.size, bound))
+        self.words[: words.size] = words
+        self.offsets[: offsets.size] = offsets
+        self.flags[: flags.size] = flags
+        return True
+
+
+class Fingerprinter:
+    """Fingerprints the keys of one partition's records under a seed of 16 bytes.
+
+    Tombstones whose delete horizon has come by `now_ms` are flagged.
+    """
+
+    def __init__(self, seed: bytes, *, now_ms: int) -> None:
+        if len(seed) != _SEED.size:
+            raise InvalidInputError(f"a fingerprint seed has {_SEED.size} bytes, not {len(seed)}")
+        k0, k1 = _SEED.unpack(seed)
+        self._keys = np.uint64(k0), np.uint64(k1)
+        self._now_ms = now_ms
+        self._next_offset = 0
+        self._scratch = Scratch()
+
+    def restart(self) -> None:
+        """What comes next may lie anywhere in the log."""
+        self._next_offset = 0
+
+    def fill(self, columns: Columns, batches: Buffer, *, offset_shift: int) -> Iterator[None]:
+        """Append the records of the next whole batches to `columns`; yields whenever these are full.
+
+        Whoever takes that step makes room before the next. Raises MalformedBatchError, also for batches that
+        do not follow those before them.
+        """
+        array = readable(batches)
+        rows, self._next_offset = scan_rising_batches(array, offset_shift, self._next_offset)
+        for opened, run in open_batches(array, rows, self._scratch):
+            cursor = np.zeros(4, np.int64)
+            while self._fill(columns, opened, run, cursor, offset_shift):
+                yield
+
+    def _fill(
+        self, columns: Columns, data: Bytes, rows: BatchRows, cursor: npt.NDArray[np.int64], offset_shift: int
+    ) -> bool:
+        """Go on from `cursor`; whether records are left."""
+        fault, position, columns.count = fingerprint_rows(
+            data,
+            rows,
+            cursor,
+            offset_shift,
+            *self._keys,
+            self._now_ms,
+            columns.words,
+            columns.offsets,
+            columns.flags,
+            columns.count,
+        )
+        if fault:
+            row = rows[cursor[0]]
+            compressed = int(row["attributes"]) & CODEC_MASK
+            raise MalformedBatchError.at(fault, int(row["position"]) if compressed else position)
+        return int(cursor[0]) < rows.size
