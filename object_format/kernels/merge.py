@@ -22,6 +22,7 @@ from object_format.kernels.filter import (
     MOST_GROWTH,
     SKIP,
     STAMP,
+    THIN,
     add_totals,
     copy_header,
     thin_records,
@@ -133,12 +134,15 @@ def group_rows(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) 
         if actions[b] == SKIP:
             continue
         row = rows[b]
-        room += row.size
         size = 0
-        if actions[b] != COPY:
+        if actions[b] == COPY:
+            room += row.size
+        else:
             survivors = starts[b + 1] - starts[b]
             size = row.records_end - row.records_start
-            room += size + MOST_GROWTH * survivors
+            room += BATCH_OVERHEAD + size
+            if actions[b] != THIN:
+                room += MOST_GROWTH * survivors  # deltas change
             size = share(size, survivors, row.record_count)
             unsealed += 1
         merged = actions[b] & MERGED != 0

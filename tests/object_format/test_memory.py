@@ -1,0 +1,84 @@
+"""Both passes over the largest batches, in a process that may grow no further than a task may."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from object_format.codecs import MAX_DECOMPRESSED_BATCH_BYTES, Codec
+from object_format.records import encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+TABLE_BYTES = 4 << 20
+ALLOWED_BYTES = TABLE_BYTES + (256 << 20)
+SIZES = {
+    Codec.NONE: 100 << 20,
+    Codec.LZ4: MAX_DECOMPRESSED_BATCH_BYTES,
+    Codec.ZSTD: MAX_DECOMPRESSED_BATCH_BYTES,
+}
+
+CHILD = """
+import json, resource, sys
+from pathlib import Path
+from object_format.dedupe import KeyTable, SurvivorFinder, filter_batches
+
+def run(path, table):
+    data = Path(path).read_bytes()
+    finder = SurvivorFinder(table, bytes(16), reaches_log_start=True, now_ms=0)
+    finder.begin_section(unique_keys=False)
+    finder.feed(data, offset_shift=0)
+    finder.end_section()
+    survivors = finder.finish()
+    written = filter_batches(data, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None)
+    return {"records_out": written.record_count, "size": written.size}
+
+warm, case, table_bytes, allowed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+run(warm, KeyTable(4096))
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + allowed
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+print(json.dumps(run(case, KeyTable(table_bytes))))
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "case"
+    (tmp_path / "case").unlink()  # a hundred megabytes
+
+
+def batch(codec: Codec, size: int) -> bytes:
+    """Records of a megabyte, half noise and half not, all but one of which survive."""
+    value = np.random.default_rng(1).bytes(size // 200) + bytes(size // 200)
+    count = (size - 10_000) // len(value)
+    keys = [b"0", *(b"%d" % i for i in range(count))]
+    return encode_batch([1] * len(keys), keys, [b"", *[value] * count], codec=codec)
+
+
+@pytest.mark.parametrize("codec", SIZES)
+def test_the_largest_batch_stays_within_the_table_and_256_mib(codec: Codec, path: Path) -> None:
+    warm = path.with_name("warm")
+    warm.write_bytes(batch(codec, 200_000))
+    data = batch(codec, SIZES[codec])
+    path.write_bytes(data)
+    ran = subprocess.run(
+        [sys.executable, "-c", CHILD, str(warm), str(path), str(TABLE_BYTES), str(ALLOWED_BYTES)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert told["records_out"] == (SIZES[codec] - 10_000) // (2 * (SIZES[codec] // 200))
+    assert told["size"] > 0.9 * len(data)
