@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from catalog.model import Extent, PartitionState
     from catalog.planning import PartitionSize
+    from catalog.repair import FileTally
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,16 @@ def sizes_add_up(size: PartitionSize, extents: Iterable[Extent]) -> list[Violati
         return []
     found = f"live bytes, dirty bytes, ingestion and compacted extents are {counted}, kept as {kept}"
     return [Violation("sizes_add_up", _place(size.state), found)]
+
+
+def file_counts_agree(tally: FileTally) -> list[Violation]:
+    """A file's counts are those of its extents, it is dead without any, and open jobs alone claim them."""
+    found = []
+    if tally.kept != tally.counted:
+        found.append(f"live and claimed extents, bytes and death are {tally.counted}, kept as {tally.kept}")
+    if tally.stale_claims:
+        found.append(f"{tally.stale_claims} extents are claimed by jobs that are over")
+    return [Violation("file_counts_agree", f"file {tally.object_name}", each) for each in found]
 
 
 def garbage_is_unneeded(

@@ -21,6 +21,7 @@ from catalog.notifications import CommitWatcher
 from catalog.offsets import Offsets
 from catalog.planning import Planning
 from catalog.producers import Producers
+from catalog.repair import Repair
 from catalog.retention import Retention
 from catalog.server_clock import CatalogClock
 from catalog.sessions import Sessions
@@ -57,6 +58,7 @@ class Catalog:
         self.jobs = Jobs(database, ids)
         self.planning = Planning(database)
         self.retention = Retention(database)
+        self.repair = Repair(database)
         self.brokers = Brokers(database)
         self.forgetting = Forgetting(database)
         self.suspects = Suspects(database)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EXTENTS_AT_ONCE: Final = 1000
 LOOKS: Final = 5
 _REMEDY: Final = "stop agents and compaction, and restore the catalog from a backup"
+_REMEDY_OF_SUMS: Final = "siltstone fsck --repair sets them right"
 _EXPECTED: Final = {
     "bounds_ordered": (
         DifferenceKind.BOUNDS,
@@ -68,26 +69,33 @@ class Look:
             page = following
 
 
-def check_partitions(catalog: Catalog, findings: Findings) -> None:
-    """Check every partition of every topic, holding two pages of extents at a time."""
+def check_partitions(catalog: Catalog, findings: Findings, *, repair: bool = False) -> None:
+    """Check every partition of every topic, holding two pages of extents at a time.
+
+    With `repair`, sums that are wrong are made those of the extents.
+    """
     for topic in catalog.topics.list():
         findings.count("topics")
         for partition in range(topic.partition_count):
-            _check_partition(catalog, findings, topic, partition)
+            violations = _check_partition(catalog, findings, PartitionId(topic.topic_id, partition))
+            certain = repair and any(each.invariant == "sizes_add_up" for each in violations)
+            if certain:
+                catalog.repair.recount_partition(PartitionId(topic.topic_id, partition))
+            for violation in violations:
+                findings.add(_difference(topic, partition, violation, repair=repair))
 
 
-def _check_partition(catalog: Catalog, findings: Findings, topic: Topic, partition: int) -> None:
+def _check_partition(catalog: Catalog, findings: Findings, key: PartitionId) -> list[Violation]:
     """Look until bounds, sums and pages of extents are of one moment.
 
     They are when bounds and sums are the same after the look as before it. A partition that never stands
     still for as long as it takes is counted as `partitions_too_busy` and judged by its bounds alone.
     """
-    key = PartitionId(topic.topic_id, partition)
     size = _size(catalog, key)
     look: Look | None = None
     for _ in range(LOOKS):
         if size is None:
-            return  # deleted meanwhile
+            return []  # deleted meanwhile
         look = Look(size)
         look.violations += bounds_ordered(size.state)
         sums = sizes_add_up(size, look.walk(_pages(catalog, key)))
@@ -99,22 +107,24 @@ def _check_partition(catalog: Catalog, findings: Findings, topic: Topic, partiti
         size = again
     else:
         findings.count("partitions_too_busy")
-    if look is not None:
-        findings.count("partitions")
-        findings.count("extents", look.extents)
-        for violation in look.violations:
-            findings.add(_difference(topic, partition, violation))
+    if look is None:
+        return []
+    findings.count("partitions")
+    findings.count("extents", look.extents)
+    return look.violations
 
 
-def _difference(topic: Topic, partition: int, violation: Violation) -> Difference:
+def _difference(topic: Topic, partition: int, violation: Violation, *, repair: bool) -> Difference:
     kind, expected = _EXPECTED[violation.invariant]
+    sums = kind is DifferenceKind.SUMS
     return Difference(
         kind=kind,
         topic=topic.name,
         partition=partition,
         expected=expected,
         found=violation.found,
-        remedy=_REMEDY,
+        remedy=_REMEDY_OF_SUMS if sums else _REMEDY,
+        repaired=repair and sums,
     )
 
 

@@ -16,6 +16,7 @@ class DifferenceKind(StrEnum):
     STORE_IDENTITY = "store_identity"  # store: its marker is gone
     BOUNDS = "bounds"  # catalog: a partition's offsets are not in order
     COVERAGE = "coverage"  # catalog: live extents leave a gap, overlap, or miss an end of the log
+    FILE_COUNTS = "file_counts"  # catalog: what is kept per file is not what its extents say
     SUMS = "sums"  # catalog: what is kept per partition is not the sum of its extents
     RECORD_COUNT = "record_count"  # an extent's count does not fit its offsets, or not its bytes
     MISSING_OBJECT = "missing_object"  # store: a live file has no object
@@ -37,6 +38,7 @@ class Difference:
     object_name: str | None = None
     topic: str | None = None
     partition: int | None = None
+    repaired: bool = False
 
     def as_dict(self) -> dict[str, object]:
         """For reports; `object` and `topic`, `partition` only where they apply."""
@@ -51,6 +53,7 @@ class Difference:
             "expected": self.expected,
             "found": self.found,
             "remedy": self.remedy,
+            "repaired": self.repaired,
         }
 
 
@@ -58,7 +61,8 @@ class Difference:
 class FsckReport:
     """`differences` is empty when all is well; `pending` counts what is in order and will go or come.
 
-    Of more differences than the run was told to keep, the first are kept; `differences_total` counts all.
+    Of more differences than the run was told to keep, the first are kept; `differences_total` counts all,
+    `repaired_total` those that were set right.
     `checked` tells how much was looked at, by name of the thing. `pending` has, in numbers of objects and in
     bytes: `dead_files` that wait for their grace or for garbage collection, `unpublished` objects that a live
     session or a running job may still commit, and `foreign` objects whose name Siltstone did not build.
@@ -69,12 +73,14 @@ class FsckReport:
     checked: Mapping[str, int]
     pending: Mapping[str, int]
     deep: bool
+    repaired_total: int = 0
 
     def as_dict(self) -> dict[str, object]:
         """For `--json`."""
         return {
             "differences": [each.as_dict() for each in self.differences],
             "differences_total": self.differences_total,
+            "repaired_total": self.repaired_total,
             "checked": dict(self.checked),
             "pending": dict(self.pending),
             "deep": self.deep,
@@ -88,12 +94,14 @@ class Findings:
     max_differences: int
     differences: list[Difference] = field(default_factory=list)
     total: int = 0
+    repaired: int = 0
     checked: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
 
     def add(self, difference: Difference) -> None:
         """Note a difference; beyond the bound it is counted only."""
         self.total += 1
+        self.repaired += difference.repaired
         if len(self.differences) < self.max_differences:
             self.differences.append(difference)
 
@@ -114,4 +122,5 @@ class Findings:
             checked=dict(sorted(self.checked.items())),
             pending=dict(sorted(self.pending.items())),
             deep=deep,
+            repaired_total=self.repaired,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from catalog.invariants import file_counts_agree
 from object_store import names
 from object_store.errors import LostIdentityError
 from object_store.identity import require_tied
@@ -33,10 +34,14 @@ def fsck(
     clock: Clock,
     *,
     deep: bool = False,
+    repair: bool = False,
     grace_ms: int = 60_000,
     max_differences: int = 1000,
 ) -> FsckReport:
-    """Compare everything and change nothing; may run beside agents and jobs.
+    """Compare everything, and change nothing without `repair`; may run beside agents and jobs.
+
+    With it, what follows for certain from the extents is set by them: sums of partitions, counts and death of
+    files, claims of jobs that are over.
 
     With `deep`, every live file is read once from its first byte to its last. Objects younger than
     `grace_ms` are not yet called orphans. The first `max_differences` differences are kept, all are counted.
@@ -44,7 +49,8 @@ def fsck(
     """
     findings = Findings(max_differences)
     _check_identity(catalog, store, findings)
-    check_partitions(catalog, findings)
+    check_partitions(catalog, findings, repair=repair)
+    _check_files(catalog, findings, repair=repair)
     _check_quarantine(catalog, findings)
     ObjectCheck(catalog, store, findings, clock.now_ms() - grace_ms).run()
     if deep:
@@ -71,6 +77,24 @@ def _check_identity(catalog: Catalog, store: ObjectStore, findings: Findings) ->
                 remedy=error.remedy or "restore the store from a copy",
             )
         )
+
+
+def _check_files(catalog: Catalog, findings: Findings, *, repair: bool) -> None:
+    """What is kept of each file, against its extents."""
+    for tally in catalog.repair.file_tallies():
+        if repair:
+            catalog.repair.recount_file(tally.file_id)
+        for violation in file_counts_agree(tally):
+            findings.add(
+                Difference(
+                    kind=DifferenceKind.FILE_COUNTS,
+                    object_name=tally.object_name,
+                    expected="a file's counts to be those of its extents, claimed by open jobs alone",
+                    found=violation.found,
+                    remedy="siltstone fsck --repair sets them right",
+                    repaired=repair,
+                )
+            )
 
 
 def _check_quarantine(catalog: Catalog, findings: Findings) -> None:

@@ -18,25 +18,31 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--deep", is_flag=True, help="Read every live file from end to end and check every batch.")
+@click.option("--repair", is_flag=True, help="Set right sums, counts and claims, which follow from the rest.")
 @json_option
 @with_settings()
-def command(settings: Settings, *, deep: bool, as_json: bool) -> None:
-    """Compare the catalog with the object store; change nothing.
+def command(settings: Settings, *, deep: bool, repair: bool, as_json: bool) -> None:
+    """Compare the catalog with the object store; change nothing without --repair.
 
-    The exit code is 1 when there is a difference. Dead files that wait for garbage collection, and objects
-    that a live agent or job may still commit, are none.
+    The exit code is 1 when there is a difference that was not repaired. Dead files that wait for garbage
+    collection, and objects that a live agent or job may still commit, are none.
     """
     require_data(settings)
     require_store(settings)
     with opened(settings, tied=False, create=False) as rooms:
         report = fsck(
-            rooms.catalog, rooms.store, rooms.clock, deep=deep, grace_ms=settings.grace_seconds * 1000
+            rooms.catalog,
+            rooms.store,
+            rooms.clock,
+            deep=deep,
+            repair=repair,
+            grace_ms=settings.grace_seconds * 1000,
         )
     if as_json:
         emit_json(report.as_dict())
     else:
         _print(report)
-    if report.differences_total:
+    if report.differences_total > report.repaired_total:
         click.get_current_context().exit(1)
 
 
@@ -50,7 +56,7 @@ def _print(report: FsckReport) -> None:
     for each in report.differences:
         console.print(f"{each.kind.value}: {_place(each)}", style="bold red", markup=False)
         console.print(f"  expected {each.expected}; found {each.found}", markup=False)
-        console.print(f"  {each.remedy}", markup=False)
+        console.print("  repaired" if each.repaired else f"  {each.remedy}", markup=False)
     if not report.differences_total:
         console.print("✓ no differences", style="green")
         return

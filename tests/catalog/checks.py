@@ -10,6 +10,7 @@ from catalog.invariants import (
     bounds_ordered,
     claims_are_of_open_jobs,
     extents_cover_log,
+    file_counts_agree,
     garbage_is_unneeded,
     record_counts_agree,
     sizes_add_up,
@@ -46,6 +47,8 @@ class InvariantChecker:
             for extent in extents:
                 found += record_counts_agree(extent)
             self._before[key] = size.state
+        for tally in catalog.repair.file_tallies():
+            found += file_counts_agree(tally)
         jobs = catalog.jobs.list([JobState.SUBMITTED, JobState.RUNNING], limit=_EVERYTHING)
         claims = {
             job.spec.job_id: {

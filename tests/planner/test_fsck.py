@@ -367,3 +367,40 @@ def test_what_goes_while_it_is_looked_at_is_no_difference(
     monkeypatch.setattr(lived_in.store, "list", collected_before)
     report = check(lived_in)
     assert (report.differences, dict(report.pending)) == ((), {})
+
+
+def test_repair_sets_right_what_follows_from_the_extents(
+    lived_in: System, damage: Callable[[str], None]
+) -> None:
+    """Sums, counts, death and stale claims; afterwards nothing is different, and compaction goes on."""
+    damage("UPDATE partitions SET live_bytes = live_bytes + 7, dirty_since_ms = 1 WHERE partition = 1")
+    damage(
+        "UPDATE extents SET job_id = gen_random_uuid() WHERE file_id IN "
+        "(SELECT file_id FROM files WHERE kind = 'ingestion' AND dead_ms IS NULL LIMIT 1)"
+    )
+    damage("UPDATE files SET live_extents = live_extents + 1, live_bytes = 0 WHERE kind = 'compacted'")
+    before = {kind for kind, _, _ in found(lived_in)}
+    assert before == {DifferenceKind.SUMS, DifferenceKind.FILE_COUNTS}
+    report = fsck(lived_in.catalog, lived_in.store, lived_in.clock, repair=True)
+    assert report.repaired_total == report.differences_total > 2
+    assert all(each.repaired for each in report.differences)
+    assert found(lived_in) == []
+    plan_and_submit(lived_in.catalog, lived_in.clock, lived_in.ids, PlannerSettings())
+    assert lived_in.run_jobs() == 1
+    assert found(lived_in) == []
+
+
+def test_a_file_that_passes_for_dead_while_extents_need_it_is_brought_back(
+    lived_in: System, damage: Callable[[str], None]
+) -> None:
+    damage("UPDATE files SET dead_ms = 1, live_extents = 0, claimed_extents = 0 WHERE dead_ms IS NULL")
+    fsck(lived_in.catalog, lived_in.store, lived_in.clock, repair=True)
+    assert found(lived_in) == []
+
+
+def test_repair_leaves_alone_what_is_not_certain(lived_in: System, damage: Callable[[str], None]) -> None:
+    damage("UPDATE partitions SET log_end_offset = log_end_offset + 1, high_watermark = high_watermark + 1")
+    before = found(lived_in)
+    report = fsck(lived_in.catalog, lived_in.store, lived_in.clock, repair=True)
+    assert report.repaired_total == 0
+    assert found(lived_in) == before != []
