@@ -95,6 +95,7 @@ class Findings:
     differences: list[Difference] = field(default_factory=list)
     total: int = 0
     repaired: int = 0
+    kinds: set[DifferenceKind] = field(default_factory=set)
     checked: dict[str, int] = field(default_factory=dict)
     pending: dict[str, int] = field(default_factory=dict)
 
@@ -102,6 +103,7 @@ class Findings:
         """Note a difference; beyond the bound it is counted only."""
         self.total += 1
         self.repaired += difference.repaired
+        self.kinds.add(difference.kind)
         if len(self.differences) < self.max_differences:
             self.differences.append(difference)
 

@@ -41,7 +41,7 @@ def fsck(
     """Compare everything, and change nothing without `repair`; may run beside agents and jobs.
 
     With it, what follows for certain from the extents is set by them: sums of partitions, counts and death of
-    files, claims of jobs that are over.
+    files, claims of jobs that are over. Nothing is repaired when extents themselves are in doubt.
 
     With `deep`, every live file is read once from its first byte to its last. Objects younger than
     `grace_ms` are not yet called orphans. The first `max_differences` differences are kept, all are counted.
@@ -49,6 +49,7 @@ def fsck(
     """
     findings = Findings(max_differences)
     _check_identity(catalog, store, findings)
+    repair = repair and _extents_are_sound(catalog)
     check_partitions(catalog, findings, repair=repair)
     _check_files(catalog, findings, repair=repair)
     _check_quarantine(catalog, findings)
@@ -77,6 +78,13 @@ def _check_identity(catalog: Catalog, store: ObjectStore, findings: Findings) ->
                 remedy=error.remedy or "restore the store from a copy",
             )
         )
+
+
+def _extents_are_sound(catalog: Catalog) -> bool:
+    """Whether every partition's extents cover its log: a file that has lost some would pass for dead."""
+    survey = Findings(max_differences=0)
+    check_partitions(catalog, survey)
+    return survey.kinds <= {DifferenceKind.SUMS} and "partitions_too_busy" not in survey.checked
 
 
 def _check_files(catalog: Catalog, findings: Findings, *, repair: bool) -> None:
