@@ -159,9 +159,11 @@ def check_indexes(segment: LogSegment) -> None:
         previous = offset
     newest = -1
     for slot in range(segment.time_index.entries):
-        timestamp, _ = segment.time_index.entry(slot)
-        assert timestamp >= newest
+        timestamp, last = segment.time_index.entry(slot)
+        assert timestamp > newest
         newest = timestamp
+        assert last in lasts.values()
+        assert timestamp == max(int(r["max_timestamp"]) for r in rows if lasts[int(r["position"])] <= last)
     for position, last in lasts.items():
         found = segment.translate(last)
         assert found is not None

@@ -18,13 +18,14 @@ from agent.local_tier.producer_state import Origin
 from object_format.buffers import readable
 from object_format.record_batch import scan_batches
 from tests.local_tier.batches import batch, marker, offsets_of
+from tests.local_tier.crash_check import check_indexes
 from tests.local_tier.logs import Place, crash
 
 if TYPE_CHECKING:
     from agent.local_tier.unified_log import UnifiedLog
 
 CONFIG = LogConfig(
-    segment_bytes=2000, segment_index_bytes=12 * 40, index_interval_bytes=150, retention_ms=3_600_000
+    segment_bytes=1400, segment_index_bytes=12 * 40, index_interval_bytes=100, retention_ms=600_000
 )
 COMMITTING = (21, 22)
 
@@ -58,6 +59,7 @@ class LogMachine(RuleBasedStateMachine):
         self.aborted: list[tuple[int, int, int]] = []
         self.markers: dict[int, int] = {}  # of transactions that have ended, by their first offsets
         self.epoch = 0
+        self.rebuilt_at = 0  # up to here, the log may know no more what was replicated when
 
     @initialize(offset=st.sampled_from([0, 0, 5, 2**33]))
     def begin(self, offset: int) -> None:
@@ -93,11 +95,19 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.open_since)
     @rule(data=st.data(), abort=st.booleans())
     def end_transaction(self, data: st.DataObject, abort: bool) -> None:
-        producer = data.draw(st.sampled_from(sorted(self.open_since)))
+        self._end(data.draw(st.sampled_from(sorted(self.open_since))), abort)
+
+    def _end(self, producer: int, abort: bool) -> None:
         timestamp = self.place.clock.now_ms()
         control = marker(0, producer=(producer, 0), abort=abort, timestamp=timestamp)
         self.log.append_as_leader(control, self.epoch, origin=Origin.COORDINATOR)
         self._note(1, timestamp, producer, self.sequences[producer], aborts=abort)
+
+    @rule(producer=st.sampled_from(COMMITTING), abort=st.booleans())
+    def whole_transaction(self, producer: int, abort: bool) -> None:
+        self.append_in_transaction(producer, 1, 50)
+        self._end(producer, abort)
+        self.replicate(1)
 
     @rule(gap=st.integers(0, 30), count=st.integers(1, 3))
     def follow(self, gap: int, count: int) -> None:
@@ -115,7 +125,7 @@ class LogMachine(RuleBasedStateMachine):
         got = self.log.append_as_leader(batch(0, count, producer=(last.producer, 0, sequence)), self.epoch)
         assert (got.is_duplicate, got.first_offset, got.last_offset) == (True, last.first, last.last)
 
-    @rule(share=st.floats(0, 1))
+    @rule(share=st.sampled_from([0.0, 0.3, 0.6, 1.0]))
     def replicate(self, share: float) -> None:
         self.high_watermark += int((self.end - self.high_watermark) * share)
         self.log.update_high_watermark(self.high_watermark)
@@ -152,10 +162,30 @@ class LogMachine(RuleBasedStateMachine):
         self.start = start
 
     @rule(back=st.integers(1, 3))
+    def truncate_a_little(self, back: int) -> None:
+        self.truncate(back)
+
+    @rule(
+        sizes=st.lists(st.integers(100, 300), min_size=2, max_size=5),
+        roll_at=st.integers(0, 5),
+        back=st.integers(1, 5),
+    )
+    def lead_in_vain(self, sizes: list[int], roll_at: int, back: int) -> None:
+        """Append, roll amid, and drop some of it again."""
+        for number, size in enumerate(sizes):
+            if number == roll_at:
+                self.log.roll()
+            self.place.scheduler.advance(7)
+            self.append(1, size, -1, 0)
+        self.truncate(back)
+
+    @rule(back=st.integers(1, 12))
     def truncate(self, back: int) -> None:
         """To the end of a batch at or behind the high watermark, as a follower does."""
         ends = [known.last + 1 for known in self.history if known.last + 1 >= self.high_watermark]
         target = ([*ends, self.end])[-back - 1 :][0]
+        if target < self.end:
+            self.rebuilt_at = target
         assert self.log.truncate_to(target) == (target < self.end)
         self.batches = [known for known in self.batches if known.last < target]
         self.end = target
@@ -172,6 +202,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.close()
         self.log = self.place.open(CONFIG, log_start_offset=start, recovery_point=point, clean=True)
         self.log.update_high_watermark(self.high_watermark)
+        self.rebuilt_at = self.end
 
     @rule(torn=st.sampled_from([b"", b"\0" * 30, batch(2**40)[:50], batch(2**40)[:-1] + b"?"]))
     def crash(self, torn: bytes) -> None:
@@ -182,6 +213,7 @@ class LogMachine(RuleBasedStateMachine):
             file.write(torn)
         self.log = self.place.open(CONFIG, log_start_offset=start, recovery_point=point)
         self.log.update_high_watermark(self.high_watermark)
+        self.rebuilt_at = self.end
 
     @precondition(lambda self: len(self.log.segments) > 2)
     @rule(keep=st.sets(st.integers(0, 30)))
@@ -263,10 +295,16 @@ class LogMachine(RuleBasedStateMachine):
             self.end,
         )
         assert log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset
-        highest = min((*self.open_since.values(), self.high_watermark))
-        assert self._last_stable() <= log.last_stable_offset <= max(highest, self.start)
+        assert self._last_stable() <= log.last_stable_offset <= self._last_stable(self.rebuilt_at)
         bases = [segment.base_offset for segment in log.segments]
         assert bases == sorted(set(bases))
+        assert bases[-1] <= self.end
+
+    @invariant()
+    def indexes_agree(self) -> None:
+        for segment in self.log.segments[-2:]:
+            check_indexes(segment)
+        self.look_up_time(0)
 
     @override
     def teardown(self) -> None:
@@ -314,9 +352,14 @@ class LogMachine(RuleBasedStateMachine):
             if known.aborts:
                 self.aborted.append((known.producer, first, known.first))
 
-    def _last_stable(self) -> int:
-        """At least this far readers of committed data see; a restart may forget what is not replicated."""
-        unreplicated = (first for first, at in self.markers.items() if at >= self.high_watermark)
+    def _last_stable(self, known_from: int = 0) -> int:
+        """How far readers of committed data see, if markers below `known_from` count as replicated.
+
+        A log that is rebuilt may forget that they are not.
+        """
+        unreplicated = (
+            first for first, at in self.markers.items() if at >= max(self.high_watermark, known_from)
+        )
         unstable = min((*self.open_since.values(), *unreplicated), default=self.high_watermark)
         return max(self.start, min(self.high_watermark, unstable))
 
