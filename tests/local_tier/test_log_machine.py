@@ -165,6 +165,14 @@ class LogMachine(RuleBasedStateMachine):
     def truncate_a_little(self, back: int) -> None:
         self.truncate(back)
 
+    @precondition(lambda self: self._last_stable() == self.high_watermark)
+    @rule(size=st.integers(0, 300))
+    def outlive_retention(self, size: int) -> None:
+        """What is not replicated is kept, however old its segment is."""
+        self.append(1, size, -1, 0)
+        self.roll()
+        self.expire(1500)
+
     @rule(
         sizes=st.lists(st.integers(100, 300), min_size=2, max_size=5),
         roll_at=st.integers(0, 5),
