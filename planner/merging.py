@@ -43,7 +43,7 @@ def draft_merging_jobs(
         for each in snapshot.mergeable
         if each.extents
         and not any(is_taken(extent) for extent in each.extents)
-        and all(_key(extent) in snapshot.mergeable_views for extent in each.extents)
+        and all(_is_settled(snapshot.mergeable_views.get(_key(extent)), extent) for extent in each.extents)
     ]
     groups = _groups(snapshot, settings, left)
     used = {each.file.file_id for group in groups for each in group}
@@ -63,6 +63,11 @@ def level_of(live_bytes: int, settings: PlannerSettings) -> int:
     while live_bytes >= bound:
         level, bound = level + 1, bound * settings.merge_fan_in
     return level
+
+
+def _is_settled(view: PartitionView | None, extent: Extent) -> bool:
+    """Whether the partition was looked at, and the extent lies below its last stable offset."""
+    return view is not None and extent.last_offset < view.state.last_stable_offset
 
 
 def _key(extent: Extent) -> PartitionId:
