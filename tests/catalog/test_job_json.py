@@ -97,7 +97,7 @@ def test_the_seed_is_in_no_repr(spec: JobSpec) -> None:
 @given(_SPECS, st.data())
 def test_a_strange_specification_is_one_error(spec: JobSpec, data: st.DataObject) -> None:
     kept = orjson.loads(write_spec(spec))
-    del kept[data.draw(st.sampled_from(sorted(kept)))]
+    del kept[data.draw(st.sampled_from(sorted(kept.keys() - {"output_bytes"})))]  # which may be missing
     for strange in (orjson.dumps(kept), b"[]", b"{", orjson.dumps({**kept, "version": 2, "job_id": "x"})):
         with pytest.raises(CorruptDataError):
             read_spec(strange)
