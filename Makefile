@@ -1,6 +1,7 @@
 # Siltstone: what CI does, and what a newcomer needs, from nothing but a clone.
 #   make demo    installs and runs the main job on real data
 #   make test    installs and passes the tests
+#   make fuzz    the kernels' tests with bounds checking, and fuzzing for a bounded time
 #   make check   formatting, lint, types, import contracts
 #   make bench   the benchmarks
 #   make lock    resolves the pinned versions anew
@@ -11,13 +12,22 @@ BIN := .venv/bin
 # Kafka clients for Node are tested with where there is Node.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test check bench format lock kafka-tools clean
+.PHONY: demo test fuzz check bench format lock kafka-tools clean
 
 demo: .venv/.installed
 	$(BIN)/siltstone demo
 
 test: .venv/.installed-dev kafka-tools $(NODE_CLIENTS)
 	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+
+# Kernels are compiled anew with numba's bounds checking, into a cache of their own. Runs are the same each time.
+CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.venv/checked-kernels
+KERNEL_TESTS := $(addprefix tests/object_format/test_,bitmaps.py buckets.py dedupe.py key_table.py merge.py mutation.py native_codecs.py)
+FUZZ_RUNS ?= 2000
+fuzz: .venv/.installed-dev
+	$(CHECKED) $(BIN)/pytest -n 2 $(KERNEL_TESTS)
+	for target in batches codecs dedupe segment_file; do \
+	  $(CHECKED) $(BIN)/python -m tests.fuzz.$$target -seed=1 -runs=$(FUZZ_RUNS) -verbosity=0 -artifact_prefix=.venv/ || exit 1; done
 
 check: .venv/.installed-dev
 	$(BIN)/ruff format --check .

@@ -1,0 +1,50 @@
+"""Whatever bytes are taken for compressed records: the first one names the codec."""
+
+from __future__ import annotations
+
+import pytest
+
+from object_format import payloads
+from object_format.buffers import readable
+from object_format.codecs import Codec, CompressedDataError, compress, decompress
+from object_format.errors import MalformedBatchError
+from object_format.record_batch import scan_batches
+from tests.fuzz.harness import fuzz
+from tests.object_format.test_native_codecs import batch_around
+
+LIMIT = 1 << 16
+
+
+def opened(batch: bytes) -> bytes | None:
+    """The records of a batch; None where they cannot be had."""
+    array = readable(batch)
+    try:
+        [(records, _rows)] = payloads.open_batches(array, scan_batches(array))
+    except MalformedBatchError:
+        return None
+    return records.tobytes()
+
+
+def one_input(data: bytes) -> None:
+    """No more than the limit comes out, and the kernel takes what the libraries take."""
+    codec = Codec(1 + data[0] % 4) if data else Codec.LZ4
+    compressed = data[1:]
+    try:
+        found = bytes(decompress(codec, compressed, limit=LIMIT))
+    except CompressedDataError:
+        found = None
+    assert found is None or len(found) <= LIMIT
+    many = opened(batch_around(codec, compressed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(payloads, "native_calls", lambda: None)
+        assert opened(batch_around(codec, compressed)) == many
+    if found is not None:
+        assert many == found
+        assert bytes(decompress(codec, compress(codec, found))) == found
+
+
+if __name__ == "__main__":
+    texts = [b"", b"abc" * 100, bytes(range(256)) * 8, bytes(20_000)]
+    fuzz(
+        one_input, [bytes([codec - 1]) + compress(codec, text) for codec in list(Codec)[1:] for text in texts]
+    )

@@ -1,0 +1,113 @@
+"""Both passes over whatever bytes are taken for batches."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap64
+
+from bedrock.errors import CorruptDataError
+from object_format.codecs import Codec
+from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, filter_batches
+from object_format.dedupe.buckets import BucketCutter, BucketJudge, read_blob
+from object_format.errors import MalformedBatchError
+from object_format.records import decode_batches
+from tests.fuzz.harness import fuzz
+from tests.fuzz.samples import NOW, logs, with_records
+
+SEED = bytes(range(16))
+TABLE = KeyTable(1 << 12)
+
+
+def survivors_of(data: bytes) -> Survivors | None:
+    """Pass 1's answer; None where the bytes are refused."""
+    finder = SurvivorFinder(TABLE, SEED, reaches_log_start=True, now_ms=NOW)
+    finder.begin_section(unique_keys=False)
+    try:
+        finder.feed(data, offset_shift=3)
+    except MalformedBatchError as error:
+        assert error.fault
+        return None
+    finder.end_section()
+    return finder.finish()
+
+
+def filtered(data: bytes, survivors: Survivors, *, merge: bool) -> bytes | None:
+    """What pass 2 writes; None where the bytes are refused."""
+    try:
+        written = filter_batches(
+            data,
+            survivors,
+            offset_shift=3,
+            leader_epoch=1,
+            delete_horizon_ms=NOW,
+            merge=merge,
+            merged_codec=Codec.LZ4,
+        )
+    except MalformedBatchError as error:
+        assert error.fault
+        return None
+    assert written.size == sum(map(len, written.buffers))
+    return b"".join(written.buffers)
+
+
+def check_passes(data: bytes) -> None:
+    """What pass 1 takes, pass 2 writes, and what it writes is sound and holds the survivors."""
+    survivors = survivors_of(data)
+    if survivors is None:
+        return
+    for merge in (False, True):
+        written = filtered(data, survivors, merge=merge)
+        assert written is not None
+        offsets = [
+            offset for columns in decode_batches(written, control=True) for offset in columns.offsets.tolist()
+        ]
+        assert offsets == list(survivors.offsets)
+
+
+def check_buckets(data: bytes) -> None:
+    """Buckets find what one table finds, as long as that has room."""
+    cutter = BucketCutter(SEED, bits=1, now_ms=NOW, chunk_records=50)
+    try:
+        blobs = [*cutter.feed(data, offset_shift=3), *cutter.flush()]
+    except MalformedBatchError:
+        assert survivors_of(data) is None
+        return
+    found = BitMap64()
+    exact = True
+    for bucket in (0, 1):
+        judge = BucketJudge(TABLE, reaches_log_start=True)
+        for blob in reversed([each for each in blobs if each.bucket == bucket]):
+            judge.feed(blob.data)
+        answer = judge.finish()
+        found |= answer.offsets
+        exact &= answer.exact
+    whole = survivors_of(data)
+    assert whole is not None
+    if exact and whole.exact:
+        assert found == whole.offsets
+
+
+def one_input(data: bytes) -> None:
+    """Sound passes, and survivors that are not those of the bytes."""
+    for batches in (data, with_records(data)):
+        check_passes(batches)
+        check_buckets(batches)
+    others = Survivors(
+        offsets=BitMap64(data[:40]),
+        tombstones=BitMap64(data[:9]) & BitMap64(data[:40]),
+        records_in=0,
+        keys=0,
+        keys_outside_table=0,
+        tombstones_dropped=0,
+        records_invalid=0,
+        max_buffer_bytes=0,
+    )
+    for merge in (False, True):
+        filtered(data, others, merge=merge)
+    try:
+        read_blob(data)
+    except CorruptDataError:
+        assert len(data) < 24 or len(data) % 16 != 8
+
+
+if __name__ == "__main__":
+    fuzz(one_input, [b"", *logs()])
