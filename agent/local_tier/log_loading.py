@@ -69,6 +69,7 @@ class LogLoader:
         self._recovery_point = recovery_point
         self._had_clean_shutdown = had_clean_shutdown
         self._on_remaining = on_remaining
+        self._recovered: ProducerStates | None = None  # of the segment that was read last
 
     def load(self) -> LoadedOffsets:
         """Open the log; the caller reports an OSError as a failure of the disk."""
@@ -79,6 +80,8 @@ class LogLoader:
         self._epochs.truncate_from_end(end_offset)
         self._epochs.truncate_from_start(self._log_start_offset)
         self._states.delete_stray_snapshots(self._segments.base_offsets)
+        if self._recovered is not None and self._recovered.map_end_offset == end_offset:
+            self._states.adopt(self._recovered)
         rebuild_producer_state(
             self._states,
             self._segments,
@@ -151,6 +154,7 @@ class LogLoader:
         except SegmentOffsetOverflowError as error:
             raise _TooWide(segment) from error
         states.take_snapshot()
+        self._recovered = states
         return removed
 
     def _recover(self) -> tuple[int, int]:

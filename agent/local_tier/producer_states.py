@@ -129,6 +129,13 @@ class ProducerStates:
         latest = self.snapshots.latest
         self._last_snapshot = offset if latest is None else latest
 
+    def adopt(self, other: ProducerStates) -> None:
+        """Become what `other` is, which read the batches: a snapshot has the last one of each producer alone."""
+        self._producers, self._open = other._producers, other._open
+        self._unreplicated = other._unreplicated
+        self.map_end_offset, self._last_snapshot = other.map_end_offset, other._last_snapshot
+        self.snapshots.reload()
+
     def remove_expired(self, now_ms: int) -> None:
         """Forget producers that have been silent for too long and have no open transaction."""
         self._producers = {

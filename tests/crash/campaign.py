@@ -35,6 +35,7 @@ PARTITIONS: Final = 2
 TOPICS: Final = {
     "stone": {"cleanup.policy": "compact"},
     "silt": {"cleanup.policy": "delete"},
+    "rock": {"cleanup.policy": "delete", "storage.mode": "local", "flush.messages": "1"},
 }
 RECORDS_A_ROUND: Final = 60
 #: Everything is imported once, and each child begins as a fork of that.

@@ -75,7 +75,7 @@ class LogMachine(RuleBasedStateMachine):
     )
     def append(self, count: int, size: int, producer: int, ago: int) -> None:
         timestamp = self.place.clock.now_ms() - ago * 1000
-        sequence = self.sequences.get(producer, 0)
+        sequence = self._next_sequence(producer)
         stamp = (producer, 0, sequence) if producer >= 0 else (-1, -1, -1)
         data = batch(0, count, size=size, timestamp=timestamp, producer=stamp)
         got = self.log.append_as_leader(data, self.epoch)
@@ -84,13 +84,18 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(producer=st.sampled_from(COMMITTING), count=st.integers(1, 2), size=st.integers(0, 300))
     def append_in_transaction(self, producer: int, count: int, size: int) -> None:
-        sequence = self.sequences.get(producer, 0)
+        sequence = self._next_sequence(producer)
         timestamp = self.place.clock.now_ms()
         data = batch(
             0, count, size=size, timestamp=timestamp, producer=(producer, 0, sequence), transactional=True
         )
         self.log.append_as_leader(data, self.epoch)
         self._note(count, timestamp, producer, sequence + count, is_transactional=True)
+
+    def _next_sequence(self, producer: int) -> int:
+        """As Kafka has it, a producer of whom a marker is left and no batch begins at 0 again."""
+        known = self.log.known_producers().get(producer)
+        return 0 if known is not None and not known.batches else self.sequences.get(producer, 0)
 
     @precondition(lambda self: self.open_since)
     @rule(data=st.data(), abort=st.booleans())

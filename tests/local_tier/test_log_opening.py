@@ -92,6 +92,21 @@ def test_a_log_that_crashed_is_recovered_from_its_recovery_point(place: Place, r
     again.close()
 
 
+@pytest.mark.parametrize("crashes", [1, 2])
+def test_a_producer_may_repeat_any_unanswered_batch_after_a_crash(place: Place, crashes: int) -> None:
+    """A snapshot keeps one batch of a producer; recovery has read them all, and the last five are known."""
+    log = place.open()
+    for sequence in range(5):
+        log.append_as_leader(batch(0, 1, producer=(7, 0, sequence)), 0)
+    for _ in range(crashes):
+        crash(log)
+        log = place.open()
+    repeated = [log.append_as_leader(batch(0, 1, producer=(7, 0, sequence)), 1) for sequence in range(5)]
+    assert [(each.first_offset, each.is_duplicate) for each in repeated] == [(n, True) for n in range(5)]
+    assert log.append_as_leader(batch(0, 1, producer=(7, 0, 5)), 1).first_offset == 5
+    log.close()
+
+
 def test_files_that_can_be_built_anew_are(place: Place) -> None:
     """Without indexes, snapshots, epochs and transactions' index, nothing is lost but the time to read."""
     log = filled(place)
