@@ -26,8 +26,7 @@ from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
 from catalog.database import DatabaseLimits, connection_string
 from catalog.open import EmbeddedPostgres, open_catalog
-from planner.planning import load_snapshot
-from planner.policy import make_plan
+from planner.planning import load_snapshot, plan
 from planner.retention import expire
 from planner.settings import PlannerSettings
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from catalog.open import Catalog
-    from planner.plan import Plan
     from planner.snapshot import Snapshot
 
 INGESTION_FILES = 500
@@ -142,20 +140,19 @@ def measure(url: str, size: Size, rounds: int) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
     def load(catalog: Catalog) -> Snapshot:
-        return load_snapshot(catalog, catalog.clock.now_ms(), settings)
-
-    def plan(catalog: Catalog) -> Plan:
-        snapshot = load(catalog)
-        seen["extents"] = sum(len(view.extents) for view in snapshot.partitions)
+        snapshot = load_snapshot(catalog, catalog.clock.now_ms(), settings)
+        seen["extents"] = sum(len(view.extents) for view in snapshot.partitions) + sum(
+            len(file.extents) for file in snapshot.mergeable
+        )
         seen["partitions"] = len(snapshot.partitions)
-        return make_plan(snapshot, settings)
+        return snapshot
 
     with (
         open_catalog(url, clock, SystemIds(clock)) as catalog,
         psycopg.connect(connection_string(url, DatabaseLimits()), autocommit=True) as connection,
     ):
         loading = _timed(lambda: load(catalog), rounds)
-        planning = _timed(lambda: seen.update(jobs=len(plan(catalog).jobs)), rounds)
+        planning = _timed(lambda: seen.update(jobs=len(plan(catalog, clock, settings).jobs)), rounds)
         retention = _timed(lambda: expire(catalog), rounds)
         scan = _timed(
             lambda: connection.execute("SELECT sum(dirty_bytes) FROM partitions").fetchall(), rounds

@@ -189,14 +189,23 @@ class Planning:
         return [_live_file_of(row) for row in rows]
 
     def files_to_merge(
-        self, *, below_bytes: int, dead_bytes: int, dead_share: float, limit: int, max_extents: int
+        self,
+        *,
+        below_bytes: int,
+        dead_bytes: int,
+        dead_share: float,
+        limit: int,
+        max_extents: int,
+        from_bytes: int = 0,
     ) -> list[MergeFile]:
         """Compacted files that are small, or so much of which is dead; the smallest and the most dead first.
 
+        Where there are more than may be answered, small ones begin at `from_bytes` of live data.
         Only such of which no job has any part, at most `limit`, and only so many that they have not more than
         `max_extents` together.
         """
         params = {
+            "from_bytes": from_bytes,
             "below_bytes": below_bytes,
             "dead_bytes": dead_bytes,
             "dead_share": dead_share,

@@ -49,6 +49,8 @@ def first_dirty_offset(view: PartitionView) -> int:
 
 def stable_extents(view: PartitionView) -> tuple[Extent, ...]:
     """The extents that a job may rewrite as they stand, claimed or not: below the last stable offset."""
+    if view.extents and view.extents[-1].last_offset < view.state.last_stable_offset:
+        return view.extents
     for index, extent in enumerate(view.extents):
         if extent.last_offset >= view.state.last_stable_offset:
             return view.extents[:index]

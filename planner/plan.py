@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
     from catalog.model import JobInput, JobPartition
@@ -84,13 +85,19 @@ class PlannedJob:
 class Plan:
     """The jobs to submit, best first, and the reasons for them and for everything that is left alone.
 
-    `deferred` is how many more there would be if the budget allowed them.
+    `deferred` is how many more there would be if the budget allowed them. The reasons are put into words when
+    somebody asks for them, since there are as many as partitions were looked at.
     """
 
     now_ms: int
     jobs: tuple[PlannedJob, ...]
-    decisions: tuple[PartitionDecision, ...]
+    decide: Callable[[], tuple[PartitionDecision, ...]] = field(compare=False, repr=False)
     deferred: int = 0
+
+    @property
+    def decisions(self) -> tuple[PartitionDecision, ...]:
+        """What becomes of each partition that was looked at, in section order."""
+        return self.decide()
 
     def explain(self, topic_name: str) -> tuple[PartitionDecision, ...]:
         """What was decided about one topic, partition by partition; empty for a topic without any."""

@@ -19,6 +19,7 @@ What holds for every plan, and is tested on random logs:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from planner.bisection import draft_bisection_jobs
@@ -53,7 +54,7 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     return Plan(
         now_ms=snapshot.now_ms,
         jobs=jobs,
-        decisions=_decisions(snapshot, settings, [draft for _, draft in judged], allowed),
+        decide=partial(_decisions, snapshot, settings, [draft for _, draft in judged], allowed),
         deferred=len(judged) - allowed,
     )
 

@@ -130,7 +130,7 @@ class ProducerStates:
         self._last_snapshot = offset if latest is None else latest
 
     def adopt(self, other: ProducerStates) -> None:
-        """Become what `other` is, which read the batches: a snapshot has the last one of each producer alone."""
+        """Become what `other` is, which read the batches: a snapshot has the last of each producer alone."""
         self._producers, self._open = other._producers, other._open
         self._unreplicated = other._unreplicated
         self.map_end_offset, self._last_snapshot = other.map_end_offset, other._last_snapshot

@@ -19,14 +19,17 @@ WHERE number = 1 OR extents <= %(max_extents)s
 ORDER BY sequence;
 
 -- name: free_extents_of_files
--- The extents of some files that no job has claimed, by file and place in the file.
+-- The extents of some files that no job has claimed, by file and place in the file. Each file's are found by index:
+-- OFFSET 0 and the scalar subquery keep PostgreSQL from beginning with all partitions, or with all extents.
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
        e.leader_epoch, e.unique_keys, e.committed_ms
-FROM extents AS e
-JOIN files AS f USING (file_id)
-WHERE e.file_id = ANY (%(file_ids)s::uuid[]) AND e.job_id IS NULL
-  AND EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+FROM unnest(%(file_ids)s::uuid[]) AS wanted (file_id)
+CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = wanted.file_id OFFSET 0) AS f
+CROSS JOIN LATERAL (
+    SELECT * FROM extents WHERE extents.file_id = f.file_id AND extents.job_id IS NULL OFFSET 0
+) AS e
+WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
 ORDER BY f.sequence, e.position, e.base_offset;
 
 -- name: extents_of_files
@@ -34,10 +37,10 @@ ORDER BY f.sequence, e.position, e.base_offset;
 SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
        e.file_id, f.object_name, f.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
        e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id
-FROM extents AS e
-JOIN files AS f USING (file_id)
-WHERE e.file_id = ANY (%(file_ids)s::uuid[])
-  AND EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
+FROM unnest(%(file_ids)s::uuid[]) AS wanted (file_id)
+CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = wanted.file_id OFFSET 0) AS f
+CROSS JOIN LATERAL (SELECT * FROM extents WHERE extents.file_id = f.file_id OFFSET 0) AS e
+WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = e.topic_id AND p.partition = e.partition)
 ORDER BY f.sequence, e.position, e.base_offset;
 
 -- name: partition_sizes
@@ -84,31 +87,43 @@ ORDER BY turn, dirty_bytes DESC, topic_id
 LIMIT %(limit)s;
 
 -- name: files_to_merge
--- Compacted files that no job has any part of: first those with fewer live bytes than a size, the smallest first,
--- then those of which much is dead by bytes and by share, the most dead first; without those that were in a job that failed.
+-- Compacted files that no job has any part of, without those that were in a job that failed. Two sorts take turns:
+-- small ones from a size on, the smaller first, and those of which much is dead by bytes and by share, the most dead
+-- first. Where there is room, small ones below that size follow, the larger first.
 SELECT file_id, object_name, size, kind, committed_ms, live_bytes, born_bytes - live_bytes, live_extents
 FROM (
     (
-        SELECT f.*, 0 AS turn, live_bytes AS place
+        SELECT f.*, 0 AS sort, row_number() OVER (ORDER BY live_bytes, file_id) AS turn
         FROM files AS f
-        WHERE kind = 'compacted' AND dead_ms IS NULL AND live_bytes < %(below_bytes)s AND claimed_extents = 0
+        WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
+          AND live_bytes >= %(from_bytes)s AND live_bytes < %(below_bytes)s
           AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
-        ORDER BY live_bytes
+        ORDER BY live_bytes, file_id
         LIMIT %(limit)s
     )
     UNION ALL
     (
-        SELECT f.*, 1 AS turn, live_bytes - born_bytes AS place
+        SELECT f.*, 1, row_number() OVER (ORDER BY born_bytes - live_bytes DESC, file_id)
         FROM files AS f
         WHERE kind = 'compacted' AND dead_ms IS NULL AND live_bytes >= %(below_bytes)s AND claimed_extents = 0
           AND born_bytes - live_bytes >= %(dead_bytes)s
           AND born_bytes - live_bytes >= %(dead_share)s::double precision * born_bytes
           AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
-        ORDER BY born_bytes - live_bytes DESC
+        ORDER BY born_bytes - live_bytes DESC, file_id
+        LIMIT %(limit)s
+    )
+    UNION ALL
+    (
+        SELECT f.*, 2, %(limit)s::bigint + row_number() OVER (ORDER BY live_bytes DESC, file_id)
+        FROM files AS f
+        WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
+          AND live_bytes < least(%(from_bytes)s, %(below_bytes)s)
+          AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
+        ORDER BY live_bytes DESC, file_id
         LIMIT %(limit)s
     )
 ) AS found
-ORDER BY turn, place
+ORDER BY turn, sort
 LIMIT %(limit)s;
 
 -- name: files_of
@@ -128,7 +143,6 @@ FROM unnest(
     %(partitions)s::integer[],
     %(offsets)s::bigint[]
 ) AS wanted (topic_id, partition, from_offset)
-JOIN partitions AS p USING (topic_id, partition)
 CROSS JOIN LATERAL (
     SELECT * FROM extents AS each
     WHERE each.topic_id = wanted.topic_id AND each.partition = wanted.partition
@@ -144,6 +158,7 @@ CROSS JOIN LATERAL (
     LIMIT %(limit)s
 ) AS e
 JOIN files AS f USING (file_id)
+WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = wanted.topic_id AND p.partition = wanted.partition)
 ORDER BY e.topic_id, e.partition, e.base_offset;
 
 -- name: total_partitions
