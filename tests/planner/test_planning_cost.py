@@ -118,13 +118,13 @@ def test_the_extents_of_a_few_files_are_read_alone(reading: Reading, name: str) 
 
 
 def test_files_to_merge_are_found_by_index(reading: Reading) -> None:
-    """Of both sorts a page, however many other files there are."""
+    """Of both sorts about a page, however many other files there are."""
     reading.add_small_files(20_000)
     for from_bytes in (0, 2_000_000, 500_000_000):
         params = {**MERGE, "from_bytes": from_bytes, "limit": 10}
         answered, read = reading.rows("files_to_merge", params)
         assert answered == 10
-        assert read <= 4 * answered
+        assert read <= 10 * answered
 
 
 def test_ingestion_files_are_found_by_index(reading: Reading) -> None:
