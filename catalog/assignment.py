@@ -5,7 +5,7 @@ Pure functions over what the transaction has read under its locks; the transacti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.errors import InvalidCommitError
 from catalog.model import RunRefusal, RunResult
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from catalog.model import BatchRun, FileCommit, SectionCommit
     from catalog.sequences import ProducerState
+
+
+_NOBODY_MOVED: Final[Mapping[int, ProducerState]] = {}
 
 
 class AssignedExtent(NamedTuple):
@@ -70,6 +73,11 @@ def assign_section(
     runs: Sequence[BatchRun], log_end_offset: int, producers: Mapping[int, ProducerState]
 ) -> SectionAssignment:
     """Give offsets from `log_end_offset` on to the runs, in order; `producers` is the partition's, by id."""
+    if len(runs) == 1 and runs[0].producer is None:  # as most are, and a commit may have thousands
+        (run,) = runs
+        return SectionAssignment(
+            (RunResult(base_offset=log_end_offset),), log_end_offset + run.offset_count, _NOBODY_MOVED
+        )
     end = log_end_offset
     moved: dict[int, ProducerState] = {}
     results = []
@@ -97,23 +105,32 @@ def refuse_section(runs: Sequence[BatchRun]) -> tuple[RunResult, ...]:
 
 def extents_of_section(section: SectionCommit, results: Sequence[RunResult]) -> list[AssignedExtent]:
     """The extents that the accepted runs of a section make, coalesced where both sides are neighbours."""
+    if len(results) == 1:
+        return [] if _takes_nothing(results[0]) else [_extent(section.runs[0], results[0].base_offset)]
     extents: list[AssignedExtent] = []
     for run, result in zip(section.runs, results, strict=True):
-        if result.refusal is not None or result.duplicate:
+        if _takes_nothing(result):
             continue
-        base_offset = result.base_offset
-        extent = AssignedExtent(
-            base_offset,
-            base_offset + run.offset_count - 1,
-            run.record_count,
-            run.min_timestamp,
-            run.max_timestamp,
-            base_offset - run.first_offset,
-        )
+        extent = _extent(run, result.base_offset)
         if extents and extents[-1].offset_shift == extent.offset_shift:
             extent = _joined(extents.pop(), extent)
         extents.append(extent)
     return extents
+
+
+def _takes_nothing(result: RunResult) -> bool:
+    return result.refusal is not None or result.duplicate
+
+
+def _extent(run: BatchRun, base_offset: int) -> AssignedExtent:
+    return AssignedExtent(
+        base_offset,
+        base_offset + run.offset_count - 1,
+        run.record_count,
+        run.min_timestamp,
+        run.max_timestamp,
+        base_offset - run.first_offset,
+    )
 
 
 def _joined(before: AssignedExtent, after: AssignedExtent) -> AssignedExtent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -158,7 +159,8 @@ class CommitRows:
     def extent_params(self) -> dict[str, object]:
         """The parameters of `insert_extents` that are columns."""
         indexes = np.array(self._indexes, dtype=np.int64)
-        columns = dict(zip(_EXTENT_NUMBERS, np.array(self._extents, dtype=np.int64).T, strict=True))
+        numbers = np.fromiter(chain.from_iterable(self._extents), dtype=np.int64)  # twice as fast as array()
+        columns = dict(zip(_EXTENT_NUMBERS, numbers.reshape(len(self), -1).T, strict=True))
         leader_epochs = columns.pop("leader_epochs")
         return {
             **self._columns.keys_at(indexes),

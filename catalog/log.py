@@ -165,7 +165,7 @@ class _Commit:
         earlier = self._earlier(result.fetchall())
         if earlier is None:
             self._check_session(session.fetchall())
-        locked = {row[0] - 1: LockedPartition(*row[1:]) for row in partitions.fetchall()}
+        locked = {row[0] - 1: LockedPartition._make(row[1:]) for row in partitions.fetchall()}
         known = self._named.known(producers.fetchall() if producers else ())
         return earlier, locked, known
 
@@ -205,25 +205,27 @@ class _Commit:
 
     def _write(self, answers: list[SectionAnswer]) -> None:
         commit, rows, send = self._commit, self._rows, self._transaction.send
+        # What keeps the server busy goes first: the rest is made ready meanwhile.
+        of_file = {"file_id": commit.file_id, "now_ms": self._now_ms}
+        if len(rows):
+            send(_COMMIT["move_partitions"], {**of_file, **rows.partition_params()})
+            send(_COMMIT["insert_extents"], {**of_file, **rows.extent_params()})
+        if rows.any_producers:
+            send(_COMMIT["write_producers"], {**of_file, **rows.producer_params()})
+        live_bytes = rows.live_bytes
         file = {
-            "file_id": commit.file_id,
+            **of_file,
             "object_name": commit.object_name,
             "kind": FileKind.INGESTION.value,
             "size": commit.size,
             "directory_length": commit.directory_length,
             "owner_id": commit.session_id,
-            "now_ms": self._now_ms,
             "extents": len(rows),
-            "born_bytes": rows.live_bytes,
-            "live_bytes": rows.live_bytes,
+            "born_bytes": live_bytes,
+            "live_bytes": live_bytes,
             "sections": write_answers(answers),
             "before_ms": self._now_ms - ANSWERS_KEPT_MS,
         }
         send(_COMMIT["insert_file"], file)
         send(_COMMIT["insert_result"], file)
         send(_COMMIT["forget_results"], file)
-        if len(rows):
-            send(_COMMIT["move_partitions"], {**file, **rows.partition_params()})
-            send(_COMMIT["insert_extents"], {**file, **rows.extent_params()})
-        if rows.any_producers:
-            send(_COMMIT["write_producers"], {**file, **rows.producer_params()})
