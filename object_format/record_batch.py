@@ -244,6 +244,16 @@ def verify_checksum(data: Buffer, header: BatchHeader, position: int = 0) -> Non
         raise MalformedBatchError.at(Fault.CHECKSUM, position)
 
 
+def first_corrupt(data: Bytes, rows: BatchRows) -> int:
+    """The first of the batches whose CRC-32C is not that of its header; how many there are if none."""
+    view, crc32 = data.data, crc32c.crc32c
+    columns = zip(rows["position"].tolist(), rows["size"].tolist(), rows["crc"].tolist(), strict=True)
+    for index, (position, size, expected) in enumerate(columns):
+        if crc32(view[position + ATTRIBUTES : position + size]) != expected:
+            return index
+    return rows.size
+
+
 def patch_offsets(data: Buffer, offset_shift: int, leader_epoch: int) -> None:
     """Add `offset_shift` to the base offset of every batch of `data` and set its leader epoch, in place."""
     fault, position = shift_offsets(writable(data), offset_shift, leader_epoch)
@@ -331,6 +341,7 @@ __all__ = [
     "Codec",
     "TimestampType",
     "assign_offsets",
+    "first_corrupt",
     "iter_headers",
     "patch_offsets",
     "peek_attributes",

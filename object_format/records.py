@@ -16,7 +16,6 @@ from object_format.errors import Fault, MalformedBatchError, UnsupportedBatchErr
 from object_format.kernels.encode import MOST_RECORD_OVERHEAD
 from object_format.kernels.encode import encode_records as encode_records_into
 from object_format.kernels.layout import (
-    ATTRIBUTES,
     BATCH_OVERHEAD,
     CODEC_MASK,
     CONTROL,
@@ -27,7 +26,14 @@ from object_format.kernels.layout import (
 )
 from object_format.kernels.records import decode_rows, split_headers
 from object_format.payloads import open_batches
-from object_format.record_batch import BatchRows, TimestampType, read_header, scan_batches, verify_checksum
+from object_format.record_batch import (
+    BatchRows,
+    TimestampType,
+    first_corrupt,
+    read_header,
+    scan_batches,
+    verify_checksum,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -182,12 +188,9 @@ def decode_batches(
 
 def verify_rows(array: Bytes, rows: BatchRows) -> None:
     """Raises MalformedBatchError at the first batch whose CRC does not match."""
-    view = array.data
-    for position, size, crc in zip(
-        rows["position"].tolist(), rows["size"].tolist(), rows["crc"].tolist(), strict=True
-    ):
-        if crc32c.crc32c(view[position + ATTRIBUTES : position + size]) != crc:
-            raise MalformedBatchError.at(Fault.CHECKSUM, position)
+    index = first_corrupt(array, rows)
+    if index < rows.size:
+        raise MalformedBatchError.at(Fault.CHECKSUM, int(rows["position"][index]))
 
 
 def _next_offset(rows: BatchRows, offset_shift: int) -> int:

@@ -23,6 +23,7 @@ from agent.local_tier.config import LogConfig
 from agent.local_tier.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from agent.local_tier.topic_partition import TopicPartition
 from agent.pending_append import AppendResult, PendingAppend
+from agent.validation import AppendRules
 from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId, PartitionState, RunRefusal
 
@@ -211,7 +212,8 @@ def _append_all(
 
 def _append(log: UnifiedLog, epoch: int, validated: ValidatedBatches) -> list[AppendResult]:
     try:
-        appended = log.append_as_leader(validated.data, epoch, flush=False)
+        rules = AppendRules.of(validated.topic.config)
+        appended = log.append_as_leader(validated.data, epoch, judged_by=rules, flush=False)
     except (OutOfOrderSequenceError, InvalidProducerEpochError) as error:
         refused = AppendResult(refusal=_REFUSALS[type(error)], detail=error.message)
         return [refused] * len(validated.batches)

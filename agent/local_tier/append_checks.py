@@ -12,25 +12,29 @@ from agent.local_tier.errors import OffsetsOutOfOrderError
 from agent.local_tier.mapped_index import MOST_RELATIVE_OFFSET
 from agent.local_tier.producer_batches import ProducerBatch, producer_batches
 from agent.local_tier.producer_state import (
+    BATCHES_KEPT,
     CompletedTransaction,
     KnownBatch,
     Origin,
     ProducerAppend,
 )
 from agent.validation import judge_batches
-from object_format.buffers import Bytes, readable
+from object_format.buffers import Bytes, readable, writable
 from object_format.errors import MalformedBatchError
+from object_format.kernels.append import place_rows, survey_producers
 from object_format.kernels.walk import find_disorder
-from object_format.record_batch import BatchRows, assign_offsets, scan_batches
+from object_format.record_batch import BatchRows, scan_batches
 from object_format.records import verify_rows
+from object_format.validation import sound_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from typing_extensions import Buffer
 
     from agent.local_tier.config import LogConfig
     from agent.local_tier.producer_states import ProducerStates
+    from agent.validation import AppendRules
 
 _LOWEST: Final = 0
 
@@ -64,9 +68,7 @@ class CheckedBatches:
 
     def assign(self, first_offset: int, leader_epoch: int) -> None:
         """Give the records consecutive offsets from `first_offset` on, in place."""
-        assign_offsets(self.data, first_offset, leader_epoch)
-        ends = first_offset + np.cumsum(self.rows["last_offset_delta"] + 1)
-        self.rows["base_offset"] = ends - (self.rows["last_offset_delta"] + 1)
+        place_rows(writable(self.data), self.rows, first_offset, leader_epoch)
 
     def parts(self, max_bytes: int) -> Iterator[CheckedBatches]:
         """The batches in pieces of at most `max_bytes`, or of one batch that is larger.
@@ -94,26 +96,49 @@ class CheckedBatches:
 
 
 def check_as_leader(
-    where: str, data: Buffer, config: LogConfig, *, origin: Origin, now_ms: int
+    where: str,
+    data: Buffer,
+    config: LogConfig,
+    *,
+    origin: Origin,
+    now_ms: int,
+    judged_by: AppendRules | None = None,
 ) -> CheckedBatches:
     """Batches of a producer (or of the coordinator), their timestamps put right in place, offsets still open.
 
-    A read-only buffer is copied. Raises InvalidRecordError; `code` names the reason as Kafka does.
+    `judged_by` are the rules by which `agent.validation` has taken these very bytes already: they are not
+    judged again if the log has the same. A read-only buffer is copied. Raises InvalidRecordError; `code`
+    names the reason as Kafka does.
     """
-    if origin is Origin.CLIENT:
-        buffer, _ = judge_batches(where, memoryview(data).cast("B"), config.append_rules, now_ms=now_ms)
+    buffer = memoryview(data).cast("B")
+    if buffer.readonly:
+        buffer = memoryview(bytearray(buffer))
+    if origin is Origin.CLIENT and judged_by != config.append_rules:
+        rows = _judge(where, buffer, config.append_rules, now_ms)
     else:
-        buffer = memoryview(data).cast("B")
-        if buffer.readonly:
-            buffer = memoryview(bytearray(buffer))
-    checked = CheckedBatches(buffer, _scan(where, buffer, verify=origin is not Origin.CLIENT))
+        rows = _scan(where, buffer, verify=origin is not Origin.CLIENT)
     if buffer.nbytes > config.segment_bytes:
         raise InvalidRecordError(
             f"{buffer.nbytes} bytes of records for {where} do not fit a segment of {config.segment_bytes}",
             code="RECORD_LIST_TOO_LARGE",
             remedy="send less at once, or raise the topic's segment.bytes",
         )
-    return checked
+    return CheckedBatches(buffer, rows)
+
+
+def _judge(where: str, buffer: memoryview, rules: AppendRules, now_ms: int) -> BatchRows:
+    """All batches at once while nothing is to be said of any; else one by one, as `judge_batches` does."""
+    judged = None if rules.append_time else sound_batches(readable(buffer), require_keys=rules.require_keys)
+    if (
+        judged is not None
+        and judged.stamps_agree
+        and judged.largest <= rules.max_message_bytes
+        and judged.min_timestamp >= 0
+        and rules.takes_timestamps(judged.min_timestamp, judged.max_timestamp, now_ms)
+    ):
+        return judged.rows
+    judge_batches(where, buffer, rules, now_ms=now_ms)
+    return _scan(where, buffer, verify=False)
 
 
 def check_as_follower(where: str, data: Buffer) -> CheckedBatches:
@@ -152,11 +177,27 @@ def judge_producers(states: ProducerStates, checked: CheckedBatches, origin: Ori
 
     With a duplicate among them, nothing is to be appended. Raises what `ProducerAppend.append` does.
     """
+    rows = checked.rows
+    is_idempotent, is_one_run, in_sequence = survey_producers(rows)
+    if not is_idempotent:
+        return JudgedProducers([], [])
+    if is_one_run and (in_sequence or origin is not Origin.CLIENT):
+        # what holds for the first batch holds for those that follow it, and the last five are remembered
+        later = producer_batches(checked.array, rows[max(1, rows.size - BATCHES_KEPT) :])
+        return _judge_each(states, producer_batches(checked.array, rows[:1]), origin, later)
+    return _judge_each(states, producer_batches(checked.array, rows), origin)
+
+
+def _judge_each(
+    states: ProducerStates,
+    batches: Sequence[ProducerBatch],
+    origin: Origin,
+    later: Sequence[ProducerBatch] = (),
+) -> JudgedProducers:
+    """Check `batches` one by one; `later` are of the last one's producer, and need no check."""
     appends: dict[int, ProducerAppend] = {}
     completed: list[CompletedTransaction] = []
-    if not (checked.rows["producer_id"] >= 0).any():
-        return JudgedProducers([], [])
-    for batch in producer_batches(checked.array, checked.rows):
+    for batch in batches:
         duplicate = _duplicate(states, batch) if origin is Origin.CLIENT else None
         if duplicate is not None:
             return JudgedProducers([], [], duplicate)
@@ -166,6 +207,8 @@ def judge_producers(states: ProducerStates, checked: CheckedBatches, origin: Ori
         done = pending.append(batch)
         if done is not None:
             completed.append(done)
+    for batch in later:
+        appends[batch.producer_id].note(batch)
     return JudgedProducers(list(appends.values()), completed)
 
 

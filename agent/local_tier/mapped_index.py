@@ -144,8 +144,8 @@ class MappedIndex:
         with self._change_lock, self._map_lock:
             self.entries = count
 
-    def _append(self, entries: bytes) -> None:
-        """Under the change lock: one or more, for which there is room."""
+    def _append(self, entries: memoryview) -> None:
+        """Under the change lock: the bytes of one or more, for which there is room."""
         self._open().write(entries, self.entries * self.ENTRY.size)
         self.entries += len(entries) // self.ENTRY.size
 

@@ -13,14 +13,17 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import numpy as np
 from typing_extensions import override
 
 from agent.local_tier.errors import IndexOverflowError
 from agent.local_tier.mapped_index import MappedIndex
+from object_format.kernels.append import pack_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from agent.local_tier.files import FileSystem
 
@@ -69,24 +72,27 @@ class OffsetIndex(MappedIndex):
         """Add an entry; IndexOverflowError unless the offset rises, fits, and finds room."""
         if self.is_full:
             raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
-        self.append_all([OffsetPosition(offset, position)])
+        self.append_all(np.array([(offset, position)], np.int64))
 
-    def append_all(self, entries: Sequence[OffsetPosition]) -> None:
-        """Add entries with one write, as many as find room; IndexOverflowError unless they rise and fit."""
+    def append_all(self, entries: npt.NDArray[np.int64]) -> None:
+        """Add rows of offset and position with one write, as many as find room.
+
+        IndexOverflowError unless the offsets rise and fit; nothing is added then.
+        """
         with self._change_lock:
             fitting = entries[: self.max_entries - self.entries]
+            if not len(fitting):
+                return
             last = self.last_offset if self.entries else self.base_offset - 1
-            packed = []
-            for offset, position in fitting:
-                if offset <= last:
-                    raise IndexOverflowError(
-                        f"offset {offset} is not above {last}, the last one in {self.path}"
-                    )
-                packed.append(self.ENTRY.pack(self.relative(offset), position))
-                last = offset
-            if packed:
-                self._append(b"".join(packed))
-                self.last_offset = last
+            packed = np.empty(len(fitting) * self.ENTRY.size, np.uint8)
+            sound = pack_positions(fitting, self.base_offset, last, packed)
+            if sound < len(fitting):
+                offset = int(fitting[sound, 0])
+                self.relative(offset)
+                last = int(fitting[sound - 1, 0]) if sound else last
+                raise IndexOverflowError(f"offset {offset} is not above {last}, the last one in {self.path}")
+            self._append(packed.data)
+            self.last_offset = int(fitting[-1, 0])
 
     def truncate_to(self, offset: int) -> None:
         """Forget the entries at or above `offset`."""

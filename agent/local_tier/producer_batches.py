@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from object_format.kernels.layout import CONTROL, TRANSACTIONAL
+from object_format.kernels.layout import BATCH_ROW, CONTROL, TRANSACTIONAL
 from object_format.records import decode_batch
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ _COLUMNS: Final = (
     "last_offset_delta",
     "max_timestamp",
 )
+_NAMES: Final = BATCH_ROW.names or ()
+_PRODUCER_ID: Final = _NAMES.index("producer_id")
+_values = itemgetter(*map(_NAMES.index, _COLUMNS))
 _ABORT: Final = 0
 _COMMIT: Final = 1
 
@@ -58,9 +62,7 @@ def producer_batches(data: Bytes, rows: BatchRows) -> list[ProducerBatch]:
 
     Raises MalformedBatchError for a control batch that cannot be read.
     """
-    chosen = rows[rows["producer_id"] >= 0]
-    columns = [chosen[name].tolist() for name in _COLUMNS]
-    return [_producer_batch(data, *values) for values in zip(*columns, strict=True)]
+    return [_producer_batch(data, *_values(row)) for row in rows.tolist() if row[_PRODUCER_ID] >= 0]
 
 
 def _producer_batch(

@@ -151,15 +151,19 @@ class ProducerAppend:
             return None
         return self._append_marker(batch, batch.marker)
 
-    def _append_data(self, batch: ProducerBatch) -> None:
-        self._check_epoch(batch)
-        if self._origin is Origin.CLIENT:
-            self._check_sequence(batch)
+    def note(self, batch: ProducerBatch) -> None:
+        """Know a data batch that needs no check."""
         delta = batch.last_offset - batch.base_offset
         self.updated.add(
             batch.producer_epoch,
             KnownBatch(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp),
         )
+
+    def _append_data(self, batch: ProducerBatch) -> None:
+        self._check_epoch(batch)
+        if self._origin is Origin.CLIENT:
+            self._check_sequence(batch)
+        self.note(batch)
         is_open = self.updated.transaction_start is not None
         if is_open and not batch.is_transactional:
             raise InvalidTransactionError(

@@ -16,7 +16,7 @@ from typing_extensions import override
 from agent.local_tier import file_names
 from agent.local_tier.errors import SegmentOffsetOverflowError
 from agent.local_tier.log_file import LogFile
-from agent.local_tier.offset_index import OffsetIndex, OffsetPosition
+from agent.local_tier.offset_index import OffsetIndex
 from agent.local_tier.segment_search import SegmentSearch
 from agent.local_tier.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from agent.local_tier.transaction_index import AbortedTransaction, TransactionIndex
@@ -344,9 +344,8 @@ class LogSegment(SegmentSearch):
         self._newest = TimestampOffset(timestamp, offset)
         if count:
             # one append may bring more entries than there is room for: what is left out is found by scanning
-            chosen = entries[:count].tolist()
-            self.offset_index.append_all([OffsetPosition(entry[0], entry[1]) for entry in chosen])
-            self.time_index.append_rising([TimestampOffset(entry[2], entry[3]) for entry in chosen])
+            self.offset_index.append_all(entries[:count, :2])
+            self.time_index.append_rising(entries[:count, 2:])
 
     def _note_newest(self) -> None:
         if self.time_index.entries < self.time_index.max_entries:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import crc32c
 import numpy as np
 import structlog
 
 from agent.local_tier.leader_epochs import EpochEntry
 from agent.local_tier.producer_batches import producer_batches
 from object_format.errors import MalformedBatchError
-from object_format.kernels.layout import ATTRIBUTES, BATCH_LENGTH, LEADER_EPOCH, LENGTH_OVERHEAD
+from object_format.kernels.append import find_epochs
+from object_format.kernels.layout import BATCH_LENGTH, LENGTH_OVERHEAD
 from object_format.kernels.walk import find_disorder
-from object_format.record_batch import scan_sound_batches
+from object_format.record_batch import first_corrupt, scan_sound_batches
 
 if TYPE_CHECKING:
     from agent.local_tier.leader_epochs import LeaderEpochs
@@ -66,13 +66,9 @@ def recover_segment(segment: LogSegment, states: ProducerStates, epochs: LeaderE
 
 def epoch_changes(data: Bytes, rows: BatchRows) -> list[EpochEntry]:
     """The leader epochs of batches, each with the base offset of the first batch of a run that has it."""
-    places = rows["position"][:, None] + np.arange(LEADER_EPOCH, LEADER_EPOCH + 4)
-    epochs = data[places].view(">i4")[:, 0]
-    first = np.flatnonzero(np.diff(epochs, prepend=epochs[:1] - 1))
-    return [
-        EpochEntry(epoch, offset)
-        for epoch, offset in zip(epochs[first].tolist(), rows["base_offset"][first].tolist(), strict=True)
-    ]
+    entries = np.empty((rows.size, 2), np.int64)
+    count = find_epochs(data, rows, entries)
+    return [EpochEntry(epoch, offset) for epoch, offset in entries[:count].tolist()]
 
 
 def _sound_batches(segment: LogSegment, position: int, lowest: int) -> tuple[Bytes, BatchRows]:
@@ -87,17 +83,7 @@ def _sound_batches(segment: LogSegment, position: int, lowest: int) -> tuple[Byt
     disorder = find_disorder(rows, 0, lowest) if rows.size else -1
     if disorder >= 0:
         rows = rows[:disorder]
-    return window, rows[: _count_intact(window, rows)]
-
-
-def _count_intact(window: Bytes, rows: BatchRows) -> int:
-    """How many batches come before the first whose checksum does not match."""
-    view, crc = window.data, crc32c.crc32c
-    columns = zip(rows["position"].tolist(), rows["size"].tolist(), rows["crc"].tolist(), strict=True)
-    for index, (position, size, expected) in enumerate(columns):
-        if crc(view[position + ATTRIBUTES : position + size]) != expected:
-            return index
-    return rows.size
+    return window, rows[: first_corrupt(window, rows)]
 
 
 def _end_offset(rows: BatchRows) -> int:

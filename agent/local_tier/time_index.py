@@ -13,14 +13,17 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
+import numpy as np
 from typing_extensions import override
 
 from agent.local_tier.errors import IndexOverflowError
 from agent.local_tier.mapped_index import MappedIndex
+from object_format.kernels.append import pack_times
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from agent.local_tier.files import FileSystem
 
@@ -79,31 +82,36 @@ class TimeIndex(MappedIndex):
         """
         if self.entries >= self.max_entries if may_fill else self.is_full:
             raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
-        self._add([TimestampOffset(timestamp, offset)], self.max_entries - self.entries)
+        last = self.last_entry
+        if self.entries and (offset < last.offset or timestamp < last.timestamp):
+            raise self._falls(TimestampOffset(timestamp, offset))
+        self._add(np.array([(timestamp, offset)], np.int64), self.max_entries - self.entries)
 
-    def append_rising(self, entries: Sequence[TimestampOffset]) -> None:
-        """Add, with one write, the entries that are above those before them, but for the last slot."""
-        above = [entry for entry in entries if entry.timestamp >= self.last_entry.timestamp]
-        self._add(above, self.max_entries - 1 - self.entries)
+    def append_rising(self, entries: npt.NDArray[np.int64]) -> None:
+        """Add, with one write, the rows of timestamp and offset that are above those before them.
 
-    def _add(self, entries: Sequence[TimestampOffset], room: int) -> None:
+        As many as find room, but for the last slot. IndexOverflowError when an offset falls or does not fit;
+        nothing is added then.
+        """
+        self._add(entries, self.max_entries - 1 - self.entries)
+
+    def _add(self, entries: npt.NDArray[np.int64], room: int) -> None:
         with self._change_lock:
-            last = self.last_entry
-            packed: list[bytes] = []
-            for entry in entries:
-                if (self.entries or packed) and (
-                    entry.offset < last.offset or entry.timestamp < last.timestamp
-                ):
-                    raise IndexOverflowError(
-                        f"timestamp {entry.timestamp} at offset {entry.offset} falls behind "
-                        f"{last.timestamp} at {last.offset}, the last entry of {self.path}"
-                    )
-                if entry.timestamp > last.timestamp and len(packed) < room:
-                    packed.append(self.ENTRY.pack(entry.timestamp, self.relative(entry.offset)))
-                    last = entry
-            if packed:
-                self._append(b"".join(packed))
-                self.last_entry = last
+            packed = np.empty(max(0, min(room, len(entries))) * self.ENTRY.size, np.uint8)
+            count, timestamp, offset, sound = pack_times(entries, self.base_offset, *self.last_entry, packed)
+            if sound < len(entries):
+                entry = TimestampOffset(int(entries[sound, 0]), int(entries[sound, 1]))
+                self.relative(entry.offset)
+                raise self._falls(entry)
+            if count:
+                self._append(packed.data[: count * self.ENTRY.size])
+                self.last_entry = TimestampOffset(timestamp, offset)
+
+    def _falls(self, entry: TimestampOffset) -> IndexOverflowError:
+        return IndexOverflowError(
+            f"timestamp {entry.timestamp} at offset {entry.offset} falls behind {self.last_entry.timestamp} "
+            f"at {self.last_entry.offset}, the last entry of {self.path}"
+        )
 
     def truncate_to(self, offset: int) -> None:
         """Forget the entries at or above `offset`."""

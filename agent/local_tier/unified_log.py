@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from agent.local_tier.segment import LogSegment
+    from agent.validation import AppendRules
 
 _log = structlog.get_logger(__name__)
 
@@ -60,17 +61,26 @@ class UnifiedLog(LogUpkeep):
     """The log of one partition; `log_opening.open_log` makes one from its directory."""
 
     def append_as_leader(
-        self, data: Buffer, leader_epoch: int, *, origin: Origin = Origin.CLIENT, flush: bool = True
+        self,
+        data: Buffer,
+        leader_epoch: int,
+        *,
+        origin: Origin = Origin.CLIENT,
+        judged_by: AppendRules | None = None,
+        flush: bool = True,
     ) -> Appended:
         """Validate batches, give them offsets and the epoch, and write them; durable by `flush.messages`.
 
-        Without `flush`, the caller makes several appends durable together by `flush_appended`.
+        Without `flush`, the caller makes several appends durable together by `flush_appended`. Batches that
+        `agent.validation` has taken `judged_by` the log's own rules are not judged a second time.
         `data` is changed in place where it is writable, and copied where it is not. Raises
         InvalidRecordError, OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionError or
         LogDirectoryOfflineError; nothing was appended then.
         """
         now_ms = self._home.clock.now_ms()
-        checked = check_as_leader(self._home.where, data, self.config, origin=origin, now_ms=now_ms)
+        checked = check_as_leader(
+            self._home.where, data, self.config, origin=origin, now_ms=now_ms, judged_by=judged_by
+        )
         with self._changing("append"):
             if not checked.rows.size:
                 return self._appended(self.log_end_offset, self.log_end_offset - 1)

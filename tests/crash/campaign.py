@@ -224,9 +224,11 @@ class Campaign:
         """
         self.worker.stop()
         logs = {place: self._read(place) for place in self._places()}
-        assert self.model.problems(logs) == []
+        problems = self.model.problems(logs)
+        assert problems == [], "\n".join(problems)
         report = fsck(self.catalog, self.store, self.clock, deep=True, grace_ms=60_000)
-        assert [each.as_dict() for each in report.differences] == []
+        differences = [each.as_dict() for each in report.differences]
+        assert differences == [], differences
         self.worker.start()
         assert self.worker.wait_ready()
 
