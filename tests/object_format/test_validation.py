@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import crc32c
@@ -9,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from object_format.buffers import readable
 from object_format.codecs import MAX_DECOMPRESSED_BATCH_BYTES, Codec
-from object_format.errors import Fault
+from object_format.errors import Fault, MalformedBatchError
+from object_format.record_batch import BatchHeader, iter_headers, write_checksum
 from object_format.records import Record, encode_batch
-from object_format.validation import MOST_KEYLESS_REPORTED, BatchSummary, validate_batches
+from object_format.validation import MOST_KEYLESS_REPORTED, BatchSummary, sound_batches, validate_batches
 from tests.object_format import model
 from tests.object_format.strategies import batches, logs
 
@@ -71,6 +74,39 @@ def test_one_batch_alone_is_judged_as_among_others(batch: model.Batch, data: st.
     assert [(each.fault, each.batch, each.record_indexes) for each in alone.problems] == [
         (each.fault, each.batch - 1, each.record_indexes) for each in among.problems
     ]
+
+
+@given(logs(gaps=False), st.data())
+def test_batches_are_judged_all_at_once_as_one_by_one(log: list[model.Batch], data: st.DataObject) -> None:
+    """Nothing comes back where any has a problem, and else the same rows, whatever byte is wrong."""
+    encoded = bytearray(b"".join(map(model.encode, log)))
+    if encoded and data.draw(st.booleans(), label="spoilt"):
+        where = data.draw(st.integers(0, len(encoded) - 1), label="where")
+        encoded[where] ^= data.draw(st.integers(1, 255), label="by")
+        for position, header in _headers_while_sound(encoded):
+            if data.draw(st.booleans(), label="with its checksum"):
+                write_checksum(memoryview(encoded), position, header.size)
+    require_keys = data.draw(st.booleans(), label="keys are required")
+    one_by_one = validate_batches(encoded, require_keys=require_keys)
+    at_once = sound_batches(readable(encoded), require_keys=require_keys)
+    if one_by_one.problems or not encoded:
+        assert at_once is None
+        return
+    assert at_once is not None
+    each = one_by_one.batches
+    for name in ("position", "size", "record_count", "producer_id", "base_sequence", "attributes"):
+        assert at_once.rows[name].tolist() == [getattr(batch, name) for batch in each]
+    assert at_once.largest == max(batch.size for batch in each)
+    assert at_once.min_timestamp == min(batch.min_timestamp for batch in each)
+    assert at_once.max_timestamp == max(batch.max_timestamp for batch in each)
+    assert at_once.stamps_agree == all(batch.header_max_timestamp == batch.max_timestamp for batch in each)
+
+
+def _headers_while_sound(data: bytearray) -> list[tuple[int, BatchHeader]]:
+    found: list[tuple[int, BatchHeader]] = []
+    with suppress(MalformedBatchError):
+        found.extend(iter_headers(data))
+    return found
 
 
 @given(batches(gaps=False))
