@@ -125,9 +125,7 @@ class DiskReads:
 
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
         """Hide the records of a local topic below an offset (-1: all); the log start then."""
-        return await self._local_of(topic).ask(
-            topic, partition, lambda log: log.delete_records(before_offset)
-        )
+        return await self._local_of(topic).delete_records(topic, partition, before_offset)
 
     async def end_of_epoch(self, topic: Topic, partition: int, epoch: int) -> EpochEntry:
         """The last epoch of a local topic at or before `epoch`, and where it ends; -1 where unknown."""

@@ -191,6 +191,11 @@ class LocalTopics:
             cursor.served.take(TailRead([found.data], len(found.data), found.next_offset))
         cursor.served.is_cut = True
 
+    async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """Hide the records below an offset (-1: all), durably; the log start then."""
+        log, _ = await self.log(topic, partition)
+        return await self._pool.run(partial(self._manager.delete_records, log.topic_partition, before_offset))
+
     async def ask(self, topic: Topic, partition: int, question: Callable[[UnifiedLog], T]) -> T:
         """What a partition's log says; blocking questions are fine."""
         log, _ = await self.log(topic, partition)

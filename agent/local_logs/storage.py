@@ -121,6 +121,10 @@ class LocalStorage:
         except BaseException:
             self._scheduler.stop()
             raise
+        # Nobody follows these logs: what one holds is there for good, and not only up to the last checkpoint
+        # of its high watermark, behind which readers would not find what was acknowledged before a crash.
+        for log in self.manager.logs():
+            log.update_high_watermark(log.log_end_offset)
         self._scheduler.schedule_every(
             "local-topics", self.follow_topics, first_delay_ms=SWEEP_MS, period_ms=SWEEP_MS
         )

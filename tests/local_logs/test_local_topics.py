@@ -8,6 +8,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from agent.local_tier.directory_names import LOG_START_OFFSET_CHECKPOINT
+from agent.local_tier.files import RealFileSystem
+from agent.local_tier.offset_checkpoint import OffsetCheckpoint
 from object_store.accounting import RequestKind
 from tests.kafka.clients import PATIENCE_SECONDS, consume, produce
 from tests.kafka.waiting import until
@@ -98,6 +101,8 @@ def test_records_are_deleted_by_request(start_broker: Callable[..., BrokerThread
     for future in admin.delete_records([TopicPartition("rock", 0, 3)]).values():
         assert future.result(PATIENCE_SECONDS).low_watermark == 3
     assert _values(broker.address, 2) == [b"3", b"4"]
+    starts = OffsetCheckpoint(RealFileSystem(), tmp_path / "disk" / LOG_START_OFFSET_CHECKPOINT).read()
+    assert starts == {("rock", 0): 3}, "a crash would bring them back"
 
 
 def test_an_agent_without_disks_says_who_could_serve_it(start_broker: Callable[..., BrokerThread]) -> None:
