@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from catalog.model import PartitionId
@@ -40,7 +41,9 @@ class KnownBounds:
         self._keep_seconds = bounds_ms / 1000
         self._limit = limit
         self._known: OrderedDict[PartitionId, tuple[float, PartitionState]] = OrderedDict()
-        self._looking: list[set[PartitionId]] = []
+        # By number, for look-ups of the same partitions are equal and yet not the same.
+        self._looking: dict[int, set[PartitionId]] = {}
+        self._numbers = count()
 
     def get(self, partition: PartitionId) -> PartitionState | None:
         """The state of the partition, if it is known."""
@@ -53,12 +56,12 @@ class KnownBounds:
     @contextmanager
     def looking_up(self, partitions: Iterable[PartitionId]) -> Iterator[set[PartitionId]]:
         """Around a look-up, whose answer goes to `remember` together with the set that this gives."""
-        wanted = set(partitions)
-        self._looking.append(wanted)
+        number, wanted = next(self._numbers), set(partitions)
+        self._looking[number] = wanted
         try:
             yield wanted
         finally:
-            self._looking.remove(wanted)
+            del self._looking[number]
 
     def remember(self, states: Iterable[PartitionState], wanted: set[PartitionId]) -> None:
         """Keep the answers of a look-up, but for those that something was heard of meanwhile."""
@@ -76,7 +79,7 @@ class KnownBounds:
         del sealed
         for result in results:
             partition = PartitionId(result.topic_id, result.partition)
-            for wanted in self._looking:
+            for wanted in self._looking.values():
                 wanted.discard(partition)
             known = self._known.get(partition)
             if known is None or result.high_watermark < known[1].high_watermark:
@@ -96,13 +99,13 @@ class KnownBounds:
         """Somebody else changed them."""
         for partition in partitions:
             self._known.pop(partition, None)
-            for wanted in self._looking:
+            for wanted in self._looking.values():
                 wanted.discard(partition)
 
     def forget_all(self) -> None:
         """Somebody may have changed anything."""
         self._known.clear()
-        for wanted in self._looking:
+        for wanted in self._looking.values():
             wanted.clear()
 
 

@@ -92,6 +92,17 @@ def test_an_answer_that_was_overtaken_is_not_remembered() -> None:
         assert bounds.get(ONE) is None
 
 
+def test_look_ups_of_the_same_partitions_do_not_take_each_other_for_the_same() -> None:
+    """One that ends first takes nothing from the other, whose answer is overtaken."""
+    bounds, _ = _bounds()
+    with bounds.looking_up([ONE]) as later:
+        with bounds.looking_up([ONE]) as earlier:
+            bounds.remember([_state(1, 5)], earlier)
+        bounds.forget([ONE])
+        bounds.remember([_state(1, 5)], later)
+    assert bounds.get(ONE) is None
+
+
 def test_the_longest_unused_bounds_go_first() -> None:
     bounds, _ = _bounds(limit=2)
     _learn(bounds, _state(1, 5), _state(2, 5))
