@@ -44,6 +44,7 @@ from agent.retry import RetryPolicy
 from agent.session import Session
 from agent.timestamp_lookup import TimestampLookup
 from agent.topic_directory import TopicDirectory
+from agent.warm_up import warm_up
 from agent.write_path import WritePath
 from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
@@ -220,6 +221,7 @@ class Agent:
         kafka_listener = None
         try:
             kafka_listener = serving.listen(self.settings)
+            await self.pools.kernels.run(warm_up)
             services = await self._start_session(kafka_listener)
             self.write_path.start()
             self.watch.start()

@@ -1,0 +1,36 @@
+"""The kernels of both paths, called once before anybody waits for them.
+
+The first kernel of a process starts numba's runtime, which takes half a second of one core and keeps the
+interpreter's lock: on the event loop, or beside it, that would be a moment in which no heartbeat is answered.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from agent.ingestion_buffer import OpenFile, Piece
+from agent.ingestion_file import seal
+from agent.pending_append import PendingAppend
+from agent.validation import AppendRules, judge_batches
+from catalog.model import PartitionId
+from catalog.topic_config import TopicConfig
+from object_format.codecs import Codec
+from object_format.record_batch import patch_offsets, trim_batches
+from object_format.records import Record, encode_records
+
+_NOBODY = UUID(int=0)
+
+
+def warm_up() -> None:
+    """Take a plain and a compressed batch through both paths, in memory; blocks for a moment."""
+    records = [Record(0, 1, b"key", b"value")]
+    rules = AppendRules.of(TopicConfig())
+    file = OpenFile()
+    for partition, codec in enumerate((Codec.NONE, Codec.LZ4)):
+        data, batches = judge_batches("nowhere", encode_records(records, codec=codec), rules, now_ms=1)
+        pending = PendingAppend(len(batches))
+        piece = Piece(data=data, batches=batches, pending=pending, first_batch=0)
+        file.add(PartitionId(_NOBODY, partition), piece)
+        seal(file, file_id=_NOBODY, session_id=_NOBODY, created_ms=1)
+        patch_offsets(data, 0, 0)
+        trim_batches(data, first_offset=0)

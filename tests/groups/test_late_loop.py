@@ -1,0 +1,94 @@
+"""An event loop that was held up: members are not counted as silent for what the agent itself missed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
+from agent.groups.coordinator import GroupCoordinator
+from agent.groups.settings import GroupSettings
+from agent.kafka.errors import ErrorCode, KafkaError
+from agent.work_pool import WorkPool
+from bedrock.clock import SystemClock
+from tests.groups.test_expiry_sweep import Alone
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from bedrock.clock import Clock
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+
+_SESSION_SECONDS = 0.3
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return SystemClock()
+
+
+@asynccontextmanager
+async def coordinating(catalog: Catalog, clock: Clock, ids: Ids) -> AsyncIterator[GroupCoordinator]:
+    """A coordinator whose members must not be silent for long."""
+    pool = WorkPool("catalog", threads=1, max_waiting=8)
+    made = GroupCoordinator(
+        groups=catalog.groups,
+        offsets=catalog.offsets,
+        topics=catalog.topics,
+        brokers=Alone(),
+        pool=pool,
+        clock=clock,
+        ids=ids,
+        settings=GroupSettings(consumer_session_timeout_ms=round(1000 * _SESSION_SECONDS)),
+    )
+    yield made
+    await made.stop()
+    pool.close()
+
+
+async def _join_and_hold_the_loop_up(coordinator: GroupCoordinator) -> ConsumerHeartbeat:
+    """A member joins, then the loop does nothing for longer than its session; gives its next heartbeat."""
+    first = ConsumerHeartbeat(
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=1_000,
+        topics=frozenset({"granite"}),
+        owned=NOTHING,
+    )
+    answer = await coordinator.consumers.heartbeat("g", first)
+    time.sleep(2 * _SESSION_SECONDS)  # noqa: ASYNC251  # what a loop should not do
+    return ConsumerHeartbeat(member_id="m", member_epoch=answer.member_epoch)
+
+
+def test_a_heartbeat_that_nobody_could_read_in_time_keeps_its_member(
+    catalog: Catalog, clock: Clock, ids: Ids
+) -> None:
+    async def story() -> None:
+        async with coordinating(catalog, clock, ids) as coordinator:
+            again = await _join_and_hold_the_loop_up(coordinator)
+            for _ in range(2):  # uvloop calls timers that are due before it reads from sockets
+                await asyncio.sleep(0)
+            await coordinator.consumers.heartbeat("g", again)
+
+    asyncio.run(story())
+
+
+def test_a_member_that_stays_silent_is_out_nevertheless(catalog: Catalog, clock: Clock, ids: Ids) -> None:
+    """Its time is prolonged once, by as long as the loop was late."""
+
+    async def story() -> None:
+        async with coordinating(catalog, clock, ids) as coordinator:
+            again = await _join_and_hold_the_loop_up(coordinator)
+            async with asyncio.timeout(30):
+                while len(coordinator.held.groups()) and not coordinator.held.groups()[0].is_empty:
+                    await asyncio.sleep(0.01)
+            with pytest.raises(KafkaError) as refused:
+                await coordinator.consumers.heartbeat("g", again)
+            assert refused.value.code is ErrorCode.unknown_member_id
+
+    asyncio.run(story())
