@@ -85,7 +85,7 @@ def test_a_member_that_stays_silent_is_out_nevertheless(catalog: Catalog, clock:
         async with coordinating(catalog, clock, ids) as coordinator:
             again = await _join_and_hold_the_loop_up(coordinator)
             async with asyncio.timeout(30):
-                while len(coordinator.held.groups()) and not coordinator.held.groups()[0].is_empty:
+                while len(coordinator.held.groups()) and not coordinator.held.groups()[0].is_empty:  # noqa: ASYNC110  # it tells nobody
                     await asyncio.sleep(0.01)
             with pytest.raises(KafkaError) as refused:
                 await coordinator.consumers.heartbeat("g", again)

@@ -1,0 +1,59 @@
+"""Agents in processes of their own, which a test kills and replaces."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import TYPE_CHECKING
+
+from agent.groups.settings import GroupSettings
+from agent.process import run
+from agent.settings import AgentSettings
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from object_store.open import StoreConfig
+
+_PATIENCE_SECONDS = 60
+_GROUPS = GroupSettings(
+    initial_rebalance_delay_ms=50,
+    min_session_timeout_ms=500,
+    consumer_heartbeat_interval_ms=200,
+    consumer_session_timeout_ms=3_000,
+)
+
+
+class AgentProcess:
+    """One agent: its process is there at once, and serves when it is told to."""
+
+    def __init__(self, catalog_url: str, store: StoreConfig) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._control, theirs = spawn.Pipe()
+        self._process = spawn.Process(target=_agent, args=(catalog_url, store, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def serve(self, port: int = 0) -> int:
+        """Serve Kafka clients from now on; returns the port."""
+        self._control.send(port)
+        assert self._control.poll(_PATIENCE_SECONDS), "the agent does not serve"
+        address: str = self._control.recv()["kafka"]
+        return int(address.rpartition(":")[2])
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._process.kill()
+        self._process.join(_PATIENCE_SECONDS)
+
+
+def _agent(catalog_url: str, store: StoreConfig, control: Connection) -> None:
+    settings = AgentSettings(
+        http_port=0,
+        kafka_host="127.0.0.1",
+        kafka_port=control.recv(),
+        flush_interval_ms=20,
+        heartbeat_interval_ms=300,
+        broker_silent_ms=1_500,
+        groups=_GROUPS,
+    )
+    run(settings, store_config=store, catalog_url=catalog_url, on_ready=control.send)
