@@ -27,9 +27,11 @@ class AgentProcess:
     """One agent: its process is there at once, and serves when it is told to."""
 
     def __init__(self, catalog_url: str, store: StoreConfig) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self._control, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_agent, args=(catalog_url, store, theirs), daemon=True)
+        # All are forked from one that has imported everything, and nothing of this process.
+        kind = multiprocessing.get_context("forkserver")
+        kind.set_forkserver_preload([__name__])
+        self._control, theirs = kind.Pipe()
+        self._process = kind.Process(target=_agent, args=(catalog_url, store, theirs), daemon=True)
         self._process.start()
         theirs.close()
 

@@ -1,17 +1,16 @@
-"""Groups of several client libraries read on while agents are killed and others take their place."""
+"""Groups of both protocols read on while agents are killed and others take their place."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # as it exports them
 
 from object_store.open import StoreConfig
-from tests.kafka.real_clients.driving import Driver
 from tests.kafka.real_clients.killed_agents import AgentProcess
 from tests.kafka.waiting import until
 
@@ -57,13 +56,6 @@ class Sending:
         self._thread.join()
 
 
-class Reader(Protocol):
-    """A member of a group; `seen` is what it has read so far."""
-
-    @property
-    def seen(self) -> dict[Place, bytes]: ...
-
-
 class Member:
     """librdkafka, which commits what it has read."""
 
@@ -106,21 +98,8 @@ class Member:
         self._thread.join()
 
 
-class Driven:
-    """Another library, in a process of its own."""
-
-    def __init__(self, driver: Driver, bootstrap: str, group: str) -> None:
-        self._driver = driver
-        driver("join", bootstrap=bootstrap, topic=_TOPIC, group=group)
-
-    @property
-    def seen(self) -> dict[Place, bytes]:
-        records = self._driver("seen", topic=_TOPIC)["records"]
-        return {(partition, offset): value.encode() for partition, offset, value in records}
-
-
 class Scene:
-    """Two agents, a third one that waits, a producer, and a group for each kind of client."""
+    """Two agents, a third one that waits, a producer, and a group for each protocol."""
 
     def __init__(self, stack: ExitStack, catalog_url: str, directory: Path) -> None:
         store = StoreConfig(url=str(directory / "objects"))
@@ -131,15 +110,12 @@ class Scene:
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
         self._admin.create_topics([NewTopic(_TOPIC, _PARTITIONS, 1)])[_TOPIC].result(60)
-        self.groups: dict[str, list[Reader]] = {}
+        self.groups: dict[str, list[Member]] = {}
         for protocol in ("classic", "consumer"):
             members = [Member(self.bootstrap, protocol, protocol) for _ in range(2)]
             for member in members:
                 stack.callback(member.leave)
-            self.groups[protocol] = list(members)
-        for client in ("aiokafka", "kafka-python"):
-            driver = stack.enter_context(Driver(client, directory))
-            self.groups[client] = [Driven(driver, self.bootstrap, client)]
+            self.groups[protocol] = members
         self.sending = Sending(self.bootstrap)
         stack.callback(self.sending.finish)
 
