@@ -1,16 +1,22 @@
-"""How fast the local tier's log is: appends, reads, recovery, look-ups in an index.
+"""How fast the local tier's log is: appends, reads, recovery, cleaning, look-ups in an index.
 
     python -m benchmarks.local_tier [--quick] [--json] [--directory DIR]
 
 Batches of 16 KiB and of 1 MiB, uncompressed records of 1,000 bytes. `append` is what a leader does:
 validation, offsets, producer state, write, index; requests carry about 1 MiB of batches of one producer, and
-nothing is synced until the end, outside of the clock. `append_sync` counts that sync. `follow` appends what
-has its offsets. `read` reads from the start to the end in steps of 1 MiB, out of memory. `recover` reads
-everything through and builds all indexes anew, after a crash. Each is in MB/s of wall time, the median of
-several rounds, with its share of the limit that was measured beside it in the same round: the same bytes
-written to a file in the same pieces, and synced (`disk write`: with the sync; `memory write`: without), and
-read back (`memory read`). `cpu` is processor seconds per GB. `look-up` goes to random offsets in an index of
-ten million entries, in microseconds each.
+nothing is synced until the end, outside of the clock. `append_judged` is the same of batches that the agent
+has validated already, as it does. `append_sync` counts that sync. `follow` appends what has its offsets.
+`read` reads from the start to the end in steps of 1 MiB, out of memory. `recover` reads everything through
+and builds all indexes anew, after a crash. Each is in MB/s of wall time, the median of several rounds, with
+its share of the limit that was measured beside it in the same round: the same bytes written to a file in the
+same pieces, and synced (`disk write`: with the sync; `memory write`: without), and read back (`memory
+read`). `cpu` is processor seconds per GB, `own` those of them that were not spent in the kernel.
+
+Before each write as much is written to a file that is thrown away, as the page cache may get its memory for
+nothing or, on a virtual machine, dearly: what is compared begins alike.
+
+`look-up` goes to random offsets in an index of ten million entries; `clean` is described in
+`benchmarks.local_cleaner`.
 """
 
 from __future__ import annotations
@@ -33,10 +39,11 @@ from agent.local_tier.config import LogConfig
 from agent.local_tier.files import RealFileSystem
 from agent.local_tier.log_opening import open_log
 from agent.local_tier.log_view import Isolation
-from agent.local_tier.offset_index import OffsetIndex
 from agent.local_tier.topic_partition import TopicPartition
 from bedrock.clock import SystemClock
 from bedrock.ids import SeededIds
+from benchmarks.local_cleaner import measure_cleaner
+from benchmarks.local_index import measure_lookups
 from benchmarks.measuring import machine
 from object_format.records import encode_batch
 
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
 
 _VALUE = 980
 _STEP = 2**20
+_MOST_BATCH = 2**21
 _SEQUENCES = 2**31
 
 
@@ -63,14 +71,16 @@ class Stopwatch:
     def __init__(self) -> None:
         self.wall: dict[str, list[float]] = {}
         self.cpu: dict[str, list[float]] = {}
+        self.own: dict[str, list[float]] = {}
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
         """Measure the block."""
-        wall, cpu = time.perf_counter(), time.process_time()
+        own, cpu, wall = os.times().user, time.process_time(), time.perf_counter()
         yield
         self.wall.setdefault(name, []).append(time.perf_counter() - wall)
         self.cpu.setdefault(name, []).append(time.process_time() - cpu)
+        self.own.setdefault(name, []).append(os.times().user - own)
 
 
 def opened(directory: Path, *, recovery_point: int = 0) -> UnifiedLog:
@@ -79,7 +89,7 @@ def opened(directory: Path, *, recovery_point: int = 0) -> UnifiedLog:
     return open_log(
         RealFileSystem(),
         directory,
-        LogConfig(max_message_bytes=2**21),
+        LogConfig(max_message_bytes=_MOST_BATCH),
         topic_partition=TopicPartition("benchmark", 0),
         clock=clock,
         ids=SeededIds(1, clock),
@@ -89,13 +99,13 @@ def opened(directory: Path, *, recovery_point: int = 0) -> UnifiedLog:
     )
 
 
-def make_requests(batch_bytes: int, total: int) -> tuple[list[bytearray], int]:
+def make_requests(batch_bytes: int, total: int) -> tuple[list[bytes], int]:
     """Produce requests of about 1 MiB, and how many records they have."""
     count = batch_bytes // (_VALUE + 20)
     values = [np.random.default_rng(7).bytes(_VALUE)] * count
     now = SystemClock().now_ms()
     per_request = max(1, _STEP // batch_bytes)
-    requests: list[bytearray] = []
+    requests: list[bytes] = []
     sequence = 0
     size = len(encode_batch([now] * count, [b"key-12345678"] * count, values))
     while len(requests) * per_request * size < total:
@@ -107,7 +117,7 @@ def make_requests(batch_bytes: int, total: int) -> tuple[list[bytearray], int]:
                 )
             )
             sequence += count
-        requests.append(bytearray(b"".join(batches)))
+        requests.append(b"".join(batches))
     return requests, sequence
 
 
@@ -130,13 +140,40 @@ def write_plainly(path: Path, pieces: list[bytearray], watch: Stopwatch) -> None
         path.unlink()
 
 
-def measure_round(root: Path, requests: list[bytearray], watch: Stopwatch) -> None:
+def touch_memory(path: Path, pieces: list[bytearray]) -> None:
+    """Leave the page cache as much free memory as the pieces take, used a moment ago."""
+    os.sync()
+    with path.open("wb", buffering=0) as file:
+        for piece in pieces:
+            file.write(piece)
+    path.unlink()
+
+
+def measure_appends(root: Path, pieces: list[bytearray], watch: Stopwatch) -> None:
+    """As leader and as follower, to logs that are deleted at once."""
+    rules = LogConfig(max_message_bytes=_MOST_BATCH).append_rules
+    appends: dict[str, Callable[[UnifiedLog, bytearray], object]] = {
+        "append_judged": lambda log, piece: log.append_as_leader(piece, 0, judged_by=rules),
+        "follow": lambda log, piece: log.append_as_follower(piece),
+    }
+    for name, append in appends.items():
+        touch_memory(root / "plain", pieces)
+        log = opened(root / f"{name}-0")
+        with watch.time(name):
+            for piece in pieces:
+                append(log, piece)
+        log.close_handles()
+        shutil.rmtree(root / f"{name}-0")
+
+
+def measure_round(root: Path, requests: list[bytes], pieces: list[bytearray], watch: Stopwatch) -> None:
     """Everything once."""
-    os.sync()
-    write_plainly(root / "plain", requests, watch)
-    os.sync()
+    for piece, request in zip(pieces, requests, strict=True):
+        piece[:] = request
+    touch_memory(root / "plain", pieces)
+    write_plainly(root / "plain", pieces, watch)
+    touch_memory(root / "plain", pieces)
     log = opened(root / "led-0")
-    pieces = [bytearray(request) for request in requests]
     with watch.time("append_sync"):
         with watch.time("append"):
             for piece in pieces:
@@ -150,18 +187,13 @@ def measure_round(root: Path, requests: list[bytearray], watch: Stopwatch) -> No
     with watch.time("recover"):
         log = opened(root / "led-0")
     log.close_handles()
-    os.sync()
-    log = opened(root / "followed-0")
-    with watch.time("follow"):
-        for piece in pieces:
-            log.append_as_follower(piece)
-    log.close_handles()
-    for path in ("led-0", "followed-0"):
-        shutil.rmtree(root / path)
+    shutil.rmtree(root / "led-0")
+    measure_appends(root, pieces, watch)
 
 
 LIMITS = {
     "append": "disk write",
+    "append_judged": "disk write",
     "append_sync": "disk write",
     "follow": "disk write",
     "read": "memory read",
@@ -173,9 +205,9 @@ def measure_log(root: Path, batch_bytes: int, total: int, rounds: int) -> dict[s
     """Figures of one size of batches."""
     requests, records = make_requests(batch_bytes, total)
     size = sum(map(len, requests))
-    watch = Stopwatch()
+    watch, pieces = Stopwatch(), [bytearray(request) for request in requests]
     for round_number in range(rounds + 1):
-        measure_round(root, requests, watch if round_number else Stopwatch())
+        measure_round(root, requests, pieces, watch if round_number else Stopwatch())
     figures = {}
     for name, taken in watch.wall.items():
         wall = statistics.median(taken)
@@ -183,35 +215,13 @@ def measure_log(root: Path, batch_bytes: int, total: int, rounds: int) -> dict[s
             "mb_per_s": size / wall / 1e6,
             "records_per_s": records / wall,
             "cpu_s_per_gb": statistics.median(watch.cpu[name]) / size * 1e9,
+            "own_cpu_s_per_gb": statistics.median(watch.own[name]) / size * 1e9,
         }
         if name in LIMITS:
             ratios = [limit / own for own, limit in zip(taken, watch.wall[LIMITS[name]], strict=True)]
             figures[name]["share_of_limit"] = statistics.median(ratios)
     figures["recover"]["s_per_gib"] = statistics.median(watch.wall["recover"]) / size * 2**30
     return figures
-
-
-def measure_lookups(root: Path, entries: int, lookups: int, rounds: int) -> dict[str, float]:
-    """Microseconds of a look-up anywhere, and at the tail."""
-    path = root / "lookup.index"
-    table = np.empty((entries, 2), ">i4")
-    table[:, 0] = np.arange(entries) * 3
-    table[:, 1] = np.arange(entries) * 50
-    path.write_bytes(table.tobytes())
-    index = OffsetIndex(RealFileSystem(), path, 0, 8 * entries)
-    random = np.random.default_rng(3)
-    anywhere = random.integers(0, 3 * entries, lookups).tolist()
-    tail = random.integers(3 * entries - 1000, 3 * entries, lookups).tolist()
-    taken: dict[str, list[float]] = {"anywhere": [], "tail": []}
-    for _ in range(rounds + 1):
-        for name, offsets in (("anywhere", anywhere), ("tail", tail)):
-            start = time.perf_counter()
-            for offset in offsets:
-                index.lookup(offset)
-            taken[name].append((time.perf_counter() - start) / lookups * 1e6)
-    index.close_without_trimming()
-    path.unlink()
-    return {name: statistics.median(each[1:]) for name, each in taken.items()}
 
 
 def main() -> None:
@@ -224,25 +234,38 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="a directory on the disk that is to be measured")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    total, rounds, lookups = (2**27, 2, 20_000) if arguments.quick else (2**30, 5, 200_000)
+    quick = arguments.quick
+    total, rounds, lookups, cleaned = (2**27, 2, 20_000, 200_000) if quick else (2**29, 5, 200_000, 2_000_000)
     with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
         root = Path(name)
         sizes = {f"{size // 1024} KiB": size for size in (2**14, 2**20)}
         results = {label: measure_log(root, size, total, rounds) for label, size in sizes.items()}
-        microseconds = measure_lookups(root, 10_000_000, lookups, rounds)
+        cleaner = measure_cleaner(root, opened, cleaned, min(rounds, 3))
+        microseconds = measure_lookups(root, 10_000_000, lookups, min(rounds, 3))
     if arguments.json:
-        print(json.dumps({"machine": machine(), "results": results, "look_up_us": microseconds}))
+        found = {"results": results, "clean": cleaner, "look_up_us": microseconds}
+        print(json.dumps({"machine": machine(), **found}))
         return
     for label, figures in results.items():
-        print(f"\nbatches of {label:<12}{'MB/s':>10}{'records/s':>14}{'cpu s/GB':>10}{'of limit':>10}")
-        for step, row in figures.items():
-            share = f"{row['share_of_limit']:>10.0%}" if "share_of_limit" in row else ""
-            print(
-                f"{step:<23}{row['mb_per_s']:>10,.0f}{row['records_per_s']:>14,.0f}{row['cpu_s_per_gb']:>10.2f}"
-                f"{share}"
-            )
-        print(f"recovery of a GiB: {figures['recover']['s_per_gib']:.2f} s")
-    print("\nlook-up in 10 M entries, µs: " + ", ".join(f"{k} {v:.1f}" for k, v in microseconds.items()))
+        print_table(label, figures)
+    print(f"\nclean: {cleaner['records_per_s']:,.0f} records/s, {cleaner['mb_per_s']:,.0f} MB/s, and keeps")
+    print(
+        f"{cleaner['share_kept']:.0%}; survivors alone: {cleaner['survivors_records_per_s']:,.0f} records/s"
+    )
+    for name, each in microseconds.items():
+        print(f"look-up in 10 M entries, {name}: {each:.1f} µs, {1e6 / each:,.0f} a second")
+
+
+def print_table(label: str, figures: dict[str, dict[str, float]]) -> None:
+    """The steps of one size of batches."""
+    print(f"\nbatches of {label:<12}{'MB/s':>10}{'records/s':>14}{'cpu s/GB':>10}{'own':>7}{'of limit':>10}")
+    for step, row in figures.items():
+        share = f"{row['share_of_limit']:>10.0%}" if "share_of_limit" in row else ""
+        print(
+            f"{step:<23}{row['mb_per_s']:>10,.0f}{row['records_per_s']:>14,.0f}{row['cpu_s_per_gb']:>10.2f}"
+            f"{row['own_cpu_s_per_gb']:>7.2f}{share}"
+        )
+    print(f"recovery of a GiB: {figures['recover']['s_per_gib']:.2f} s")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""How fast the local tier's cleaner is; a part of `benchmarks.local_tier`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from agent.local_tier.cleanable import LogToClean
+from agent.local_tier.cleaner import Cleaner
+from agent.local_tier.files import RealFileSystem
+from agent.local_tier.log_cleaner import CleanerConfig
+from agent.local_tier.throttle import Throttle
+from bedrock.clock import SystemClock
+from bedrock.ids import SeededIds
+from object_format.dedupe import KeyTable
+from object_format.records import encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from agent.local_tier.unified_log import UnifiedLog
+
+_VALUE = bytes(80)
+_BATCH = 160
+_KEYS_PER_RECORD = 0.25
+_REQUEST = 64
+
+
+def measure_cleaner(
+    root: Path, opened: Callable[[Path], UnifiedLog], count: int, rounds: int
+) -> dict[str, float]:
+    """Clean a log that is all dirty: records and bytes a second that it goes through, and what it keeps.
+
+    Records of 100 bytes in batches of 16 KiB, a quarter as many keys as records, each key as likely as any
+    other: nearly every batch is opened, filtered and written anew.
+    """
+    requests = _requests(count)
+    taken: list[float] = []
+    reading: list[float] = []
+    size = kept = 0
+    for round_number in range(rounds + 1):
+        log = opened(root / f"cleaned-{round_number}")
+        for request in requests:
+            log.append_as_leader(bytearray(request), 0)
+        log.roll()
+        log.flush()
+        log.update_high_watermark(log.log_end_offset)
+        size = log.size
+        begin = time.perf_counter()
+        end, stats = _cleaner().clean(
+            LogToClean(
+                log=log,
+                first_dirty_offset=0,
+                first_uncleanable_offset=log.log_end_offset,
+                clean_bytes=0,
+                cleanable_bytes=size,
+                must_clean=True,
+            )
+        )
+        if round_number:
+            taken.append(time.perf_counter() - begin)
+            reading.append(stats.index_seconds)
+        if end != log.log_end_offset or stats.records_read != count:
+            raise RuntimeError(f"cleaned up to {end} only: {stats}")
+        kept = stats.records_written
+        log.delete()
+    seconds = statistics.median(taken)
+    return {
+        "records_per_s": count / seconds,
+        "mb_per_s": size / seconds / 1e6,
+        "survivors_records_per_s": count / statistics.median(reading),
+        "share_kept": kept / count,
+    }
+
+
+def _cleaner() -> Cleaner:
+    config, clock = CleanerConfig(), SystemClock()
+    return Cleaner(
+        files=RealFileSystem(),
+        table=KeyTable(config.dedupe_buffer_bytes),
+        piece_bytes=config.io_buffer_bytes,
+        throttle=Throttle(clock, config.io_max_bytes_per_second),
+        clock=clock,
+        ids=SeededIds(1, clock),
+        check_done=lambda _: None,
+        checkpoint_recovery=lambda _: None,
+    )
+
+
+def _requests(count: int) -> list[bytes]:
+    numbers = np.random.default_rng(5).integers(0, int(count * _KEYS_PER_RECORD), count)
+    keys = [b"%012d" % number for number in numbers.tolist()]
+    now = SystemClock().now_ms()
+    batches = [
+        encode_batch([now] * len(part), part, [_VALUE] * len(part))
+        for part in (keys[start : start + _BATCH] for start in range(0, count, _BATCH))
+    ]
+    return [b"".join(batches[start : start + _REQUEST]) for start in range(0, len(batches), _REQUEST)]
