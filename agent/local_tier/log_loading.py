@@ -45,8 +45,8 @@ class LoadedOffsets(NamedTuple):
 class LogLoader:
     """Loads one log into `segments`, `states` and `epochs`, which are empty but for what their files say.
 
-    `log_start_offset` and `recovery_point` are those of the directory's checkpoints. `on_remaining` is told
-    how many segments are still to be read.
+    `log_start_offset` and `recovery_point` are those of the directory's checkpoints, the latter None where it
+    is unknown. `on_remaining` is told how many segments are still to be read.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LogLoader:
         epochs: LeaderEpochs,
         *,
         log_start_offset: int,
-        recovery_point: int,
+        recovery_point: int | None,
         had_clean_shutdown: bool,
         on_remaining: Callable[[int], None],
     ) -> None:
@@ -66,7 +66,11 @@ class LogLoader:
         self._states = states
         self._epochs = epochs
         self._log_start_offset = log_start_offset
-        self._recovery_point = recovery_point
+        self._recovery_point = recovery_point or 0
+        # What a clean has taken out looks as if it were lost. The clean notes the recovery point first, so
+        # nothing above a known one was cleaned; by Kafka it may have been, while its checkpoint still said 0.
+        may_be_cleaned = recovery_point is None or (home.config.compact and not recovery_point)
+        self._gaps_are_losses = not may_be_cleaned
         self._had_clean_shutdown = had_clean_shutdown
         self._on_remaining = on_remaining
         self._recovered: ProducerStates | None = None  # of the segment that was read last
@@ -184,11 +188,10 @@ class LogLoader:
     def _has_lost_its_end(self, segment: LogSegment, following: LogSegment) -> bool:
         """Whether batches are missing between two segments: a loss of power may take whole ones.
 
-        A segment begins where the one before it ended, but for those that a clean has thinned. A clean writes
-        the recovery point first; a compacted log that has none may have lost it, and is left as it is. What
-        is too wide for one segment was never in it.
+        A segment begins where the one before it ended, but for those that a clean has thinned, which are not
+        told from others without a recovery point. What is too wide for one segment was never in it.
         """
-        if self._home.config.compact and not self._recovery_point:
+        if not self._gaps_are_losses:
             return False
         if following.base_offset - segment.base_offset > MOST_RELATIVE_OFFSET:
             return False

@@ -135,7 +135,7 @@ class LogOpener:
             topic_id=topic_id,
             was_clean=contents.was_clean,
             log_start_offset=0 if is_future else contents.log_start_offsets.get(log_name, 0),
-            recovery_point=0 if is_future else contents.recovery_points.get(log_name, 0),
+            recovery_point=0 if is_future else contents.recovery_points.get(log_name),
         )
         if not is_future:
             log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
@@ -154,7 +154,7 @@ class LogOpener:
         topic_id: UUID | None,
         was_clean: bool,
         log_start_offset: int = 0,
-        recovery_point: int = 0,
+        recovery_point: int | None = 0,
     ) -> UnifiedLog:
         return open_log(
             self._files,

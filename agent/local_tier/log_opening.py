@@ -39,17 +39,19 @@ def open_log(
     on_failure: Callable[[Path, OSError], None],
     topic_id: UUID | None = None,
     log_start_offset: int = 0,
-    recovery_point: int = 0,
+    recovery_point: int | None = 0,
     had_clean_shutdown: bool = False,
     on_remaining: Callable[[int], None] = lambda _: None,
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
 ) -> UnifiedLog:
     """Open the log in `directory`, which is made when it is not there, and recover it where that is due.
 
-    `log_start_offset` and `recovery_point` are what the checkpoints of its disk say; the high watermark
-    begins at the log start offset, for the caller to move. `on_failure` is told the parent directory when the
-    disk fails, `on_remaining` how many segments are still to be read through. Raises InconsistentTopicError
-    when the directory belongs to a topic of another id, and LogDirectoryOfflineError.
+    `log_start_offset` and `recovery_point` are what the checkpoints of its disk say; one who does not know
+    the recovery point gives None: no gap is then taken for a loss, and all of the log is made durable at
+    once, so that it is known from now on. The high watermark begins at the log start offset, for the caller
+    to move. `on_failure` is told the parent directory when the disk fails, `on_remaining` how many segments
+    are still to be read through. Raises InconsistentTopicError when the directory belongs to a topic of
+    another id, and LogDirectoryOfflineError.
     """
     home = LogHome(
         fs=fs,
@@ -83,9 +85,12 @@ def open_log(
     local = LocalLog(
         home, segments, recovery_point=offsets.recovery_point, log_end_offset=offsets.log_end_offset
     )
-    return UnifiedLog(
+    log = UnifiedLog(
         home, local, states, epochs, log_start_offset=offsets.log_start_offset, topic_id=known_id
     )
+    if recovery_point is None:
+        log.flush()
+    return log
 
 
 def _bind_topic(fs: FileSystem, directory: Path, topic_id: UUID | None) -> UUID | None:

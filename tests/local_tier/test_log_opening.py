@@ -220,11 +220,12 @@ def test_a_segment_that_has_lost_whole_batches_takes_those_behind_it_with_it(pla
 
 
 def test_offsets_that_are_missing_below_the_recovery_point_were_cleaned(place: Place) -> None:
-    """And those of a compacted log whose recovery point is not known may have been."""
+    """And those of a log whose recovery point is not known, or 0 though it is compacted, may have been."""
     without_its_last_batch(place)
-    for config, recovery_point in ((SMALL, 4), (COMPACTED, 0)):
+    for config, recovery_point, known in ((SMALL, 4, 4), (COMPACTED, 0, 0), (SMALL, None, 18)):
         again = place.open(config, recovery_point=recovery_point)
         assert contents(again)[0] == [0, 1, *range(4, 18)]
+        assert again.recovery_point == known
         crash(again)
 
 
