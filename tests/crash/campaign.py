@@ -220,9 +220,11 @@ class Campaign:
     def check(self) -> None:
         """Read everything and hold it against the model; look at every byte and every row.
 
-        Nobody collects garbage meanwhile: the graces here are shorter than fsck takes.
+        Nobody collects garbage meanwhile: the graces here are shorter than fsck takes. It is done before, as
+        what a slow worker has not come to yet may be older than fsck allows.
         """
         self.worker.stop()
+        collect_garbage(self.catalog, self.store, self.clock, children.GARBAGE)
         logs = {place: self._read(place) for place in self._places()}
         problems = self.model.problems(logs)
         assert problems == [], "\n".join(problems)
