@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.model import PartitionId
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from bedrock.errors import SiltstoneError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(NamedTuple):
     """Consecutive batches of one append that go into one file.
 
     `data` holds exactly the `batches`, and may be written to: offsets are patched where they lie.
@@ -60,7 +59,11 @@ class OpenFile:
 
     def add(self, partition: PartitionId, piece: Piece) -> None:
         """Append `piece` behind what the partition has in this file."""
-        self.sections.setdefault(partition, []).append(piece)
+        section = self.sections.get(partition)
+        if section is None:
+            self.sections[partition] = [piece]
+        else:
+            section.append(piece)
         self.size += len(piece.data)
 
     def receipts(self) -> list[Receipt]:
@@ -87,6 +90,9 @@ class IngestionBuffer:
         """Take an append; returns the files that became full by it, oldest first."""
         partition = PartitionId(validated.topic.topic_id, validated.partition)
         full: list[OpenFile] = []
+        if self.open.size + len(validated.data) < self._target:
+            self.open.add(partition, Piece(validated.data, validated.batches, pending, 0))
+            return full
         first = 0
         while first < len(validated.batches):
             last, end = self._fill(validated, first)

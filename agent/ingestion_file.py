@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.pending_append import AppendResult
 from catalog.model import BatchRun, FileCommit, SectionCommit
-from object_format.record_batch import assign_offsets, place_batch
+from object_format.record_batch import place_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.names import IngestionName
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from object_store.interface import Buffer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PieceRuns:
+class PieceRuns(NamedTuple):
     """A piece, and where its batches are found among the runs of its section.
 
     For each batch: the run's number, and the batch's first offset relative to the run's.
@@ -142,13 +141,17 @@ def _write_section(
     numbering = _SectionRuns()
     placed: list[PieceRuns] = []
     for piece in pieces:
-        if len(piece.batches) == 1:
-            place_batch(piece.data, numbering.next_offset, 0)
-        else:
-            assign_offsets(piece.data, numbering.next_offset)
-        places = tuple(numbering.add(batch) for batch in piece.batches)
-        writer.append(piece.data, stable=True)
-        placed.append(PieceRuns(piece=piece, places=places))
+        start = piece.batches[0].position
+        places = []
+        for batch in piece.batches:
+            data = piece.data[batch.position - start : batch.position - start + batch.size]
+            base_offset = numbering.next_offset
+            place_batch(data, base_offset, 0)
+            places.append(numbering.add(batch))
+            writer.append_batch(
+                data, base_offset, numbering.next_offset - 1, batch.record_count, batch.max_timestamp
+            )
+        placed.append(PieceRuns(piece, tuple(places)))
     runs = numbering.finish()
     entry = writer.end_section(
         base_offset=0,
@@ -180,10 +183,11 @@ def settle(sealed: SealedFile, results: Sequence[SectionResult]) -> None:
 def _batch_result(section: SectionResult, run: int, offset: int) -> AppendResult:
     result = section.runs[run]
     return AppendResult(
-        base_offset=result.base_offset + offset if result.refusal is None else -1,
-        duplicate=result.duplicate,
-        refusal=result.refusal,
-        detail=result.detail,
-        log_start_offset=section.log_start_offset,
-        high_watermark=section.high_watermark,
+        result.base_offset + offset if result.refusal is None else -1,
+        result.duplicate,
+        result.refusal,
+        result.detail,
+        None,
+        section.log_start_offset,
+        section.high_watermark,
     )

@@ -74,8 +74,7 @@ class BatchColumns(NamedTuple):
     producer: ProducerStamp | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidatedBatches:
+class ValidatedBatches(NamedTuple):
     """Batches that may be appended to a partition. `data` is writable, and belongs to the write path now."""
 
     topic: Topic
@@ -103,7 +102,7 @@ def validate(topic: Topic, partition: int, data: Buffer, *, now_ms: int) -> Vali
     """
     where = f"{topic.name}-{partition}"
     buffer, batches = judge_batches(where, data, AppendRules.of(topic.config), now_ms=now_ms)
-    return ValidatedBatches(topic=topic, partition=partition, data=buffer, batches=batches)
+    return ValidatedBatches(topic, partition, buffer, batches)
 
 
 def judge_batches(
@@ -121,7 +120,7 @@ def judge_batches(
         raise _refusal(where, judged.problems)
     for number, batch in enumerate(judged.batches):
         _check_limits(where, number, batch, rules, now_ms)
-    return buffer, tuple(_columns(buffer, batch, rules, now_ms) for batch in judged.batches)
+    return buffer, tuple([_columns(buffer, batch, rules, now_ms) for batch in judged.batches])
 
 
 def _refusal(where: str, problems: Sequence[BatchProblem]) -> InvalidRecordError:
@@ -162,19 +161,17 @@ def _columns(data: memoryview, batch: BatchSummary, rules: AppendRules, now_ms: 
     elif highest != batch.header_max_timestamp:
         stamp_max_timestamp(data, highest, batch.position)
     return BatchColumns(
-        position=batch.position,
-        size=batch.size,
-        offset_count=batch.last_offset_delta + 1,
-        record_count=batch.record_count,
-        min_timestamp=lowest,
-        max_timestamp=highest,
-        producer=_stamp(batch),
+        batch.position,
+        batch.size,
+        batch.last_offset_delta + 1,
+        batch.record_count,
+        lowest,
+        highest,
+        None if batch.producer_id < 0 else _stamp(batch),
     )
 
 
-def _stamp(batch: BatchSummary) -> ProducerStamp | None:
-    if batch.producer_id < 0:
-        return None
+def _stamp(batch: BatchSummary) -> ProducerStamp:
     return ProducerStamp(
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,

@@ -95,8 +95,7 @@ class BatchProblem:
         return f"batch {self.batch}: {self.fault.explanation}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidatedBatches:
+class ValidatedBatches(NamedTuple):
     """The batches of a buffer, and what is wrong with them; without problems, all of it may be appended.
 
     When a header is malformed, nothing behind it can be told apart: `batches` ends there, and a problem whose
@@ -120,7 +119,7 @@ def validate_batches(data: Buffer, *, require_keys: bool) -> ValidatedBatches:
     array = readable(data)
     plain = _plain_batch(array, require_keys=require_keys)
     if plain is not None:
-        return ValidatedBatches(batches=(plain,), problems=())
+        return ValidatedBatches((plain,), ())
     rows, fault, position = scan_sound_batches(array)
     compressed = _check_headers(array, rows)
     check_records(array, rows, False)

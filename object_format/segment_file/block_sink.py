@@ -49,6 +49,9 @@ class BlockSink:
         for piece in payload:
             checksum = extend(checksum, piece)
         self.put(BLOCK_HEADER.pack(kind, flags, 0, length, checksum))
+        self._failed = True
         for piece in payload:
-            self.put(piece)
+            self._sink(piece)
+        self._failed = False
+        self.position += length
         return position, self.position - position

@@ -109,12 +109,43 @@ class BlockCutter:
 
     def __init__(self, target: int) -> None:
         self._target = target
-        self._state = np.zeros(_STATE_SIZE, np.int64)
+        self._state = [0] * _STATE_SIZE
         self._state[LAST_OFFSET] = -1
 
     def get(self, field: int) -> int:
         """One number of the state, by the names above."""
-        return int(self._state[field])
+        return self._state[field]
+
+    def add(
+        self, size: int, base_offset: int, last_offset: int, record_count: int, max_timestamp: int
+    ) -> tuple[int, int, int] | None:
+        """Count one batch by what its header says; gives the CUT numbers of a block that it leaves behind.
+
+        Raises InvalidInputError for a batch that does not follow the one before it.
+        """
+        state = self._state
+        if not state[LAST_OFFSET] < base_offset <= last_offset:
+            raise InvalidInputError(
+                f"a batch of offsets {base_offset} to {last_offset} does not follow {state[LAST_OFFSET]}",
+                remedy="add the batches of one partition in the order of their offsets",
+            )
+        cut = None
+        pending = state[PENDING_BYTES]
+        if pending and pending + size > self._target:
+            cut = 0, state[PENDING_BASE], state[PENDING_TIMESTAMP]
+            pending = 0
+        if not pending:
+            state[PENDING_BASE] = base_offset
+            state[PENDING_TIMESTAMP] = max_timestamp
+        elif max_timestamp > state[PENDING_TIMESTAMP]:
+            state[PENDING_TIMESTAMP] = max_timestamp
+        if not state[BATCHES]:
+            state[FIRST_OFFSET] = base_offset
+        state[PENDING_BYTES] = pending + size
+        state[LAST_OFFSET] = last_offset
+        state[BATCHES] += 1
+        state[RECORDS] += record_count
+        return cut
 
     def take(self, data: memoryview) -> list[list[int]]:
         """The blocks that end in `data`, each as its CUT numbers; what is left over is pending.
@@ -124,7 +155,7 @@ class BlockCutter:
         """
         array = np.frombuffer(data, np.uint8)
         array.flags.writeable = False  # one compiled kernel for readable and writable buffers
-        state = self._state.copy()
+        state = np.array(self._state, np.int64)
         # Two neighbouring blocks hold more than a target together, or else they would be one.
         cuts = np.empty((2 * (len(array) + self._target) // self._target + 2, _CUT_SIZE), np.int64)
         count, fault, position = _walk(array, self._target, state, cuts)
@@ -133,7 +164,7 @@ class BlockCutter:
                 f"byte {position} of the {len(array)} bytes to append {_FAULTS[fault]}",
                 remedy="hand over whole record batches of one partition in the order of their offsets",
             )
-        self._state = state
+        self._state = state.tolist()
         found: list[list[int]] = cuts[:count].tolist()
         return found
 

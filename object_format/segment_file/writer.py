@@ -156,6 +156,23 @@ class SegmentFileWriter:
         elif not stable:
             section.pending[-1] = bytes(data[start:])
 
+    def append_batch(
+        self,
+        batch: memoryview,
+        base_offset: int,
+        last_offset: int,
+        record_count: int,
+        max_timestamp: int,
+    ) -> None:
+        """As `append` of one batch that is `stable`, by who has read its header and knows it to be sound."""
+        section = self._open_section()
+        cut = section.cutter.add(len(batch), base_offset, last_offset, record_count, max_timestamp)
+        if cut is not None:
+            self._put_data(section, cut[CUT_BASE], cut[CUT_TIMESTAMP])
+        section.pending.append(batch)
+        if section.cutter.get(PENDING_BYTES) >= self._block_target:
+            self._put_pending(section)
+
     def end_section(
         self,
         *,

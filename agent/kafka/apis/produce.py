@@ -14,7 +14,7 @@ could not be committed NOT_ENOUGH_REPLICAS_AFTER_APPEND. Transactions are refuse
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from agent.kafka.api import Api, Later
 from agent.kafka.codec import MalformedMessageError, Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, code_of_refusal, message_of
 from agent.kafka.topics import check_partition, find_topic
-from agent.validation import ValidatedBatches, validate
+from agent.validation import AppendRules, ValidatedBatches, validate
 from bedrock.errors import SiltstoneError
 from object_format.codecs import Codec
 from object_format.record_batch import peek_attributes, seems_compressed
@@ -135,15 +135,12 @@ def _validate(items: Sequence[_Item], version: int, now_ms: int) -> None:
 
 def _leave_large_frames(items: Sequence[_Item]) -> None:
     """Copy what is valid where it is the smaller part of its frame: it would keep all of that in memory."""
-    valid = [item.validated for item in items if item.validated is not None and item.error is None]
-    kept = sum(len(each.data) for each in valid)
-    for item in items:
-        if (
-            item.validated is not None
-            and item.error is None
-            and 2 * kept < _size_of_owner(item.validated.data)
-        ):
-            item.validated = replace(item.validated, data=memoryview(bytearray(item.validated.data)))
+    valid = [each for each in items if each.validated is not None and each.error is None]
+    kept = sum([len(each.validated.data) for each in valid if each.validated])
+    for item in valid:
+        validated = item.validated
+        if validated is not None and 2 * kept < _size_of_owner(validated.data):
+            item.validated = validated._replace(data=memoryview(bytearray(validated.data)))
 
 
 def _size_of_owner(view: memoryview) -> int:
@@ -243,7 +240,7 @@ def _appended(item: _Item, validated: ValidatedBatches, result: AppendResult) ->
             base_offset=-1,
             error_message=result.error.message,
         )
-    append_time = validated.topic.config.message_timestamp_type == "LogAppendTime"
+    append_time = AppendRules.of(validated.topic.config).append_time
     return Struct(
         index=item.index,
         base_offset=result.base_offset,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from agent.kafka.codec.schema import NUMBER_CODES, is_number
 from agent.kafka.codec.struct import Struct
 from bedrock.errors import InvalidInputError
 
@@ -50,7 +52,24 @@ class Cursor:
         return self.data[start:end]
 
 
-def _fixed(code: str) -> Read:
+def _numbers(codes: str) -> Callable[[Cursor], tuple[Any, ...]]:
+    """What reads numbers that lie side by side: one step for all of them."""
+    layout = struct.Struct(f">{codes}")
+    unpack, size = layout.unpack_from, layout.size
+
+    def read(cursor: Cursor) -> tuple[Any, ...]:
+        position = cursor.position
+        try:
+            values = unpack(cursor.data, position)
+        except struct.error:
+            raise MalformedMessageError(f"the message ends within a number at byte {position}") from None
+        cursor.position = position + size
+        return values
+
+    return read
+
+
+def _number(code: str) -> Read:
     layout = struct.Struct(f">{code}")
     unpack, size = layout.unpack_from, layout.size
 
@@ -66,22 +85,10 @@ def _fixed(code: str) -> Read:
     return read
 
 
-read_int8 = _fixed("b")
-read_int16 = _fixed("h")
-read_int32 = _fixed("i")
-_FIXED: dict[str, Read] = {
-    "int8": read_int8,
-    "int16": read_int16,
-    "int32": read_int32,
-    "int64": _fixed("q"),
-    "uint16": _fixed("H"),
-    "float64": _fixed("d"),
-    "bool": _fixed("?"),
-    "error_code": read_int16,
-    "timedelta_i32": read_int32,
-    "timedelta_i64": _fixed("q"),
-    "datetime_i64": _fixed("q"),
-}
+read_int8 = _number("b")
+read_int16 = _number("h")
+read_int32 = _number("i")
+_FIXED: dict[str, Read] = {kind: _number(code) for kind, code in NUMBER_CODES.items()}
 
 
 def read_varint(cursor: Cursor) -> int:
@@ -89,6 +96,10 @@ def read_varint(cursor: Cursor) -> int:
     data, position = cursor.data, cursor.position
     value = 0
     try:
+        first = data[position]
+        if first < 0x80:
+            cursor.position = position + 1
+            return first
         for shift in range(0, 7 * _MOST_VARINT_BYTES, 7):
             byte = data[position]
             position += 1
@@ -184,7 +195,8 @@ def _field_reader(field: FieldSchema, *, is_flexible: bool) -> Read:
 
 def read_tags(cursor: Cursor, known: dict[int, tuple[str, Read]], values: dict[str, Any]) -> None:
     """Tagged fields into `values`; those that nobody here knows are passed over, as KIP-482 wants."""
-    for _ in range(read_varint(cursor)):
+    count = read_varint(cursor)
+    for _ in range(count):
         tag = read_varint(cursor)
         size = read_varint(cursor)
         start = cursor.position
@@ -198,22 +210,41 @@ def read_tags(cursor: Cursor, known: dict[int, tuple[str, Read]], values: dict[s
             cursor.position = start + size
 
 
+def _steps(schema: StructSchema) -> list[tuple[str | tuple[str, ...], Read]]:
+    """What reads a struct's plain fields, and the name of what it gives, or the names.
+
+    Numbers that follow each other are read together.
+    """
+    steps: list[tuple[str | tuple[str, ...], Read]] = []
+    for numbers, group in groupby(schema.plain, key=is_number):
+        fields = list(group)
+        if numbers and len(fields) > 1:
+            codes = "".join(NUMBER_CODES[field.kind] for field in fields)
+            steps.append((tuple(field.name for field in fields), _numbers(codes)))
+        else:
+            steps += [(field.name, _field_reader(field, is_flexible=schema.is_flexible)) for field in fields]
+    return steps
+
+
 def struct_reader(schema: StructSchema) -> Read:
     """What reads that struct."""
     flexible = schema.is_flexible
-    plain = [(field.name, _field_reader(field, is_flexible=flexible)) for field in schema.plain]
+    steps = _steps(schema)
     tags = {
         field.tag: (field.name, _field_reader(field, is_flexible=flexible))
         for field in schema.tagged
         if field.tag is not None
     }
-    carried = {name for name, _ in plain}
+    carried = {field.name for field in schema.plain}
     defaults = {name: value for name, value in schema.all_defaults.items() if name not in carried}
 
     def read(cursor: Cursor) -> Struct:
-        values: dict[str, Any] = dict(defaults)
-        for name, read_field in plain:
-            values[name] = read_field(cursor)
+        values: dict[str, Any] = defaults.copy()
+        for name, read_field in steps:
+            if name.__class__ is str:
+                values[name] = read_field(cursor)
+            else:
+                values.update(zip(name, read_field(cursor), strict=True))
         if flexible:
             read_tags(cursor, tags, values)
         result = Struct.__new__(Struct)

@@ -17,6 +17,21 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+NUMBER_CODES = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "float64": "d",
+    "bool": "?",
+    "error_code": "h",
+    "timedelta_i32": "i",
+    "timedelta_i64": "q",
+    "datetime_i64": "q",
+}
+"""Primitive types of a fixed size, and how the module `struct` calls them."""
+
 _ZEROS: dict[str, object] = {"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": None}
 
 
@@ -34,6 +49,11 @@ class FieldSchema:
     is_nullable: bool
     tag: int | None
     default: object
+
+
+def is_number(field: FieldSchema) -> bool:
+    """Whether the field takes the same few bytes in every message."""
+    return field.kind in NUMBER_CODES and not field.is_array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from agent.kafka.codec.schema import NUMBER_CODES, is_number
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from agent.kafka.codec.schema import FieldSchema, StructSchema
     from agent.kafka.codec.struct import Struct
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+_BUFFERS = (bytes, bytearray, memoryview)
 _ZERO_UUID = bytes(16)
 
 
@@ -28,12 +33,12 @@ class Output:
         self.tail = bytearray()
         self.size = 0
 
-    def add(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Append buffers as they are."""
+    def add(self, buffers: Sequence[bytes | bytearray | memoryview], size: int) -> None:
+        """Append buffers as they are; `size` is what they add up to."""
         if not buffers:
             return
         self._closed.append(self.tail)
-        self.size += len(self.tail) + sum(map(len, buffers))
+        self.size += len(self.tail) + size
         self._closed.extend(buffers)
         self.tail = bytearray()
 
@@ -55,24 +60,15 @@ def _fixed(code: str) -> Write:
 
 
 write_int8 = _fixed("b")
-_FIXED: dict[str, Write] = {
-    "int8": write_int8,
-    "int16": _fixed("h"),
-    "int32": _fixed("i"),
-    "int64": _fixed("q"),
-    "uint16": _fixed("H"),
-    "float64": _fixed("d"),
-    "bool": _fixed("?"),
-    "error_code": _fixed("h"),
-    "timedelta_i32": _fixed("i"),
-    "timedelta_i64": _fixed("q"),
-    "datetime_i64": _fixed("q"),
-}
+_FIXED: dict[str, Write] = {kind: _fixed(code) for kind, code in NUMBER_CODES.items()}
 
 
 def write_varint(out: Output, value: int) -> None:
     """An unsigned varint."""
     tail = out.tail
+    if value < 0x80:
+        tail.append(value)
+        return
     while value >= 0x80:
         tail.append(value & 0x7F | 0x80)
         value >>= 7
@@ -138,9 +134,10 @@ def _write_records(field: FieldSchema, *, is_flexible: bool) -> Write:
         if value is None:
             absent(out)
             return
-        buffers = [value] if isinstance(value, bytes | bytearray | memoryview) else value
-        write_length(out, sum(map(len, buffers)))
-        out.add(buffers)
+        buffers = [value] if isinstance(value, _BUFFERS) else value
+        size = sum(map(len, buffers))
+        write_length(out, size)
+        out.add(buffers, size)
 
     return write
 
@@ -218,26 +215,61 @@ def _write_tags(
             out.tail += buffer
 
 
+WriteFields = Callable[["Output", dict[str, Any]], None]
+
+
+def _numbers_writer(fields: Sequence[FieldSchema]) -> WriteFields:
+    """Numbers that follow each other, in one step."""
+    pack = struct.Struct(">" + "".join(NUMBER_CODES[field.kind] for field in fields)).pack
+    wanted = [(field.name, field.default) for field in fields]
+
+    def write(out: Output, values: dict[str, Any]) -> None:
+        get = values.get
+        out.tail += pack(*[get(name, default) for name, default in wanted])
+
+    return write
+
+
+def _one_writer(field: FieldSchema, *, is_flexible: bool) -> WriteFields:
+    name, default = field.name, field.default
+    write_field = _field_writer(field, is_flexible=is_flexible)
+    return lambda out, values: write_field(out, values.get(name, default))
+
+
+def _steps(schema: StructSchema) -> list[WriteFields]:
+    """What writes a struct's plain fields, in their order."""
+    steps: list[WriteFields] = []
+    for numbers, group in groupby(schema.plain, key=is_number):
+        if numbers:
+            steps.append(_numbers_writer(list(group)))
+        else:
+            steps += [_one_writer(field, is_flexible=schema.is_flexible) for field in group]
+    return steps
+
+
 def struct_writer(schema: StructSchema) -> Write:
     """What writes that struct; it refuses names that no version of the struct has."""
     flexible = schema.is_flexible
-    plain = [
-        (field.name, field.default, _field_writer(field, is_flexible=flexible)) for field in schema.plain
-    ]
+    steps = _steps(schema)
     tagged = [
         (field.tag, field.name, field.default, _field_writer(field, is_flexible=flexible))
         for field in schema.tagged
         if field.tag is not None
     ]
     known = schema.all_defaults.keys()
+    tagged_names = {field.name for field in schema.tagged}
 
     def write(out: Output, value: Struct) -> None:
         values = value.__dict__
         if not values.keys() <= known:
             raise TypeError(f"no version of an answer has the fields {sorted(values.keys() - known)}")
-        for name, default, write_field in plain:
-            write_field(out, values.get(name, default))
-        if flexible:
+        for write_fields in steps:
+            write_fields(out, values)
+        if not flexible:
+            return
+        if tagged_names.isdisjoint(values):
+            out.tail.append(0)
+        else:
             _write_tags(out, values, tagged)
 
     return write
