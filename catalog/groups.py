@@ -34,7 +34,7 @@ class GroupRecord:
     """What is kept of a group; `state` is the coordinator's own business, None when it never had any.
 
     `generation` is a consumer group's epoch. `subscribed_topics` is None when they are not known, `state_ms`
-    the time of the last change of state.
+    the time of the last change of state by this machine's clock: the catalog keeps it by its own.
     """
 
     group_id: str
@@ -67,13 +67,13 @@ class Groups:
     def claim(self, group_id: str, claim_id: UUID, *, create: bool) -> GroupRecord | None:
         """Become the coordinator of a group; None when there is none and it shall not be made."""
         query = _SQL["claim_new_group"] if create else _SQL["claim_group"]
-        params = {"group_id": group_id, "claim_id": claim_id, "now_ms": self._clock.now_ms()}
+        params = {"group_id": group_id, "claim_id": claim_id, "now_ms": self._database.injected_now_ms}
 
         def work(transaction: Transaction) -> list[Row]:
             return transaction.rows(query, params)
 
         rows = self._database.transact("groups.claim", work)
-        return _record_of(rows[0]) if rows else None
+        return _record_of(rows[0], self._clock.now_ms()) if rows else None
 
     def save(self, claim_id: UUID, record: GroupRecord) -> bool:
         """Keep a group's present state; False when another coordinator has claimed the group."""
@@ -87,7 +87,9 @@ class Groups:
             "member_count": record.member_count,
             "subscribed_topics": None if topics is None else sorted(topics),
             "state": record.state,
-            "state_ms": record.state_ms,
+            # By the catalog's clock it was as long ago as by this machine's.
+            "state_age_ms": self._clock.now_ms() - record.state_ms,
+            "now_ms": self._database.injected_now_ms,
         }
 
         def work(transaction: Transaction) -> int:
@@ -116,7 +118,7 @@ def _listing_of(row: Row) -> GroupListing:
     )
 
 
-def _record_of(row: Row) -> GroupRecord:
+def _record_of(row: Row, now_ms: int) -> GroupRecord:
     return GroupRecord(
         group_id=row[0],
         generation=row[1],
@@ -124,6 +126,6 @@ def _record_of(row: Row) -> GroupRecord:
         member_count=row[3],
         subscribed_topics=None if row[4] is None else frozenset(row[4]),
         state=None if row[5] is None else bytes(row[5]),
-        state_ms=row[6],
+        state_ms=now_ms - row[6],
         group_type=GroupType(row[7]),
     )

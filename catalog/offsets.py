@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from catalog.database import Database, Row, Transaction
     from catalog.model import PartitionId
 
@@ -42,9 +41,8 @@ class CommitOutcome(Enum):
 class Offsets:
     """The committed offsets of a catalog; part of `Catalog`, and as safe to use from many threads."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
 
     def commit(
         self,
@@ -58,10 +56,10 @@ class Offsets:
         """Note where a group is, all or nothing, under a claim and a generation that were not superseded.
 
         Of several offsets of one partition the last counts. Topics that were deleted are passed over.
-        With `keep_ms` the offsets expire that many milliseconds from now, otherwise by the general rule.
+        With `keep_ms` the offsets expire that many milliseconds from now, otherwise by the general rule; now
+        is by the catalog's clock.
         """
         last = {(each.topic_id, each.partition): each for each in offsets}
-        now_ms = self._clock.now_ms()
         params = {
             "group_id": group_id,
             "claim_id": claim_id,
@@ -70,8 +68,8 @@ class Offsets:
             "offsets": arrays.bigints([each.offset for each in last.values()]),
             "leader_epochs": arrays.integers([each.leader_epoch for each in last.values()]),
             "metadata": [each.metadata.encode() for each in last.values()],
-            "now_ms": now_ms,
-            "expires_ms": None if keep_ms is None else now_ms + keep_ms,
+            "now_ms": self._database.injected_now_ms,
+            "keep_ms": keep_ms,
         }
 
         def work(transaction: Transaction) -> CommitOutcome:
@@ -110,10 +108,10 @@ class Offsets:
 
     def expire(self, group_ids: Sequence[str], retention_ms: int) -> list[str]:
         """Forget what has expired of these groups; returns those that are gone altogether."""
-        now_ms = self._clock.now_ms()
-        params = {"group_ids": list(group_ids), "now_ms": now_ms, "before_ms": now_ms - retention_ms}
 
         def work(transaction: Transaction) -> list[Row]:
+            now_ms = transaction.now_ms()
+            params = {"group_ids": list(group_ids), "now_ms": now_ms, "before_ms": now_ms - retention_ms}
             transaction.send(_SQL["expire_offsets"], params)
             return transaction.rows(_SQL["forget_groups"], params)
 

@@ -65,7 +65,7 @@ class Catalog:
         self.producers = Producers(database)
         self.groups = Groups(database, clock)
         self.local_leaders = LocalLeaders(database)
-        self.offsets = Offsets(database, clock)
+        self.offsets = Offsets(database)
 
     @override
     def __repr__(self) -> str:

@@ -6,19 +6,23 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
+from typing_extensions import override
 
-from bedrock.clock import ManualClock
+from bedrock.clock import ManualClock, SystemClock
 from catalog.groups import GroupRecord
 from catalog.model import PartitionId
 from catalog.offsets import CommitOutcome, CommittedOffset
+from catalog.open import open_catalog
 
 if TYPE_CHECKING:
+    from bedrock.ids import Ids
     from catalog.model import Topic
     from catalog.open import Catalog
     from tests.catalog.scene import Scene
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -172,3 +176,40 @@ def test_a_group_with_members_loses_only_what_it_is_known_not_to_read(
     clock.advance(2 * 86_400)
     assert catalog.offsets.expire(["g"], DAY_MS) == []
     assert fetched(catalog, topic) + fetched(catalog, dropped) == left
+
+
+class _Askew(SystemClock):
+    """A machine's clock that is wrong by some hours."""
+
+    def __init__(self, hours: int) -> None:
+        self._wrong_ms = hours * HOUR_MS
+
+    @override
+    def now_ms(self) -> int:
+        return super().now_ms() + self._wrong_ms
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_offsets_do_not_expire_by_the_clock_of_a_machine_that_is_wrong(
+    catalog_url: str, ids: Ids, hours: int
+) -> None:
+    """Neither early nor late: commits, times to live, and when the last member left are by the catalog."""
+    wrong = open_catalog(catalog_url, _Askew(hours), ids)
+    right = open_catalog(catalog_url, SystemClock(), ids)
+    with wrong, right:
+        topic = wrong.topics.create("t", 1, {})
+        for group in ("committed", "lent", "left"):
+            wrong.groups.claim(group, OLD, create=True)
+            wrong.offsets.commit(
+                group, OLD, None, [offset(topic, 1)], keep_ms=HOUR_MS if group == "lent" else None
+            )
+        now_ms = _Askew(hours).now_ms()
+        wrong.groups.save(OLD, GroupRecord(group_id="left", protocol_type="consumer", state_ms=now_ms))
+        taken_over = right.groups.claim("left", NEW, create=False)
+        assert taken_over is not None
+        assert abs(taken_over.state_ms - SystemClock().now_ms()) < HOUR_MS / 2
+        groups = ["committed", "lent", "left"]
+        assert right.offsets.expire(groups, HOUR_MS) == []
+        assert [fetched(right, topic, group) for group in groups] == [[1], [1], [1]]
+        right.offsets.expire(groups, 0)
+        assert [fetched(right, topic, group) for group in groups] == [[], [1], []]
