@@ -1,0 +1,176 @@
+"""Those who do not write: planners, workers, garbage collection, readers, an operator.
+
+The decisions are the real ones: `plan_and_submit`, `run_compaction`, `collect_garbage`, the catalog's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from bedrock.errors import SiltstoneError
+from catalog.invariants import bounds_never_go_back
+from catalog.model import PartitionId
+from planner.garbage import collect_garbage
+from planner.planning import plan_and_submit
+from spark_jobs.compaction_task import TaskHooks, run_compaction
+from tests.simulation.world import GRACE_MS, LEASE_MS, SimulatedAgent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from catalog.model import Job, PartitionState
+    from catalog.open import Catalog
+    from object_store.interface import ObjectStore
+    from tests.simulation.world import World
+
+#: How long a reader may go on with what it has looked up, as a share of the grace.
+READER_SHARE: Final = 0.9
+
+
+class Chore:
+    """A process that does one thing again and again until it is told to stop, dies, and is started anew."""
+
+    def __init__(self, world: World, name: str, mean_seconds: float, deed: Callable[[Chore], None]) -> None:
+        self.world, self.name = world, name
+        self._mean_seconds, self._deed = mean_seconds, deed
+        self.stopping = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.machine, network = self.world.machine(self.name)
+        self.catalog: Catalog = network.catalog(self.world.catalog)
+        self.store: ObjectStore = self.world.store(network)
+
+    async def run(self) -> None:
+        """Go on for ever; whoever has died is replaced."""
+        while not self.stopping:
+            await asyncio.sleep(self.world.draw.expovariate(1 / self._mean_seconds))
+            await self.once()
+
+    async def once(self) -> None:
+        """Do it now; errors that a process would log and survive are survived."""
+        if self.machine.dead:
+            self._begin()
+        try:
+            with contextlib.suppress(SiltstoneError):
+                await self.world.strands.run(lambda: self._deed(self), self.machine)
+        except asyncio.CancelledError:
+            if not self.machine.dead:
+                raise
+        except Exception as error:  # noqa: BLE001  # a process would end with it
+            self.world.violations.append(f"{self.name} goes on: {type(error).__name__}: {error}")
+
+
+def plan(chore: Chore) -> None:
+    """Plan, and give back what silent workers hold."""
+    world = chore.world
+    chore.catalog.jobs.release_expired(LEASE_MS)
+    plan_and_submit(chore.catalog, world.clock, world.ids, world.rules.planner)
+
+
+def work(chore: Chore) -> None:
+    """Claim two jobs and carry them out, as tasks of Spark do; PostgreSQL names them in any order."""
+    claimed = chore.catalog.jobs.claim(chore.name, 2)
+    for job in sorted(claimed, key=lambda each: each.spec.job_id):
+        _carry_out(chore, job)
+
+
+def _carry_out(chore: Chore, job: Job) -> None:
+    attempt_id = job.attempt_id
+    assert attempt_id is not None
+    hooks = TaskHooks(
+        progress=lambda _done, _total: chore.catalog.jobs.heartbeat(job.spec.job_id, attempt_id)
+    )
+    world = chore.world
+    try:
+        result = run_compaction(
+            job.spec, chore.store, attempt_id=attempt_id, clock=world.clock, ids=world.ids, hooks=hooks
+        )
+        chore.catalog.jobs.complete(result)
+    except SiltstoneError:
+        chore.catalog.jobs.release(job.spec.job_id, attempt_id)
+        raise
+
+
+def clean_up(chore: Chore) -> None:
+    """Retention and garbage collection."""
+    collect_garbage(chore.catalog, chore.store, chore.world.clock, chore.world.rules.garbage)
+
+
+def read(chore: Chore) -> None:
+    """Look up extents, and come for their objects as late as a reader may."""
+    world = chore.world
+    if not world.topics:
+        return
+    topic = world.draw.choice(world.topics)
+    partition = world.draw.randrange(topic.partition_count)
+    states = world.catalog.topics.states([PartitionId(topic.topic_id, partition)])
+    if not states:
+        return
+    extents = world.catalog.log.extents(topic.topic_id, partition, states[0].log_start_offset)
+    world.strands.pause(world.draw.random() * READER_SHARE * GRACE_MS / 1000)
+    gone = {extent.object_name for extent in extents} - world.bucket.objects.keys()
+    world.violations += [f"grace outlives readers: {name} was deleted under one" for name in sorted(gone)]
+
+
+class BoundsWatch:
+    """Looks at all partitions now and then: none of their bounds may ever go back."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._last: dict[PartitionId, PartitionState] = {}
+
+    def look(self) -> None:
+        """Hold what there is against the last look."""
+        for size in self._world.catalog.planning.partition_sizes():
+            before = self._last.get(size.partition_id)
+            if before is not None:
+                self._world.violations += [str(each) for each in bounds_never_go_back(before, size.state)]
+            self._last[size.partition_id] = size.state
+
+
+async def operate(world: World, watch: BoundsWatch) -> None:
+    """DeleteRecords, changed settings, a deleted topic: each at some time, in some schedules."""
+    draw = world.draw
+    deeds = [_delete_records, _change_settings, _delete_topic]
+    for deed in draw.sample(deeds, draw.randint(0, 3)):
+        await asyncio.sleep(draw.expovariate(1 / 15))
+        watch.look()
+        deed(world)
+
+
+def _delete_records(world: World) -> None:
+    (topic,) = world.draw.sample(world.topics, 1)
+    partition = world.draw.randrange(topic.partition_count)
+    (state,) = world.catalog.topics.states([PartitionId(topic.topic_id, partition)])
+    offset = world.draw.randint(state.log_start_offset, state.high_watermark)
+    world.catalog.retention.advance_log_start(topic.topic_id, partition, offset)
+    world.weather.trace.append(f"operator DeleteRecords {topic.name}-{partition} {offset}")
+
+
+def _change_settings(world: World) -> None:
+    (topic,) = world.draw.sample(world.topics, 1)
+    ratio = world.draw.choice(("0", "0.9"))
+    world.catalog.topics.alter_config(topic.name, {"min.cleanable.dirty.ratio": ratio})
+    world.weather.trace.append(f"operator {topic.name} min.cleanable.dirty.ratio={ratio}")
+
+
+def _delete_topic(world: World) -> None:
+    if len(world.topics) > 1:
+        topic = world.draw.choice(world.topics)
+        world.topics.remove(topic)
+        world.catalog.topics.delete(topic.name)
+        world.weather.trace.append(f"operator deletes {topic.name}")
+
+
+async def replace_the_dead(world: World) -> None:
+    """Somebody sees that an agent is gone, and starts another one."""
+    while True:
+        await asyncio.sleep(1)
+        for place, agent in enumerate(world.agents):
+            if agent.machine.dead:
+                await agent.die()
+                world.agents[place] = SimulatedAgent(world, f"{agent.machine.name}'")
+                await world.agents[place].start()
