@@ -10,6 +10,9 @@ from bedrock.clock import SystemClock
 from bedrock.ids import SeededIds
 from catalog.open import Catalog, open_catalog
 from object_store.local import LocalStore
+from planner.planning import plan_and_submit
+from planner.settings import PlannerSettings
+from spark_jobs.compaction_task import run_compaction
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.small_compaction import compact
 from tests.kafka.brokers import BrokerThread
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from object_format.records import Record
     from tests.fixtures.postgres import PostgresForTests
 
+_PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
 _QUICK = {
     "groups": QUICK_GROUPS,
     "heartbeat_interval_ms": 200,
@@ -75,6 +79,16 @@ class Agents:
         name = self.new_name()
         self.catalog.topics.create(name, partitions, settings)
         return name
+
+    def clean(self) -> None:
+        """Plan and run every compaction that there is to do, as `siltstone compact` does, without Spark."""
+        plan_and_submit(self.catalog, self._clock, self._ids, _PLANNER)
+        for job in self.catalog.jobs.claim("cleaner", 100):
+            assert job.attempt_id is not None
+            result = run_compaction(
+                job.spec, self.store, attempt_id=job.attempt_id, clock=self._clock, ids=self._ids
+            )
+            self.catalog.jobs.complete(result)
 
     def compact(self, name: str, keep: Callable[[Record], bool], partition: int = 0) -> None:
         """Put one compacted file in the place of all that a partition holds."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.kafka.clients import consume
 from tests.kafka.clients import produce as produce_with_timestamps
 from tests.kafka.real_clients.driving import CLIENTS
+from tests.kafka.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,19 +56,37 @@ def test_reading_begins_at_either_end_at_an_offset_or_by_time(agents: Agents, cl
 
 
 def test_a_compacted_topic_reads_the_same_but_for_what_is_superseded(agents: Agents, client: Driver) -> None:
+    """From its begin, from an offset that compaction made a hole, and by time; what comes later, too."""
     topic = agents.create_topic(cleanup_policy="compact")
     where = {"bootstrap": agents.bootstrap, "topic": topic}
-    values = [f"value-{number}" for number in range(10)]
+    values = [f"value-{number}" for number in (0, 1, 2, 0, 1, 3, 4, 0, 0, 1)]
     client("produce", values=values, codec="none", acks=-1, idempotent=True, **where)
     before = client("read", offset=0, count=10, group=agents.new_name(), **where)
     assert before == [[offset, value] for offset, value in enumerate(values)]
-    agents.compact(topic, keep=lambda record: record.offset in {2, 5, 6})
+    agents.clean()
     client("produce", values=["late"], codec="none", acks=-1, idempotent=True, **where)
-    kept = [[2, "value-2"], [5, "value-5"], [6, "value-6"], [10, "late"]]
-    # From a hole on, and across those that end the compacted file.
-    assert client("read", offset=0, count=4, group=agents.new_name(), **where) == kept
-    assert client("read", offset=3, count=3, group=agents.new_name(), **where) == kept[1:]
+    kept = [[offset, values[offset]] for offset in (2, 5, 6, 8, 9)] + [[10, "late"]]
+    assert client("read", offset=0, count=6, group=agents.new_name(), **where) == kept
+    assert client("read", offset=3, count=5, group=agents.new_name(), **where) == kept[1:]
     assert client("bounds", timestamp=0, **where) == [0, 11, 2]
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_group_goes_on_at_an_offset_that_compaction_made_a_hole(
+    agents: Agents, new_driver: Callable[[str], Driver], name: str
+) -> None:
+    topic, group = agents.create_topic(cleanup_policy="compact"), agents.new_name()
+    keys = (b"0", b"1", b"2", b"0", b"1", b"3", b"0")
+    produce_with_timestamps(agents.bootstrap, topic, [(key, b"%d" % n) for n, key in enumerate(keys)])
+    loner = Consumer({"bootstrap.servers": agents.bootstrap, "group.id": group})
+    loner.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
+    loner.close()
+    agents.clean()
+    member = new_driver(name)
+    member("join", bootstrap=agents.bootstrap, topic=topic, group=group)
+    until(lambda: len(member("seen", topic=topic)["records"]) >= 3)
+    assert member("seen", topic=topic)["records"] == [[0, 4, "4"], [0, 5, "5"], [0, 6, "6"]]
+    member("leave")
 
 
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name != "kcat"])
