@@ -12,6 +12,7 @@ from catalog.embedded import EmbeddedPostgres
 from catalog.forgetting import Forgetting
 from catalog.garbage import Garbage
 from catalog.groups import Groups
+from catalog.history import History
 from catalog.home import ObjectHome
 from catalog.jobs import Jobs
 from catalog.local_leaders import LocalLeaders
@@ -57,6 +58,7 @@ class Catalog:
         self.log = Log(database)
         self.jobs = Jobs(database, ids)
         self.planning = Planning(database)
+        self.history = History(database)
         self.retention = Retention(database)
         self.repair = Repair(database)
         self.brokers = Brokers(database)

@@ -1,0 +1,81 @@
+"""The aggregated simulation against one of every event, on a workload that is small enough for both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bedrock.errors import InvalidInputError
+from planner.settings import PlannerSettings
+from planner.simulation.events import simulate_events
+from planner.simulation.rounds import simulate_rounds
+from planner.simulation.workload import load_workload
+from tests.planner.simulation.small import MIXED, SETTINGS
+
+if TYPE_CHECKING:
+    from planner.simulation.outcome import Outcome
+
+
+@pytest.fixture(scope="module")
+def exact() -> Outcome:
+    return simulate_events(MIXED, SETTINGS, seed=1)
+
+
+@pytest.fixture(scope="module")
+def aggregated() -> Outcome:
+    return simulate_rounds(MIXED, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [
+        ("live_bytes", 0.05),
+        ("stored_bytes", 0.1),
+        ("ideal_bytes", 0.05),
+        ("rows", 0.1),
+        ("extents", 0.35),
+        ("objects", 0.2),
+        ("waiting_files", 0.05),
+        ("dirty_ratio", 0.15),
+        ("read_amplification", 0.02),
+    ],
+)
+def test_what_is_there_agrees(exact: Outcome, aggregated: Outcome, name: str, tolerance: float) -> None:
+    """docs/cost.md states these tolerances."""
+    assert aggregated.mean(name) == pytest.approx(exact.mean(name), rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [
+        ("ingested_bytes", 0.02),
+        ("put_ingest", 0.02),
+        ("ingestion_extents", 0.02),
+        ("ingestion_jobs", 0.02),
+        ("written_bytes", 0.25),
+        ("read_bytes", 0.25),
+        ("get_compaction", 0.35),
+        ("multipart_create", 0.15),
+        ("multipart_part", 0.2),
+        ("deleted_objects", 0.05),
+        ("list_gc", 0.1),
+    ],
+)
+def test_what_is_done_agrees(exact: Outcome, aggregated: Outcome, name: str, tolerance: float) -> None:
+    """docs/cost.md states these tolerances."""
+    assert getattr(aggregated.month, name) == pytest.approx(getattr(exact.month, name), rel=tolerance)
+
+
+def test_the_same_seed_gives_the_same() -> None:
+    """Another seed gives another log, of about the same size."""
+    short = replace(MIXED, days=0.02)
+    first, again, other = (simulate_events(short, SETTINGS, seed=seed).history[-1] for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_a_large_workload_is_not_simulated_event_by_event() -> None:
+    with pytest.raises(InvalidInputError, match="leave out --exact"):
+        simulate_events(load_workload("platform"), PlannerSettings())
