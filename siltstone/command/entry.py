@@ -25,6 +25,7 @@ COMMANDS = {
     "produce": "Send lines of standard input, or of FILES, to TOPIC as a Kafka producer.",
     "consume": "Print the records of TOPIC, read as a Kafka consumer.",
     "plan": "Explain what compaction would do now, and why.",
+    "simulate": "Simulate what a workload would need and cost over a year.",
     "compact": "Compact on Spark until nothing is left to do, then delete what is dead.",
     "quarantine": "List files that spoil every compaction job, or let them be tried again.",
     "expire": "Let go of what topics need not keep any longer, and delete what is dead.",

@@ -1,0 +1,1 @@
+"""Shows what simulations tell: tables, curves of text, pictures, JSON."""
