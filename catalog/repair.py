@@ -70,6 +70,23 @@ class Repair:
 
         self._database.transact("repair.recount_file", work)
 
+    def forget_writers(self) -> tuple[int, int]:
+        """Forget the sessions and jobs that are not over; how many of each there were.
+
+        For a catalog that was restored from a backup, while nothing runs. What they wrote since the backup
+        has no row here. If they were known, it would pass for what dead writers left, and be deleted; an
+        owner that nobody knows keeps it.
+        """
+
+        def work(transaction: Transaction) -> tuple[int, int]:
+            transaction.send(_SQL["free_open_claims"])
+            transaction.send(_SQL["forget_job_files"])
+            jobs = transaction.rows(_SQL["forget_open_jobs"])
+            sessions = transaction.rows(_SQL["forget_active_sessions"])
+            return len(sessions), len(jobs)
+
+        return self._database.transact("repair.forget_writers", work)
+
     def recount_partition(self, partition: PartitionId) -> None:
         """Set the partition's sums by its extents."""
         params = {"topic_id": partition.topic_id, "partition": partition.partition}

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--deep", is_flag=True, help="Read every live file from end to end and check every batch.")
 @click.option("--repair", is_flag=True, help="Set right sums, counts and claims, which follow from the rest.")
+@click.option(
+    "--restored",
+    is_flag=True,
+    help="First forget who was writing when a backup was taken that is the catalog now; while nothing runs.",
+)
 @json_option
 @with_settings()
-def command(settings: Settings, *, deep: bool, repair: bool, as_json: bool) -> None:
-    """Compare the catalog with the object store; change nothing without --repair.
+def command(settings: Settings, *, deep: bool, repair: bool, restored: bool, as_json: bool) -> None:
+    """Compare the catalog with the object store; change nothing without --repair or --restored.
 
     The exit code is 1 when there is a difference that was not repaired. Dead files that wait for garbage
     collection, and objects that a live agent or job may still commit, are none.
@@ -30,6 +35,8 @@ def command(settings: Settings, *, deep: bool, repair: bool, as_json: bool) -> N
     require_data(settings)
     require_store(settings)
     with opened(settings, tied=False, create=False) as rooms:
+        if restored:
+            rooms.catalog.repair.forget_writers()
         report = fsck(
             rooms.catalog,
             rooms.store,

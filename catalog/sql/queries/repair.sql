@@ -71,3 +71,33 @@ FROM (
     WHERE o.topic_id = %(topic_id)s AND o.partition = %(partition)s
 ) AS v
 WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s;
+
+-- name: free_open_claims
+-- Frees every extent that an open job claims, and counts its file as unclaimed.
+WITH held AS (
+    SELECT e.topic_id, e.partition, e.base_offset
+    FROM job_files AS j
+    JOIN extents AS e ON e.file_id = j.file_id AND e.job_id = j.job_id
+    ORDER BY e.topic_id, e.partition, e.base_offset
+    FOR UPDATE OF e
+),
+freed AS (
+    UPDATE extents AS e SET job_id = NULL FROM held AS h
+    WHERE e.topic_id = h.topic_id AND e.partition = h.partition AND e.base_offset = h.base_offset
+    RETURNING e.file_id
+)
+UPDATE files AS f SET claimed_extents = f.claimed_extents - v.extents
+FROM (SELECT file_id, count(*) AS extents FROM freed GROUP BY file_id) AS v
+WHERE f.file_id = v.file_id;
+
+-- name: forget_job_files
+-- No job that is open reads anything any more.
+DELETE FROM job_files;
+
+-- name: forget_open_jobs
+-- Forgets the jobs that are not over.
+DELETE FROM jobs WHERE state IN ('submitted', 'running') RETURNING job_id;
+
+-- name: forget_active_sessions
+-- Forgets the sessions that are not over.
+DELETE FROM sessions WHERE state = 'active' RETURNING session_id;
