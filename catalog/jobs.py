@@ -6,7 +6,7 @@ is over. One attempt at a time owns a running job; whatever another one reports 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from psycopg.types.json import Jsonb
 
@@ -33,6 +33,20 @@ _SQL = load_queries("jobs")
 _MOST_AT_ONCE = 1000
 MOST_ATTEMPTS: Final = 5
 _OPEN = (JobState.SUBMITTED, JobState.RUNNING)
+
+
+class RecentWork(NamedTuple):
+    """Sums over jobs: what was expected of those that are not done, and what the others did.
+
+    `get_requests` has repeated ones too. A done job that has counted nothing is among the expected.
+    """
+
+    expected_bytes: int
+    expected_nanodollars: int
+    bytes_in: int
+    bytes_out: int
+    get_requests: int
+    output_files: int
 
 
 class Jobs:
@@ -66,11 +80,11 @@ class Jobs:
 
         self._database.transact("jobs.submit", work)
 
-    def planned_since(self, before_now_ms: int) -> tuple[int, int]:
-        """What the jobs submitted so lately move and cost together: bytes, and nanodollars."""
+    def planned_since(self, before_now_ms: int) -> RecentWork:
+        """What the jobs submitted so lately move and cost together; of those that are done, what they did."""
         params = {"before_now_ms": before_now_ms, "now_ms": self._database.injected_now_ms}
-        ((moved, cost),) = self._database.read("jobs.planned_since", _SQL["planned_since"], params)
-        return int(moved), int(cost)
+        (row,) = self._database.read("jobs.planned_since", _SQL["planned_since"], params)
+        return RecentWork(*map(int, row))
 
     def claim(self, application_id: str, limit: int) -> list[Job]:
         """Take up to `limit` submitted jobs, oldest first; each comes back with a new attempt_id."""

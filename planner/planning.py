@@ -16,8 +16,9 @@ from bedrock.errors import StaleStateError
 from catalog.model import FileKind, JobSpec, PartitionId
 from catalog.planning import DirtyRule
 from planner.bisection import may_be_tried
-from planner.policy import make_plan
-from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, Spent, TopicRules
+from planner.policy import PRICES, make_plan
+from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules
+from planner.worth import spent_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -166,7 +167,6 @@ def load_snapshot(
     )
     views = _files(catalog, files, partitions)
     mergeable = _mergeable(catalog, settings, rules, max(for_merging, room), now_ms)
-    moved_bytes, nanodollars = catalog.jobs.planned_since(BUDGET_MS)
     return Snapshot(
         now_ms=now_ms,
         partitions=tuple(view for view in partitions if _has_its_files(view, views)),
@@ -174,7 +174,7 @@ def load_snapshot(
         suspects=suspects,
         mergeable=mergeable,
         mergeable_views=_views_of(catalog, mergeable, rules),
-        spent=Spent(moved_bytes=moved_bytes, nanodollars=nanodollars),
+        spent=spent_on(catalog.jobs.planned_since(BUDGET_MS), PRICES),
     )
 
 

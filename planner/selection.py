@@ -45,6 +45,11 @@ class JobDraft:
         return len(self._used)
 
     @property
+    def oldest_ms(self) -> int:
+        """When the oldest of the files was committed."""
+        return min(self._files[each].committed_ms for each in self._used)
+
+    @property
     def file_bytes(self) -> int:
         """How many bytes one stream over every file would read."""
         return self._bytes

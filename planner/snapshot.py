@@ -100,7 +100,7 @@ class Mergeable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What the jobs of the last hour were planned to move and to cost."""
+    """What the jobs of the last hour did, those that are done, or are expected to move and to cost."""
 
     moved_bytes: int = 0
     nanodollars: int = 0

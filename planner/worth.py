@@ -14,17 +14,19 @@ from planner.dirtiness import measure, takeable_extents
 from planner.plan import JobKind
 from planner.selection import reaches_log_start
 from planner.settings import MIB
+from planner.snapshot import Spent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from catalog.jobs import RecentWork
     from planner.selection import JobDraft
     from planner.settings import PlannerSettings
-    from planner.snapshot import Spent
 
 # A GET a day costs in a month what half a MiB kept for it does: 30 * 400 nanodollars, at 23,000 a MiB.
 READ_IN_BYTES: Final = MIB // 2
 _PART_BYTES: Final = 8 * MIB
+LONG_MS: Final = 24 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,8 @@ class JobWorth:
 
     `reclaimed_bytes` will be garbage and have no copy; `reads_saved` is how many requests fewer somebody
     makes who reads its partitions from end to end; `rewritten_bytes` are copied. `moved_bytes` are read or
-    written, by `nanodollars` of requests. `overdue` jobs come first: somebody was promised a time.
+    written, by `nanodollars` of requests. `overdue` jobs come first: somebody was promised a time. Then those
+    of which a file has waited for a day, the longest first: none waits for ever behind better ones.
     """
 
     reclaimed_bytes: int
@@ -50,6 +53,7 @@ class JobWorth:
     moved_bytes: int
     nanodollars: int
     overdue: bool
+    waited_ms: int = 0
 
     @property
     def score(self) -> float:
@@ -58,9 +62,10 @@ class JobWorth:
         return gain / max(self.rewritten_bytes, 1)
 
     @property
-    def rank(self) -> tuple[bool, float]:
+    def rank(self) -> tuple[bool, bool, float]:
         """Sorts jobs, the best first."""
-        return not self.overdue, -self.score
+        is_old = self.waited_ms >= LONG_MS
+        return not self.overdue, not is_old, -self.waited_ms if is_old else -self.score
 
 
 def worth_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool = False) -> JobWorth:
@@ -92,6 +97,16 @@ def worth_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool
         moved_bytes=passes * draft.file_bytes + taken,
         nanodollars=prices.get * passes * draft.file_count + prices.put * (2 * outputs + parts),
         overdue=overdue or draft.kind is JobKind.BISECTION,
+        waited_ms=max(0, now_ms - draft.oldest_ms),
+    )
+
+
+def spent_on(work: RecentWork, prices: RequestPrices) -> Spent:
+    """What the budget of the hour is charged with."""
+    puts = 2 * work.output_files + -(-work.bytes_out // _PART_BYTES)
+    return Spent(
+        moved_bytes=work.expected_bytes + work.bytes_in + work.bytes_out,
+        nanodollars=work.expected_nanodollars + prices.get * work.get_requests + prices.put * puts,
     )
 
 

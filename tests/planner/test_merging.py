@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from bedrock.errors import InvalidInputError
 from catalog.model import PartitionId
 from planner.merging import level_of
 from planner.plan import JobKind, Verdict
-from planner.planning import plan, plan_and_submit, submit
+from planner.planning import load_snapshot, plan, plan_and_submit, submit
 from planner.policy import make_plan
 from planner.settings import PlannerSettings
 from tests.planner.model_log import NEVER_MS, Chunk, ModelLog, topic_rules
@@ -247,3 +248,39 @@ def test_a_budget_lets_the_best_jobs_through_and_the_rest_an_hour_later(system: 
     system.run_jobs()
     system.clock.advance(3_601)
     assert len(plan(system.catalog, system.clock, narrow).jobs) == 1
+
+
+def test_no_job_waits_for_ever_behind_better_ones(system: System) -> None:
+    """Under a budget of one job an hour, jobs that save reads keep coming; what saves none has its turn."""
+    poor, rich = system.topic("poor", 1, cleanup_policy="delete"), system.topic("rich", 1)
+    narrow = PlannerSettings(max_job_files=2, budget_bytes_per_hour=1)
+    system.produce({PartitionId(poor.topic_id, 0): [(b"k", b"v" * 10_000)]})
+    system.clock.advance(1)
+    for hour in range(48):
+        for _ in range(4):
+            system.produce({PartitionId(rich.topic_id, 0): [(b"k", b"v")]})
+        plan_and_submit(system.catalog, system.clock, system.ids, narrow)
+        system.run_jobs()
+        (size,) = system.catalog.planning.partition_sizes([poor.topic_id])
+        if size.compacted_extents:
+            assert hour > 20
+            return
+        system.clock.advance(3_601)
+    pytest.fail("it is still waiting after two days")
+
+
+def test_a_job_that_is_done_is_charged_with_what_it_did(system: System) -> None:
+    """A job that moved less than was expected leaves room in the hour's budget; one that failed does not."""
+    topic = system.topic("plain", 1, cleanup_policy="delete")
+    for number in range(3):
+        system.produce({PartitionId(topic.topic_id, 0): [(b"k", b"%d" % number)]})
+    expected = plan(system.catalog, system.clock, PlannerSettings(max_job_files=1)).jobs[0].worth.moved_bytes
+    narrow = PlannerSettings(max_job_files=1, budget_bytes_per_hour=expected + 100)
+    assert len(plan_and_submit(system.catalog, system.clock, system.ids, narrow).jobs) == 1
+    assert plan(system.catalog, system.clock, narrow).jobs == ()
+    (job,) = system.catalog.jobs.claim("a test", 1)
+    counts = {"bytes_in": 40, "bytes_out": 30, "get_requests": 3, "resumes": 1, "compacted_files": 1}
+    system.catalog.jobs.complete(replace(system.write_outputs(job), counts=counts))
+    assert len(plan(system.catalog, system.clock, narrow).jobs) == 1
+    spent = load_snapshot(system.catalog, system.clock.now_ms(), narrow).spent
+    assert (spent.moved_bytes, spent.nanodollars) == (70, 4 * 400 + 3 * 5_000)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from bedrock.clock import Clock
     from catalog.open import Catalog
     from planner.fsck.report import FsckReport
 
@@ -142,7 +141,7 @@ def test_without_forgetting_its_writers_they_would_pass_for_dead(restored: Resto
 
 
 def test_what_is_there_is_read_and_goes_on(restored: Restored) -> None:
-    """Agents start, logs go on where they ended; who asks for what is lost is told which object is missing."""
+    """Agents start, logs go on where they ended; who asks for what is lost is told which object is."""
     after, key = restored.after, restored.key
     after.catalog.repair.forget_writers()
     after.catalog.sessions.register(after.session_id, "an agent that starts")

@@ -5,9 +5,18 @@ VALUES (%(job_id)s, 'submitted', %(spec)s, %(now_ms)s, %(moved_bytes)s, %(nanodo
 ON CONFLICT (job_id) DO NOTHING;
 
 -- name: planned_since
--- What the jobs that were submitted lately move and cost.
-SELECT coalesce(sum(moved_bytes), 0)::bigint, coalesce(sum(nanodollars), 0)::bigint
-FROM jobs
+-- What the jobs that were submitted lately move and cost: what was expected of them and, of those that are done and
+-- have counted it, what they did.
+SELECT coalesce(sum(moved_bytes) FILTER (WHERE NOT known), 0)::bigint,
+       coalesce(sum(nanodollars) FILTER (WHERE NOT known), 0)::bigint,
+       coalesce(sum((counts->>'bytes_in')::bigint) FILTER (WHERE known), 0)::bigint,
+       coalesce(sum((counts->>'bytes_out')::bigint) FILTER (WHERE known), 0)::bigint,
+       coalesce(sum(coalesce((counts->>'get_requests')::bigint, 0) + coalesce((counts->>'resumes')::bigint, 0)
+                    + coalesce((counts->>'retries')::bigint, 0)) FILTER (WHERE known), 0)::bigint,
+       coalesce(sum(coalesce((counts->>'compacted_files')::bigint, 0)) FILTER (WHERE known), 0)::bigint
+FROM (
+    SELECT *, state = 'completed' AND counts ? 'bytes_in' AND counts ? 'bytes_out' AS known FROM jobs
+) AS j
 WHERE created_ms > coalesce(%(now_ms)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     - %(before_now_ms)s::bigint;
 
