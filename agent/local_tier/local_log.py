@@ -161,10 +161,15 @@ class LocalLog:
             self.last_flush_ms = self.home.clock.now_ms()
 
     def truncate_to(self, offset: int) -> list[LogSegment]:
-        """Drop what reaches `offset` or lies behind it; the segments that went as a whole."""
-        gone = [segment for segment in self.segments.all if segment.base_offset > offset]
+        """Drop what reaches `offset` or lies behind it, durably; the segments that went as a whole.
+
+        The newest go first, so that a crash leaves no hole. What was dropped must not come back beside what is
+        appended next, at the same offsets.
+        """
+        gone = [segment for segment in reversed(self.segments.all) if segment.base_offset > offset]
         self.remove(gone)
-        self.segments.active.truncate_to(offset)
+        if self.segments.active.truncate_to(offset):
+            self.segments.active.log.sync()
         self._set_end(offset)
         return gone
 

@@ -20,10 +20,15 @@ Content = tuple[str, str | None]
 
 @dataclass
 class Expected:
-    """Of one log: what it was told to hold. `maybe` is the append that was under way."""
+    """Of one log: what it was told to hold. `maybe` is the append that was under way.
+
+    `cut_to` is where a truncation that was under way cuts; `anew_at` where the log begins that drops all.
+    """
 
     records: dict[int, Content] = field(default_factory=dict)
     maybe: dict[int, Content] = field(default_factory=dict)
+    cut_to: int | None = None
+    anew_at: int | None = None
     end: int = 0
     flushed: int = 0
     start: int = 0
@@ -33,6 +38,9 @@ class Expected:
 
     def forget(self, identity: str | None) -> None:
         self.__init__(exists=None, identity=identity)  # type: ignore[misc]
+
+    def _forget_from(self, offset: int) -> None:
+        self.records = {known: content for known, content in self.records.items() if known < offset}
 
     def tell(self, line: dict[str, Any]) -> None:
         """One line of the journal: what is meant to be done, or was."""
@@ -47,6 +55,10 @@ class Expected:
                 self.maybe = {first + i: (key, value) for i, (key, value) in enumerate(records)}
             case {"do": "delete_records", "before": before}:
                 self.most_start = max(self.most_start, before)
+            case {"do": "truncate", "to": to}:
+                self.cut_to, self.flushed = to, min(self.flushed, to)
+            case {"do": "begin_anew", "at": at}:
+                self.cut_to, self.anew_at, self.flushed = 0, at, 0
             case {"do": "make", "id": identity}:
                 self.forget(identity)
             case {"do": "delete"}:
@@ -60,6 +72,17 @@ class Expected:
                 self.records |= self.maybe
                 self.end = max(self.maybe) + 1
                 self.maybe = {}
+            case {"done": "truncate"}:
+                assert self.cut_to is not None
+                self._forget_from(self.cut_to)
+                self.end = min(self.end, self.cut_to)
+                self.cut_to = None
+            case {"done": "begin_anew"}:
+                assert self.anew_at is not None
+                self._forget_from(0)
+                self.start = self.end = self.flushed = self.anew_at
+                self.most_start = max(self.most_start, self.anew_at)
+                self.cut_to = self.anew_at = None
             case {"done": "flush", "end": end}:
                 self.flushed = end
             case {"done": "delete_records"}:
@@ -123,8 +146,12 @@ def check_log(log: UnifiedLog, expected: Expected, *, power_lost: bool, compacte
     for offset, content in found:
         assert known.get(offset) == content, f"{log.topic_partition} has something else at {offset}"
     end = log.log_end_offset
-    assert end >= (expected.flushed if power_lost else expected.end), "what was acknowledged is gone"
-    assert end <= max([expected.end, *(offset + 1 for offset in expected.maybe)])
+    least = expected.flushed if power_lost else expected.end
+    assert end >= min(least, least if expected.cut_to is None else expected.cut_to), (
+        "what was acknowledged is gone"
+    )
+    most = [expected.end, expected.anew_at or 0, *(offset + 1 for offset in expected.maybe)]
+    assert end <= max(most), "what was dropped is back"
     assert log.log_start_offset >= expected.start or log.log_start_offset == end, "what was deleted is back"
     assert log.log_start_offset <= log.high_watermark <= end
     readable_offsets = [offset for offset in offsets if offset >= log.log_start_offset]
@@ -176,6 +203,7 @@ def adopt(log: UnifiedLog, expected: Expected) -> None:
     known = expected.records | expected.maybe
     expected.records = {offset: content for offset, content in known.items() if offset < end}
     expected.maybe, expected.end, expected.flushed = {}, end, min(expected.flushed, end)
+    expected.cut_to = expected.anew_at = None
     expected.start = expected.most_start = log.log_start_offset
     expected.exists = True
     expected.identity = None if log.topic_id is None else str(log.topic_id)

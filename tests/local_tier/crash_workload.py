@@ -17,6 +17,7 @@ from agent.local_tier.manager_config import LogManagerConfig
 from agent.local_tier.topic_partition import TopicPartition
 from bedrock.clock import ManualClock
 from bedrock.ids import SeededIds
+from object_format.record_batch import scan_batches
 from object_format.records import encode_batch
 from tests.local_tier.managers import PeriodicManualScheduler
 
@@ -89,6 +90,9 @@ class Workload:
             self.clean,
             self.clean,
             self.delete_records,
+            self.truncate,
+            self.truncate,
+            self.begin_anew,
             self.checkpoint,
             self.let_time_pass,
             self.let_time_pass,
@@ -141,6 +145,27 @@ class Workload:
         self._journal.write(do="delete_records", log="brief", before=before)
         self.manager.delete_records(BRIEF, before)
         self._journal.write(done="delete_records", log="brief")
+
+    def truncate(self) -> None:
+        """To the end of a batch as a follower does, below what is flushed too; offsets are given again."""
+        name = self._chance.choice([PLAIN, BRIEF])
+        log = self._log(name)
+        rows = [scan_batches(segment.log.read(0, segment.size)) for segment in log.segments[-3:]]
+        ends = [
+            end for each in rows for end in (each["base_offset"] + each["last_offset_delta"] + 1).tolist()
+        ]
+        to = max([log.log_start_offset, *ends[: self._chance.randint(0, len(ends))]])
+        self._journal.write(do="truncate", log=name.topic, to=to)
+        self.manager.truncate_to(name, to)
+        self._journal.write(done="truncate", log=name.topic)
+
+    def begin_anew(self) -> None:
+        """As a copy of the tail does that has missed something."""
+        if self._chance.random() < 0.4:
+            at = self._log(BRIEF).log_end_offset + self._chance.randint(0, 5)
+            self._journal.write(do="begin_anew", log="brief", at=at)
+            self.manager.truncate_fully(BRIEF, at)
+            self._journal.write(done="begin_anew", log="brief")
 
     def make_anew(self) -> None:
         if self._chance.random() < 0.3:

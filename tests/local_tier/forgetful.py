@@ -9,12 +9,15 @@ those up to some point, as a journal has them.
 from __future__ import annotations
 
 import random
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from agent.local_tier.files import RealFileSystem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -101,6 +104,7 @@ class ForgetfulFileSystem:
         self._real = RealFileSystem()
         self._root = root
         self._nodes: dict[int, Node] = {}
+        self._lock = threading.RLock()  # directories are opened by several threads
         self._adopt(root)
 
     def power_cut(self, survivors: Path, seed: int | None = None) -> None:
@@ -145,19 +149,25 @@ class ForgetfulFileSystem:
         return {path.name: self._node(path) for path in directory.iterdir()}
 
     def _changed(self, directory: Path) -> None:
-        node = self._node(directory)
-        assert isinstance(node, DirectoryNode)
-        node.later.append(self._names(directory))
+        with self._lock:
+            node = self._node(directory)
+            assert isinstance(node, DirectoryNode)
+            node.later.append(self._names(directory))
 
-    def _forget_inode(self, path: Path) -> None:
-        """The kernel gives inode numbers anew."""
-        if path.exists():
-            self._nodes.pop(path.stat().st_ino, None)
+    @contextmanager
+    def _losing(self, path: Path) -> Iterator[None]:
+        """Around what takes the name from what `path` is; the kernel gives inode numbers anew."""
+        with self._lock:
+            inode = path.stat().st_ino if path.exists() else None
+            yield
+            if inode is not None:
+                self._nodes.pop(inode, None)
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> OpenFile:
-        made = create and not path.exists()
-        inner = self._real.open(path, create=create, writable=writable)
-        node = self._node(path)
+        with self._lock:
+            made = create and not path.exists()
+            inner = self._real.open(path, create=create, writable=writable)
+            node = self._node(path)
         assert isinstance(node, FileNode)
         if made:
             self._changed(path.parent)
@@ -170,13 +180,15 @@ class ForgetfulFileSystem:
         self._real.set_modified(path, modified_ms)
 
     def rename(self, source: Path, target: Path) -> None:
-        self._forget_inode(target)
-        self._real.rename(source, target)
+        with self._losing(target):
+            self._real.rename(source, target)
         self._changed(target.parent)
 
     def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
-        self._forget_inode(path)
-        self._real.unlink(path, missing_ok=missing_ok)
+        if missing_ok and not path.exists():
+            return
+        with self._losing(path):
+            self._real.unlink(path)
         self._changed(path.parent)
 
     def make_dir(self, path: Path) -> None:
@@ -187,8 +199,8 @@ class ForgetfulFileSystem:
         self._changed(path.parent)
 
     def remove_dir(self, path: Path) -> None:
-        self._forget_inode(path)
-        self._real.remove_dir(path)
+        with self._losing(path):
+            self._real.remove_dir(path)
         self._changed(path.parent)
 
     def list_dir(self, path: Path) -> list[str]:
