@@ -1,4 +1,7 @@
-"""`siltstone topics`: create, list, describe, delete. They speak to the catalog; no agent needs to run."""
+"""`siltstone topics`: create, list, describe, delete. They speak to the catalog; no agent needs to run.
+
+Only where a local topic's partitions begin and end is asked from the agents that lead them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ import click
 from bedrock.errors import InvalidInputError
 from catalog.topic_config import SETTINGS
 from siltstone.command.options import json_option, with_settings
+from siltstone.local_bounds import local_bounds
 from siltstone.output import count, emit_json, report_console, table
 from siltstone.rooms import opened
 
 if TYPE_CHECKING:
     from catalog.model import PartitionState, Topic
     from siltstone.configuration import Settings
+    from siltstone.local_bounds import LocalBounds
 
 
 @click.group()
@@ -67,9 +72,12 @@ def describe(settings: Settings, *, name: str, as_json: bool) -> None:
     """Show the settings and the partitions of topic NAME."""
     with opened(settings, tied=False, create=False) as rooms:
         topic = rooms.catalog.topics.get(name)
-        states = rooms.catalog.topics.partitions(topic.topic_id)
+        if topic.config.storage_mode == "local":
+            states = [_local_bounds(each) for each in local_bounds(rooms.catalog, topic)]
+        else:
+            states = [_bounds(state) for state in rooms.catalog.topics.partitions(topic.topic_id)]
     if as_json:
-        emit_json({**_facts(topic), "partition_states": [_bounds(state) for state in states]})
+        emit_json({**_facts(topic), "partition_states": states})
         return
     console = report_console()
     console.print(f"[bold]{topic.name}[/bold]  id {topic.topic_id}")
@@ -77,10 +85,10 @@ def describe(settings: Settings, *, name: str, as_json: bool) -> None:
         console.print(table(None, "setting", "value", rows=topic.config.explicit))
     else:
         console.print("every setting has its default")
-    rows = [tuple(_bounds(state).values()) for state in states]
-    console.print(
-        table(None, ">partition", ">log start", ">first dirty", ">high watermark", ">log end", rows=rows)
-    )
+    columns = [f">{name.removesuffix('_offset').replace('_', ' ')}" for name in states[0]]
+    console.print(table(None, *columns, rows=[state.values() for state in states]))
+    if any(None in state.values() for state in states):
+        console.print("-: a partition's leader alone knows; there is none, or it does not answer")
 
 
 @command.command()
@@ -120,7 +128,17 @@ def _facts(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _bounds(state: PartitionState) -> dict[str, int]:
+def _local_bounds(bounds: LocalBounds) -> dict[str, int | None]:
+    return {
+        "partition": bounds.partition,
+        "leader": bounds.leader,
+        "log_start_offset": bounds.log_start_offset,
+        "high_watermark": bounds.log_end_offset,
+        "log_end_offset": bounds.log_end_offset,
+    }
+
+
+def _bounds(state: PartitionState) -> dict[str, int | None]:
     return {
         "partition": state.partition,
         "log_start_offset": state.log_start_offset,

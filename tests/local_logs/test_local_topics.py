@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -12,6 +14,8 @@ from agent.local_tier.directory_names import LOG_START_OFFSET_CHECKPOINT
 from agent.local_tier.files import RealFileSystem
 from agent.local_tier.offset_checkpoint import OffsetCheckpoint
 from object_store.accounting import RequestKind
+from siltstone.command.entry import cli
+from tests.end_to_end.processes import as_url
 from tests.kafka.clients import PATIENCE_SECONDS, consume, produce
 from tests.kafka.waiting import until
 
@@ -103,6 +107,38 @@ def test_records_are_deleted_by_request(start_broker: Callable[..., BrokerThread
     assert _values(broker.address, 2) == [b"3", b"4"]
     starts = OffsetCheckpoint(RealFileSystem(), tmp_path / "disk" / LOG_START_OFFSET_CHECKPOINT).read()
     assert starts == {("rock", 0): 3}, "a crash would bring them back"
+
+
+def test_describe_shows_what_the_leaders_say(
+    start_broker: Callable[..., BrokerThread], catalog_url: str, tmp_path: Path
+) -> None:
+    """And nothing in place of what nobody is there to say."""
+
+    def described(*words: str) -> str:
+        where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
+        answer = CliRunner().invoke(cli, ["topics", "describe", "rock", *words, *where])
+        assert answer.exit_code == 0, answer.output
+        return answer.stdout
+
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"%d" % n) for n in range(5)])
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for future in admin.delete_records([TopicPartition("rock", 0, 2)]).values():
+        future.result(PATIENCE_SECONDS)
+    node = broker.agent.disks.node_id
+    expected = {
+        "partition": 0,
+        "leader": node,
+        "log_start_offset": 2,
+        "high_watermark": 5,
+        "log_end_offset": 5,
+    }
+    assert orjson.loads(described("--json"))["partition_states"] == [expected]
+    broker.stop()
+    [state] = orjson.loads(described("--json"))["partition_states"]
+    assert (state["leader"], state["log_start_offset"], state["log_end_offset"]) == (node, None, None)
+    assert "leader alone knows" in described()
 
 
 def test_an_agent_without_disks_says_who_could_serve_it(start_broker: Callable[..., BrokerThread]) -> None:
