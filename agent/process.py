@@ -36,6 +36,7 @@ from agent.local_logs.disks import Disks
 from agent.log_view import LogView
 from agent.metrics import AgentMetrics, CatalogCollector, NumbersCollector, StoreCollector
 from agent.object_reader import ObjectReader
+from agent.open_files import raise_limit
 from agent.pools import Pools
 from agent.range_cache import RangeCache
 from agent.read_path import ReadPath
@@ -406,6 +407,7 @@ def run(
 
     A second signal ends the process at once. Raises what keeps the agent from starting.
     """
+    raise_limit()
     clock = SystemClock()
     ids = SystemIds(clock)
     with (

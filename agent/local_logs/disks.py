@@ -9,6 +9,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agent import open_files
 from agent.append_router import AppendRouter
 from agent.local_logs.copies import TailCopies
 from agent.local_logs.disk_reads import DiskReads
@@ -139,6 +140,8 @@ class Disks:
                 "Log directories whose disk has failed",
                 lambda: self._metric("offline_log_directory_count"),
             ),
+            "siltstone_open_files": ("Files that the process has open", open_files.count),
+            "siltstone_open_file_limit": ("Files that it may have open", open_files.limit),
             "siltstone_local_copy_waiting_bytes": (
                 "Committed, not yet written to copies of the tail",
                 lambda: self.copies.waiting_bytes,

@@ -163,8 +163,8 @@ class LocalLog:
     def truncate_to(self, offset: int) -> list[LogSegment]:
         """Drop what reaches `offset` or lies behind it, durably; the segments that went as a whole.
 
-        The newest go first, so that a crash leaves no hole. What was dropped must not come back beside what is
-        appended next, at the same offsets.
+        The newest go first, so that a crash leaves no hole. What was dropped must not come back in place of
+        what is appended next.
         """
         gone = [segment for segment in reversed(self.segments.all) if segment.base_offset > offset]
         self.remove(gone)
