@@ -81,6 +81,21 @@ class MergeFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What compaction has before it.
+
+    Ingestion files of which no job has all, and when the first of them was committed, None without any; files
+    that were in a failed job, and those of them that no job may take any more.
+    """
+
+    ingestion_files: int
+    ingestion_bytes: int
+    oldest_ms: int | None
+    suspected_files: int
+    quarantined_files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileTotal:
     """How many files of one sort there are, and their bytes."""
 
@@ -239,6 +254,17 @@ class Planning:
         return [
             extent_of(row) for row in self._database.read("planning.extents_of", _SQL["extents_of"], params)
         ]
+
+    def backlog(self) -> Backlog:
+        """What compaction has before it; costs as much as there is, by an index."""
+        (row,) = self._database.read("planning.backlog", _SQL["backlog"])
+        return Backlog(
+            ingestion_files=row[0],
+            ingestion_bytes=row[1],
+            oldest_ms=row[2],
+            suspected_files=row[3],
+            quarantined_files=row[4],
+        )
 
     def totals(self) -> Totals:
         """What the whole catalog holds; reads every row of partitions and of files."""

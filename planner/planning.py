@@ -43,10 +43,11 @@ MINUTE_MS: Final = 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """The jobs that are in the catalog now, and how many were lost to somebody faster."""
+    """The jobs that are in the catalog now, how many were lost to somebody faster or wait for the budget."""
 
     jobs: tuple[JobSpec, ...]
     lost: int
+    deferred: int = 0
 
 
 def plan(catalog: Catalog, clock: Clock, settings: PlannerSettings, *, explain: str | None = None) -> Plan:
@@ -72,20 +73,21 @@ def submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings, 
             lost += 1
         else:
             jobs.append(spec)
-    return Submission(jobs=tuple(jobs), lost=lost)
+    return Submission(jobs=tuple(jobs), lost=lost, deferred=planned.deferred)
 
 
 def plan_and_submit(catalog: Catalog, clock: Clock, ids: Ids, settings: PlannerSettings) -> Submission:
     """Plan and submit, and again while jobs are lost to somebody faster, a few times at most."""
     jobs: list[JobSpec] = []
-    lost = 0
+    lost = deferred = 0
     for _ in range(1 + REPLANS):
         submission = submit(catalog, clock, ids, settings, plan(catalog, clock, settings))
         jobs += submission.jobs
         lost += submission.lost
+        deferred = submission.deferred
         if not submission.lost:
             break
-    return Submission(jobs=tuple(jobs), lost=lost)
+    return Submission(jobs=tuple(jobs), lost=lost, deferred=deferred)
 
 
 def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -> JobSpec:

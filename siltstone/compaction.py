@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from catalog.model import JobState
 from planner.garbage import GarbageSettings, collect_garbage
@@ -138,14 +138,19 @@ def compact(
     return done
 
 
-def plan_jobs(rooms: Rooms, planner: PlannerSettings) -> tuple[int, int]:
-    """Plan and submit, after taking back what the dead had claimed: how many jobs wait, how many were lost.
+class PlannedJobs(NamedTuple):
+    """How many jobs wait to be run, were lost to a faster planner, and wait for the hour's budget."""
 
-    A job is lost to another planner that was faster.
-    """
+    waiting: int
+    lost: int
+    deferred: int
+
+
+def plan_jobs(rooms: Rooms, planner: PlannerSettings) -> PlannedJobs:
+    """Plan and submit, after taking back what the dead had claimed."""
     rooms.catalog.jobs.release_expired(DEAD_AFTER_MS)
-    lost = plan_and_submit(rooms.catalog, rooms.clock, rooms.ids, planner).lost
-    return rooms.catalog.jobs.counts()[JobState.SUBMITTED], lost
+    done = plan_and_submit(rooms.catalog, rooms.clock, rooms.ids, planner)
+    return PlannedJobs(rooms.catalog.jobs.counts()[JobState.SUBMITTED], done.lost, done.deferred)
 
 
 def claim_jobs(rooms: Rooms, limit: int) -> list[Job]:
@@ -163,7 +168,7 @@ def _give_back(rooms: Rooms, jobs: list[Job], held: Callable[[], AbstractContext
 
 def _plan(rooms: Rooms, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> int:
     with narrator.phase("Plan" if not done.rounds else "Plan again"):
-        waiting, lost = plan_jobs(rooms, planner)
+        waiting, lost, _ = plan_jobs(rooms, planner)
     done.jobs_lost += lost
     return waiting
 

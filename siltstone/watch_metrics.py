@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from siltstone.watching import Watch
 
 _PREFIX: Final = "siltstone_compaction"
-_GAUGES: Final = frozenset({"jobs_running", "last_look_ms"})
+_GAUGES: Final = frozenset(
+    {
+        "jobs_running",
+        "last_look_ms",
+        "jobs_waiting",
+        "jobs_deferred",
+        "ingestion_files",
+        "ingestion_bytes",
+        "ingestion_age_ms",
+        "suspected_files",
+        "quarantined_files",
+    }
+)
 
 
 class WatchCollector(Collector):

@@ -44,7 +44,9 @@ class Watch:
     """What a watcher has done since it began, for its metrics and its last word.
 
     Failures and cut files are kept as far as the last hundred. `rounds` are those in which jobs were run,
-    `looks` all, and `looks_failed` those that ended early.
+    `looks` all, and `looks_failed` those that ended early. As of the last look: what waits, for a worker
+    (`jobs_waiting`), for the budget (`jobs_deferred`) or to be planned (ingestion files, with the age of the
+    oldest), and the files that spoil jobs.
     """
 
     run: CompactionRun = field(default_factory=CompactionRun)
@@ -53,6 +55,13 @@ class Watch:
     jobs_failed: int = 0
     jobs_running: int = 0
     last_look_ms: int = 0
+    jobs_waiting: int = 0
+    jobs_deferred: int = 0
+    ingestion_files: int = 0
+    ingestion_bytes: int = 0
+    ingestion_age_ms: int = 0
+    suspected_files: int = 0
+    quarantined_files: int = 0
     dead_files: int = 0
     dead_bytes: int = 0
     orphans: int = 0
@@ -120,10 +129,11 @@ class Watcher:
 
     def _look(self, interrupts: Interrupts) -> bool:
         with interrupts.held():
-            waiting, lost = plan_jobs(self._rooms, self._planner)
-            self.watch.run.jobs_lost += lost
+            planned = plan_jobs(self._rooms, self._planner)
+            self.watch.run.jobs_lost += planned.lost
+            self.watch.jobs_waiting, self.watch.jobs_deferred = planned.waiting, planned.deferred
         completed = 0
-        if waiting:
+        if planned.waiting:
             self._start()
             with interrupts.held() as stopped:
                 completed = self._run_round(stopped)
@@ -178,6 +188,11 @@ class Watcher:
             )
 
     def _collect(self) -> None:
+        watch, left = self.watch, self._rooms.catalog.planning.backlog()
+        watch.ingestion_files, watch.ingestion_bytes = left.ingestion_files, left.ingestion_bytes
+        now_ms = self._rooms.catalog.clock.now_ms()
+        watch.ingestion_age_ms = 0 if left.oldest_ms is None else max(0, now_ms - left.oldest_ms)
+        watch.suspected_files, watch.quarantined_files = left.suspected_files, left.quarantined_files
         report = collect(self._rooms, self._settings)
         self.watch.dead_files += report.dead_files
         self.watch.dead_bytes += report.dead_bytes

@@ -23,7 +23,7 @@ from siltstone.compaction import DEAD_AFTER_MS, CompactionChoices, claim_jobs, p
 from siltstone.configuration import load_settings
 from siltstone.interrupts import Interrupts
 from siltstone.rooms import Rooms
-from siltstone.watch_metrics import served_metrics
+from siltstone.watch_metrics import WatchCollector, served_metrics
 from siltstone.watching import Watch, Watcher
 from spark_jobs.compact import JobOutcome
 from spark_jobs.compaction_task import run_compaction
@@ -247,3 +247,29 @@ def test_metrics_are_what_the_watch_has_counted(log: Log) -> None:
     assert found["siltstone_compaction_get_requests_total"] == "2.0"
     assert found["siltstone_compaction_looks_total"] == "1.0"
     assert float(found["siltstone_compaction_peak_rss_bytes_max"]) > 0
+
+
+def test_metrics_tell_what_waits_and_what_spoils_jobs(log: Log) -> None:
+    """A file that fails alone is quarantined, and stays among those that wait."""
+    log.add("flights")
+    watcher = log.watcher(HereSession(1))
+    plan_jobs(log.rooms(), watcher._planner)
+    (job,) = claim_jobs(log.rooms(), 1)
+    assert job.attempt_id is not None
+    log.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a batch that no worker survives")
+    watcher._look_and_log(Interrupts())
+
+    found = {
+        metric.name.removeprefix("siltstone_compaction_"): metric
+        for metric in WatchCollector(watcher.watch).collect()
+    }
+    gauges = {name: metric.samples[0].value for name, metric in found.items() if metric.type == "gauge"}
+    expected = {
+        "quarantined_files": 1,
+        "suspected_files": 1,
+        "ingestion_files": 1,
+        "jobs_waiting": 0,
+        "jobs_deferred": 0,
+    }
+    assert {name: gauges[name] for name in expected} == expected
+    assert gauges["ingestion_bytes"] > 0

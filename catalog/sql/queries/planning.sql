@@ -170,3 +170,13 @@ FROM partitions;
 -- name: total_files
 -- How many files there are, and their bytes, by kind, live and dead.
 SELECT kind, dead_ms IS NULL, count(*), coalesce(sum(size), 0)::bigint FROM files GROUP BY 1, 2;
+
+-- name: backlog
+-- What compaction has before it: ingestion files with extents that no job has claimed, and files that spoil jobs.
+SELECT w.files, w.bytes, w.oldest_ms, s.suspected, s.quarantined
+FROM (
+    SELECT count(*) AS files, coalesce(sum(size), 0)::bigint AS bytes, min(committed_ms) AS oldest_ms
+    FROM files WHERE kind = 'ingestion' AND live_extents > claimed_extents
+) AS w, (
+    SELECT count(*) AS suspected, count(quarantined_ms) AS quarantined FROM suspects
+) AS s;

@@ -1,0 +1,107 @@
+"""Two planners, ten agents and an operator at once, on a real PostgreSQL: nobody is left behind."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+from bedrock.clock import SystemClock
+from bedrock.errors import NotFoundError, StaleStateError
+from catalog.database import DatabaseLimits
+from catalog.model import JobState, PartitionId
+from catalog.open import open_catalog
+from planner.fsck.run import fsck
+from planner.planning import plan_and_submit
+from planner.retention import expire
+from planner.settings import PlannerSettings
+from tests.planner.system import System
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bedrock.ids import Ids
+    from catalog.open import Catalog
+    from object_store.local import LocalStore
+
+NAMES: Final = ("noisy", "quiet", "changing")
+PLANNER: Final = PlannerSettings(table_bytes=1 << 16, max_job_files=5, merge_fan_in=2)
+AGENTS: Final = 10
+ROUNDS: Final = 5
+
+
+@dataclass
+class Crowd:
+    """What each of them does, a number of times."""
+
+    catalog: Catalog
+    store: LocalStore
+    ids: Ids
+
+    def member(self) -> System:
+        """Everybody has a session of his own."""
+        return System.start(self.catalog, self.store, SystemClock(), self.ids)  # type: ignore[arg-type]
+
+    def write(self, random: Random) -> None:
+        """One file with two topics, the noisy one always."""
+        agent = self.member()
+        for number in range(ROUNDS):
+            topics = {each.name: each.topic_id for each in self.catalog.topics.list()}
+            other = random.choice(NAMES)
+            keys = {
+                PartitionId(topics[name], random.randrange(2)) for name in ("noisy", other) if name in topics
+            }
+            agent.produce({key: [(b"%d" % random.randrange(3), b"%d" % number)] for key in keys})
+
+    def plan(self, _random: Random) -> None:
+        """Plan, and carry out what is there; what somebody has changed meanwhile waits for the next round."""
+        planner = self.member()
+        for _ in range(2 * ROUNDS):
+            plan_and_submit(self.catalog, planner.clock, self.ids, PLANNER)
+            for job in self.catalog.jobs.claim(f"planner {planner.session_id}", 3):
+                with suppress(StaleStateError):
+                    self.catalog.jobs.complete(planner.write_outputs(job))
+
+    def operate(self, random: Random) -> None:
+        """Settings change, records are deleted, and a topic goes and comes again."""
+        for number in range(ROUNDS):
+            policy = ("compact", "delete", "compact,delete")[number % 3]
+            self.catalog.topics.alter_config("changing", {"cleanup.policy": policy})
+            with suppress(NotFoundError, StaleStateError):
+                noisy = self.catalog.topics.get("noisy").topic_id
+                self.catalog.retention.advance_log_start(noisy, 0, random.randrange(5))
+            self.catalog.topics.delete("changing")
+            self.catalog.topics.create("changing", 2, {"cleanup.policy": "compact"})
+            expire(self.catalog)
+
+
+def test_nobody_blocks_and_nobody_is_left_behind(catalog_url: str, store: LocalStore, ids: Ids) -> None:
+    """No deadlock is counted by the server; in the end every topic is compacted, and everything is whole."""
+    clock = SystemClock()
+    limits = DatabaseLimits(max_connections=8, commit_connections=AGENTS)
+    with open_catalog(catalog_url, clock, ids, limits=limits) as catalog:
+        crowd = Crowd(catalog, store, ids)
+        for name in NAMES:
+            catalog.topics.create(name, 2, {"cleanup.policy": "compact"})
+        parts: list[Callable[[Random], None]] = [crowd.operate, crowd.plan, crowd.plan]
+        parts += [crowd.write for _ in range(AGENTS)]
+        with ThreadPoolExecutor(len(parts)) as pool:
+            for done in [pool.submit(part, Random(seed)) for seed, part in enumerate(parts)]:
+                done.result(timeout=120)
+        with psycopg.connect(catalog_url) as connection:
+            query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+            assert connection.execute(query).fetchall() == [(0,)]
+        repeated = {name: each.retries for name, each in catalog.operation_counts().items() if each.retries}
+        assert not repeated  # as what loses a deadlock is
+        crowd.plan(Random(0))
+        counts = catalog.jobs.counts()
+        assert counts[JobState.COMPLETED] > 1
+        assert counts[JobState.SUBMITTED] + counts[JobState.RUNNING] == 0
+        assert catalog.planning.backlog().ingestion_files == 0
+        while catalog.garbage.remove_deleted():
+            pass
+        assert [each.as_dict() for each in fsck(catalog, store, clock).differences] == []
