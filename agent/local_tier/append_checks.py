@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from agent.local_tier.producer_state import (
 from agent.validation import judge_batches
 from object_format.buffers import Bytes, readable, writable
 from object_format.errors import MalformedBatchError
-from object_format.kernels.append import place_rows, survey_producers
+from object_format.kernels.append import place_rows, survey_bounds, survey_producers
 from object_format.kernels.walk import find_disorder
 from object_format.record_batch import BatchRows, scan_batches
 from object_format.records import verify_rows
@@ -45,6 +45,7 @@ class CheckedBatches:
 
     data: memoryview
     rows: BatchRows
+    _known: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
 
     @property
     def array(self) -> Bytes:
@@ -54,21 +55,27 @@ class CheckedBatches:
     @property
     def first_offset(self) -> int:
         """Of the first record."""
-        return int(self.rows["base_offset"][0])
+        return self._bounds()[0]
 
     @property
     def last_offset(self) -> int:
         """Of the last record."""
-        return int(self.rows["base_offset"][-1]) + int(self.rows["last_offset_delta"][-1])
+        return self._bounds()[1]
 
     @property
     def max_timestamp(self) -> int:
         """Of all batches; -1 when no record has one."""
-        return int(self.rows["max_timestamp"].max())
+        return self._bounds()[2]
+
+    def _bounds(self) -> tuple[int, int, int]:
+        if self._known is None:
+            self._known = survey_bounds(self.rows)
+        return self._known
 
     def assign(self, first_offset: int, leader_epoch: int) -> None:
         """Give the records consecutive offsets from `first_offset` on, in place."""
         place_rows(writable(self.data), self.rows, first_offset, leader_epoch)
+        self._known = None
 
     def parts(self, max_bytes: int) -> Iterator[CheckedBatches]:
         """The batches in pieces of at most `max_bytes`, or of one batch that is larger.

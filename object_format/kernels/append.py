@@ -72,6 +72,17 @@ def survey_records(rows: Rows) -> Integers:
 
 
 @njit(nogil=True, cache=True)
+def survey_bounds(rows: Rows) -> Integers:
+    """The offsets of the first and the last record, and the largest timestamp; at least one row is there."""
+    rows = borrowed(rows)
+    timestamp = rows[0].max_timestamp
+    for b in range(rows.size):
+        timestamp = max(timestamp, rows[b].max_timestamp)
+    last = rows[rows.size - 1]
+    return rows[0].base_offset, last.base_offset + last.last_offset_delta, timestamp
+
+
+@njit(nogil=True, cache=True)
 def place_rows(data: ByteArray, rows: Rows, first_offset: Integer, leader_epoch: Integer) -> None:
     """Give the batches of `rows` consecutive offsets from `first_offset` on, in `data` and in the rows."""
     data = borrowed(data)
