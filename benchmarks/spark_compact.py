@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 CORES = 2
 PHASES = ("find_survivors", "write", "complete")
-PARTS = ("read_objects", "kernels", "write_objects")
+PARTS = ("read_objects", "decompress", "kernels", "compress", "write_objects")
 TABLE_BYTES = 128 << 20
 SHUFFLE_TABLE_BYTES = 16 << 20
 _NOW = 1_700_000_100_000

@@ -68,3 +68,16 @@ class BitmapWindow:
             self._values = values_between(self._bitmap, first, first + _WINDOW - 1)
         start, end = np.searchsorted(self._values, (first, last + 1)).tolist()
         return self._values[start:end]
+
+
+class ArrayWindow:
+    """The same for numbers that are an array, rising."""
+
+    def __init__(self, values: npt.NDArray[np.int64]) -> None:
+        self._values = values
+        self.empty = not values.size
+
+    def between(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """The numbers in [first, last], rising."""
+        start, end = np.searchsorted(self._values, (first, last + 1)).tolist()
+        return self._values[start:end]

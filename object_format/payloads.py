@@ -7,8 +7,9 @@ decompressed behind each other, many in one call where that can be, so that a ke
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,11 @@ from object_format.buffers import Bytes, readable
 from object_format.codecs import Codec, CompressedDataError, DecompressedTooLargeError, decompress
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.layout import BATCH_OVERHEAD, CODEC_MASK, SMALLEST_RECORD
-from object_format.kernels.native import decompress_rows
+from object_format.kernels.native import decompress_rows, stretch_end
 from object_format.native_codecs import NATIVE, SCRATCH_BYTES, native_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from typing_extensions import Buffer
 
@@ -30,18 +31,29 @@ if TYPE_CHECKING:
 Indexes = npt.NDArray[np.int64]
 
 
+class CodecTimes(NamedTuple):
+    """Make what times the calls of codecs' libraries, many batches at once."""
+
+    decompress: Callable[[], AbstractContextManager[object]] = nullcontext
+    compress: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+NOT_TIMED: Final = CodecTimes()
+
+
 class Scratch:
     """Memory that batches are decompressed into, again and again; made when first needed.
 
     What `open_batches` yields from it holds until the next is asked for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, times: CodecTimes = NOT_TIMED) -> None:
         self._array: Bytes | None = None
+        self.times = times
 
     @property
     def array(self) -> Bytes:
-        """The same `SCRATCH_BYTES` every time."""
+        """`SCRATCH_BYTES` to decompress into."""
         if self._array is None:
             self._array = np.empty(SCRATCH_BYTES, np.uint8)
         return self._array
@@ -71,11 +83,7 @@ def open_batches(
     """
     if not rows.size:
         return
-    compressed = (rows["attributes"] & CODEC_MASK) != 0
-    if not compressed.any():
-        yield data, rows
-        return
-    edges = [0, *(np.flatnonzero(np.diff(compressed)) + 1).tolist(), rows.size]
+    compressed, edges = runs_by_compression(rows["attributes"])
     for first, end in pairwise(edges):
         if not compressed[first]:
             yield data, rows[first:end]
@@ -87,6 +95,14 @@ def open_batches(
             yield records if scratch else readable(records.tobytes()), run[start:behind]
 
 
+def runs_by_compression(attributes: Indexes) -> tuple[npt.NDArray[np.bool_], list[int]]:
+    """Which batches are compressed, and the borders of runs that are alike; at least two borders."""
+    compressed = (attributes & CODEC_MASK) != 0
+    if not compressed.any() or compressed.all():
+        return compressed, [0, compressed.size]
+    return compressed, [0, *(np.flatnonzero(np.diff(compressed)) + 1).tolist(), compressed.size]
+
+
 def decompress_batches(
     data: Bytes, rows: BatchRows, indexes: Indexes, scratch: Scratch
 ) -> Iterator[tuple[int, int, Bytes]]:
@@ -96,15 +112,36 @@ def decompress_batches(
     """
     first = 0
     while first < indexes.size:
-        calls = native_calls()
-        end = used = 0
-        if calls is not None:
-            end, used = decompress_rows(data, rows, indexes, first, scratch.array, calls)
+        with scratch.times.decompress():
+            end, records = _decompress_some(data, rows, indexes, first, scratch.array)
+        yield first, end, records
+        first = end
+
+
+def _decompress_some(
+    data: Bytes, rows: BatchRows, indexes: Indexes, first: int, room: Bytes
+) -> tuple[int, Bytes]:
+    """The next stretch of `indexes` ends where? And its records, in `room` where that can be."""
+    calls = native_calls()
+    if calls is not None:
+        end, used = decompress_rows(data, rows, indexes, first, room, calls)
         if end > first:
-            yield first, end, readable(scratch.array[:used].data)
-        else:
-            end, records = _decompress_here(data, rows, indexes, first, () if calls is None else NATIVE)
-            yield first, end, records
+            return end, readable(room[:used].data)
+    return _decompress_here(data, rows, indexes, first, () if calls is None else NATIVE)
+
+
+def held_batches(
+    data: Bytes, rows: BatchRows, indexes: Indexes, held: Bytes
+) -> Iterator[tuple[int, int, Bytes]]:
+    """As `decompress_batches`, and in the same stretches, of batches whose records are all in `held` already.
+
+    Their rows point there; kernels have decompressed them.
+    """
+    del data
+    first = 0
+    while first < indexes.size:
+        end = stretch_end(rows, indexes, first, SCRATCH_BYTES)
+        yield first, end, held
         first = end
 
 

@@ -4,13 +4,17 @@ For each partition, in the order of sections in every segment file:
 
 1. Pass 1 (deduplicated partitions only) reads the partition's sections newest first and finds the survivors:
    one Roaring bitmap of offsets.
+   While it has compressed batches open, it thins them for pass 2, as far as there is room for what is left
+   (`object_format.dedupe.ahead`).
 2. Pass 2 reads the same sections oldest first and writes what survives into the output file of the
-   partition's cleanup policy; what is not deduplicated is copied as it stands.
+   partition's cleanup policy; what is not deduplicated is copied as it stands. Sections of which pass 1 has
+   all that is left are not read.
 
 Each pass has a stream of its own in each input, opened when it is first needed and closed after the last
-section that it is needed for: two GETs per input file, one where a file has nothing to deduplicate, whatever
-the number of partitions. What is held does not depend on the size of files: the key table, a buffer for each
-open stream, the parts of two uploads, and the bitmap of one partition.
+section that it is needed for: two GETs per input file, whatever the number of partitions, and one where a
+file has nothing to deduplicate, or nothing that is to be read again. What is held does not depend on the size
+of files: the key table, a buffer for each open stream, the parts of two uploads, the bitmap of one partition,
+and what is thinned ahead.
 
 Nothing here knows Spark or the catalog. Nothing is visible before every partition is done and what was read
 agrees with what the catalog counts: the attempt's outputs then become objects, and part of the log only when
@@ -23,11 +27,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from catalog.model import JobResult
-from object_format.dedupe import KeyTable, SurvivorFinder, Survivors
+from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, ThinnedAhead
+from object_format.payloads import Scratch
 from spark_jobs.arrangement import arrange, last_uses
 from spark_jobs.input_pass import InputPass
 from spark_jobs.output_files import OutputFiles, OutputPolicy
-from spark_jobs.partition_writer import PartitionWriter
+from spark_jobs.partition_writer import PartitionWriter, rewriting_of
 from spark_jobs.task_counts import TaskCounts
 
 if TYPE_CHECKING:
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.model import Extent, JobSpec
+    from object_format.dedupe.ahead import SectionAhead
     from object_store.interface import ObjectStore
     from spark_jobs.arrangement import PartitionWork
     from spark_jobs.extent_cut import Piece
@@ -103,14 +109,16 @@ class _Task:
         self._table = self._make_table()
         surveyed = last_uses(self._work, deduplicated_only=True)
         copied = last_uses(self._work, deduplicated_only=False)
+        self._inputs = copied.keys()
         self._counts.add("input_files", len(copied))
-        self._counts.add("input_files_read_once", len(copied.keys() - surveyed.keys()))
         read_size = stream_buffer(len(surveyed) + len(copied))
         self._survey, self._copy = (
             InputPass(spec, store, uses, read_size=read_size, check=self._hooks.check, counts=self._counts)
             for uses in (surveyed, copied)
         )
         self._writer = PartitionWriter(spec, self._copy, self._outputs, self._counts)
+        self._ahead = ThinnedAhead(times=self._counts.codec_times)
+        self._scratch = Scratch(self._counts.codec_times)
 
     def run(self) -> JobResult:
         counts = self._counts
@@ -122,13 +130,18 @@ class _Task:
                     survivors = self._find_survivors(work, self._table)
             with counts.timed("write_ms"):
                 number = self._outputs.next_number(OutputPolicy.of(work.partition.cleanup_policy))
-                self._writer.write(work, survivors, file_number=number)
+                self._writer.write(
+                    work, survivors, file_number=number, ahead=self._ahead_of(work) if survivors else None
+                )
             counts.add("partitions", 1)
             self._survey.close_after(place)
             self._copy.close_after(place)
             self._hooks.progress(place + 1, len(self._work))
         with counts.timed("complete_ms"):
             files = self._outputs.complete()
+        read_once = self._inputs - (self._survey.opened & self._copy.opened)
+        counts.add("input_files_read_once", len(read_once))
+        counts.at_least("largest_buffer_bytes", self._ahead.nbytes)
         counts.add("compacted_files", len(files))
         counts.add("compacted_bytes", sum(file.size for file in files))
         return JobResult(
@@ -153,17 +166,20 @@ class _Task:
         return KeyTable(table_bytes)
 
     def _find_survivors(self, work: PartitionWork, table: KeyTable) -> Survivors:
+        self._ahead.begin_partition(rewriting_of(self._spec, work.partition, exact=True))
         finder = SurvivorFinder(
             table,
             self._spec.hash_seed,
             reaches_log_start=work.partition.reaches_log_start,
             now_ms=self._spec.now_ms,
             expected_records=work.records_in,
+            ahead=self._ahead,
+            scratch=self._scratch,
         )
 
         def take(piece: Piece, extent: Extent) -> None:
             with self._counts.timed("kernels_ms"):
-                finder.feed(piece.batches, offset_shift=extent.offset_shift)
+                finder.feed(piece.batches, offset_shift=extent.offset_shift, leader_epoch=extent.leader_epoch)
 
         for part in reversed(work.parts):
             if not part.has_bytes:
@@ -179,6 +195,11 @@ class _Task:
         self._counts.at_least("largest_buffer_bytes", survivors.max_buffer_bytes)
         self._counts.at_least("largest_buffer_bytes", self._survey.largest_buffer)
         return survivors
+
+    def _ahead_of(self, work: PartitionWork) -> dict[int, SectionAhead]:
+        """What pass 1 has left of parts, by their place."""
+        fed = [place for place, part in enumerate(work.parts) if part.has_bytes]
+        return dict(zip(reversed(fed), self._ahead.sections, strict=True))
 
 
 def table_bytes_for(records: int, most: int) -> int:

@@ -101,6 +101,11 @@ class InputPass:
             return work.partition.upper_offset
         return self._streams[part.input_index].end_offset(part)
 
+    @property
+    def opened(self) -> set[int]:
+        """The inputs that were asked for so far."""
+        return {index for index, stream in self._streams.items() if stream.was_opened}
+
     def close_after(self, place: int) -> None:
         """Close the streams that nothing after `place` needs."""
         for index in self._closings.pop(place, ()):

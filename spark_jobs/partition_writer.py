@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
 from bedrock.errors import CorruptDataError
 from object_format.codecs import Codec
-from object_format.dedupe import filter_batches
+from object_format.dedupe import Rewriting, filter_batches
+from object_format.dedupe.ahead import SectionAhead
 from object_format.holes import holes_between
+from object_format.payloads import Scratch
 from object_format.record_batch import patch_offsets
 from object_format.records import decode_batch
 from spark_jobs.extent_cut import spans_of
 from spark_jobs.output_files import OutputPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator, Mapping
 
-    from catalog.model import Extent, JobSpec
-    from object_format.dedupe import Survivors
+    from catalog.model import Extent, JobPartition, JobSpec
+    from object_format.dedupe import FilteredBatches, Survivors
+    from object_format.dedupe.ahead import PieceAhead
     from object_format.segment_file import SegmentFileWriter
     from spark_jobs.arrangement import PartitionWork
     from spark_jobs.extent_cut import Piece
     from spark_jobs.input_pass import InputPass
     from spark_jobs.output_files import OutputFiles
     from spark_jobs.task_counts import TaskCounts
+
+
+_NOTHING: Final = SectionAhead()
 
 
 class PartitionWriter:
@@ -36,12 +42,21 @@ class PartitionWriter:
         self._inputs = inputs
         self._outputs = outputs
         self._counts = counts
+        self._scratch = Scratch(counts.codec_times)
 
-    def write(self, work: PartitionWork, survivors: Survivors | None, *, file_number: int = 0) -> None:
+    def write(
+        self,
+        work: PartitionWork,
+        survivors: Survivors | None,
+        *,
+        file_number: int = 0,
+        ahead: Mapping[int, SectionAhead] | None = None,
+    ) -> None:
         """Read the work's parts, oldest first; without `survivors` everything stays as it stands.
 
-        `file_number` tells apart files of one cleanup policy. Nothing is written when the work is a stretch
-        of a file in which nothing begins. Raises CorruptDataError when pass 1 has seen other records than are
+        `file_number` tells apart files of one cleanup policy; `ahead` has what pass 1 has done already, by
+        the place of the part. Nothing is written when the work is a stretch of a file in which nothing
+        begins. Raises CorruptDataError when pass 1 has seen other records than are
         there.
         """
         base_offset = self._inputs.first_offset(work)
@@ -50,30 +65,52 @@ class PartitionWriter:
             if survivors is None:
                 self._copy(work, section)
             else:
-                self._filter(work, survivors, section)
+                self._filter(work, survivors, section, ahead or {})
         self._counts.at_least("largest_buffer_bytes", self._inputs.largest_buffer)
 
-    def _filter(self, work: PartitionWork, survivors: Survivors, section: _Section) -> None:
-        delete_horizon_ms = self._delete_horizon_ms(work, survivors)
-        codec = _codec_of(work.partition.compression_type)
+    def _filter(
+        self,
+        work: PartitionWork,
+        survivors: Survivors,
+        section: _Section,
+        ahead: Mapping[int, SectionAhead],
+    ) -> None:
+        rewriting = rewriting_of(self._spec, work.partition, exact=survivors.exact)
 
-        def take(piece: Piece, extent: Extent) -> None:
-            section.records_in += piece.record_count
-            with self._counts.timed("kernels_ms"):
-                filtered = filter_batches(
-                    piece.batches,
-                    survivors,
-                    offset_shift=extent.offset_shift,
-                    leader_epoch=extent.leader_epoch,
-                    delete_horizon_ms=delete_horizon_ms,
-                    merged_codec=codec,
-                )
+        def add(filtered: FilteredBatches, records_in: int) -> None:
+            section.records_in += records_in
             for batches in filtered.buffers:
                 section.append(batches)
             section.add(filtered.record_count, filtered.min_timestamp, filtered.max_timestamp)
             self._counts.add("merged_bytes_saved", filtered.merged_bytes_saved)
 
-        self._read_all(work, take)
+        for place, part in enumerate(work.parts):
+            done = ahead.get(place, _NOTHING)
+            if done.complete:
+                for each in done.pieces:
+                    assert each is not None
+                    add(each.filtered, each.records_in)
+                continue
+            pieces = iter(done.pieces)
+
+            def take(piece: Piece, extent: Extent, pieces: Iterator[PieceAhead | None] = pieces) -> None:
+                here = next(pieces, None)
+                if here is not None:
+                    add(here.filtered, here.records_in)
+                    return
+                with self._counts.timed("kernels_ms"):
+                    filtered = filter_batches(
+                        piece.batches,
+                        survivors,
+                        offset_shift=extent.offset_shift,
+                        leader_epoch=extent.leader_epoch,
+                        delete_horizon_ms=rewriting.delete_horizon_ms,
+                        merged_codec=rewriting.merged_codec,
+                        scratch=self._scratch,
+                    )
+                add(filtered, piece.record_count)
+
+            self._inputs.read(work, part, take)
         if section.record_count != len(survivors.offsets):
             raise CorruptDataError(
                 f"partition {work.name}: pass 1 found {len(survivors.offsets)} survivors,"
@@ -81,17 +118,6 @@ class PartitionWriter:
                 remedy="an input changed between the passes, which no object of ours does: check the store",
             )
         self._end_section(work, section, survivors.offsets, unique_keys=survivors.exact)
-
-    def _delete_horizon_ms(self, work: PartitionWork, survivors: Survivors) -> int | None:
-        """From when on tombstones that become clean by this job may go; None when none does.
-
-        A tombstone is clean once no older record of its key is left. While one may be, outside the job's
-        range or because the key table was full, a reader may still meet it, and must have
-        delete.retention.ms from the moment it goes to learn of the delete.
-        """
-        if work.partition.reaches_log_start and survivors.exact:
-            return self._spec.now_ms + work.partition.delete_retention_ms
-        return None
 
     def _copy(self, work: PartitionWork, section: _Section) -> None:
         offsets = BitMap64()
@@ -103,16 +129,13 @@ class PartitionWriter:
             section.append(piece.batches)
             section.add(piece.record_count, extent.min_timestamp, extent.max_timestamp)
 
-        self._read_all(work, take)
+        for part in work.parts:
+            self._inputs.read(work, part, take)
         if section.record_count != len(offsets):
             raise CorruptDataError(
                 f"partition {work.name}: {section.record_count} records at {len(offsets)} offsets"
             )
         self._end_section(work, section, offsets, unique_keys=work.unique_keys)
-
-    def _read_all(self, work: PartitionWork, take: Callable[[Piece, Extent], None]) -> None:
-        for part in work.parts:
-            self._inputs.read(work, part, take)
 
     def _end_section(
         self, work: PartitionWork, section: _Section, offsets: BitMap64, *, unique_keys: bool
@@ -172,6 +195,21 @@ class _Section:
             self.min_timestamp = min(self.min_timestamp, min_timestamp)
             self.max_timestamp = max(self.max_timestamp, max_timestamp)
         self.record_count += record_count
+
+
+def rewriting_of(spec: JobSpec, partition: JobPartition, *, exact: bool) -> Rewriting:
+    """How survivors of a partition are written, when the answer is, or is not, exact.
+
+    Tombstones that become clean by this job get a delete horizon, from which on they may go. A tombstone is
+    clean once no older record of its key is left. While one may be, outside the job's range or because the
+    key table was full, a reader may still meet it, and must have delete.retention.ms from the moment it goes
+    to learn of the delete.
+    """
+    clean = partition.reaches_log_start and exact
+    return Rewriting(
+        delete_horizon_ms=spec.now_ms + partition.delete_retention_ms if clean else None,
+        merged_codec=_codec_of(partition.compression_type),
+    )
 
 
 def _codec_of(compression_type: str) -> Codec | None:

@@ -51,7 +51,7 @@ SUMS = (
 PEAKS = ("table_bytes", "largest_buffer_bytes", "peak_rss_bytes")
 # Milliseconds, summed: what a task does one after the other, and what takes time in that.
 _PHASES = ("find_survivors_ms", "write_ms", "complete_ms")
-_PARTS = ("read_objects_ms", "kernels_ms", "write_objects_ms")
+_PARTS = ("read_objects_ms", "decompress_ms", "kernels_ms", "compress_ms", "write_objects_ms")
 
 _KINDS = (
     ("retryable", RetryableError),
@@ -117,14 +117,15 @@ class CompactionReport:
     `get_requests` is what the tasks' object stores counted for reading inputs, without the `resumes` of
     broken streams. An input file goes whole to one task, which reads it by two GETs, unless it is one of the
     `input_files_cut`: those were read in `stretches`, each by one share of its job and two ranged GETs, and
-    `cut_files` says which. `input_files_read_once` are those of the whole files that had nothing to
-    deduplicate, and so needed no first pass, as did `stretches_read_once`. Bytes are those that went over the
-    wire. `table_bytes`, `largest_buffer_bytes` and `peak_rss_bytes` are the largest of any task.
+    `cut_files` says which. `input_files_read_once` are those of the whole files for which one pass was
+    enough: they had nothing to deduplicate, as had `stretches_read_once`, or the first pass has left nothing
+    to do. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes` and
+    `peak_rss_bytes` are the largest of any task.
     `shuffled_jobs` were spread over `shares` of their input, and their keys over `buckets`, by
     `shuffle_bytes` of fingerprints. `seconds` says how long the run took (`total`) and how long its tasks
     spent in each phase (`find_survivors`, `write`, `complete`), all tasks together; and, whatever the phase,
     in reading objects (`read_objects`), in writing them (`write_objects`), and in the engine between the two:
-    to decompress, parse, hash, look up, filter and compress (`kernels`).
+    in the codecs' libraries (`decompress`, `compress`), and to parse, hash, look up and filter (`kernels`).
     """
 
     jobs: int = 0
@@ -183,7 +184,7 @@ class CompactionReport:
         words = []
         if once and once < whole:
             words.append(f"{shown} for each of {whole - once:,} input files")
-            words.append(f"1 for each of {once:,} with nothing to deduplicate")
+            words.append(f"1 for each of {once:,} that one pass was enough for")
         elif whole or not self.input_files_cut:
             words.append(f"{shown} for each of {whole:,} input files")
         if self.input_files_cut:

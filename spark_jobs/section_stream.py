@@ -26,6 +26,11 @@ class InputStream(Protocol):
         """Bytes that reading holds at the moment."""
         ...
 
+    @property
+    def was_opened(self) -> bool:
+        """Whether the object was asked for."""
+        ...
+
     def first_offset(self, partition: PartitionId, part: InputPart) -> int | None:
         """The offset at which the part begins in what is read here; None when nothing does."""
         ...
@@ -58,12 +63,17 @@ class SectionStream:
         self._counts = counts
         self._source: ForwardStream | None = None
         self._reader: ForwardReader | None = None
-        self._closed = False
+        self._closed = self._was_opened = False
 
     @property
     def buffer_size(self) -> int:
         """Bytes that reading holds at the moment."""
         return self._reader.buffer_size if self._reader is not None else 0
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether the object was asked for."""
+        return self._was_opened
 
     def first_offset(self, partition: PartitionId, part: InputPart) -> int | None:  # noqa: ARG002 -- as in the protocol
         """That of the part, which is never cut here."""
@@ -101,6 +111,7 @@ class SectionStream:
             raise InvalidInputError(f"the stream over {self._input.object_name} is closed")
         if self._reader is None:
             name = self._input.object_name
+            self._was_opened = True
             self._source = self._store.open_stream(name, purpose=Purpose.COMPACTION)
             reader = ForwardReader(
                 self._counts.timed_source(self._source),
@@ -133,12 +144,17 @@ class StretchStream:
         self._source: ForwardStream | None = None
         self._reader: RangeReader | None = None
         self._entered: tuple[PartitionId, int | None] | None = None
-        self._closed = False
+        self._closed = self._was_opened = False
 
     @property
     def buffer_size(self) -> int:
         """Bytes that reading holds at the moment."""
         return self._reader.buffer_size if self._reader is not None else 0
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether the object was asked for."""
+        return self._was_opened
 
     def first_offset(self, partition: PartitionId, part: InputPart) -> int | None:
         """Goes to the part's first block; None when none begins in the stretch."""
@@ -182,6 +198,7 @@ class StretchStream:
             assert part.stretch is not None
             name = self._input.object_name
             position = max(part.stretch.start, part.data_start)
+            self._was_opened = True
             self._source = self._store.open_stream(name, position, purpose=Purpose.COMPACTION)
             self._reader = RangeReader(
                 self._counts.timed_source(self._source),

@@ -16,6 +16,7 @@ from bedrock.errors import FatalError
 from catalog.model import JobResult
 from object_format.dedupe import KeyTable, Survivors
 from object_format.dedupe.buckets import CHUNK_RECORDS, BucketCutter, BucketJudge
+from object_format.payloads import Scratch
 from spark_jobs.arrangement import arrange, last_uses
 from spark_jobs.compaction_task import stream_buffer, table_bytes_for
 from spark_jobs.input_pass import InputPass, placed
@@ -102,7 +103,13 @@ def _blobs(
 ) -> Iterator[Blob]:
     """Pass 1 of a run, oldest first."""
     chunk = min(max(work.records_in, 1), CHUNK_RECORDS)
-    cutter = BucketCutter(spec.hash_seed, bits=bits, now_ms=spec.now_ms, chunk_records=chunk)
+    cutter = BucketCutter(
+        spec.hash_seed,
+        bits=bits,
+        now_ms=spec.now_ms,
+        chunk_records=chunk,
+        scratch=Scratch(counts.codec_times),
+    )
     counts.at_least("largest_buffer_bytes", cutter.nbytes)
     for part in work.parts:
         for piece, extent, place in survey.pieces(work, part):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
+from object_format.payloads import CodecTimes
 from object_store.accounting import RequestKind
 from object_store.interface import Purpose
 from spark_jobs.peak_memory import peak_rss_bytes, reset_peak
@@ -40,6 +42,9 @@ class TaskCounts:
         self._before = store.counts.snapshot() if store is not None else None
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self.codec_times = CodecTimes(
+            partial(self.timed, "decompress_ms"), partial(self.timed, "compress_ms")
+        )
 
     def add(self, name: str, count: int) -> None:
         """Count up."""
@@ -64,6 +69,8 @@ class TaskCounts:
 
     def finish(self) -> dict[str, int]:
         """All of them, with the store's requests and the peak of memory."""
+        # Codecs run inside of kernels' time, which is to be that of the rest.
+        self._seconds["kernels_ms"] -= self._seconds["decompress_ms"] + self._seconds["compress_ms"]
         self._counts.update({name: round(1000 * each) for name, each in self._seconds.items()})
         if self._store is not None and self._before is not None:
             did = self._store.counts.snapshot() - self._before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from object_format.kernels.key_table import (
     KEEP,
     KEEP_TOMBSTONE,
     collect,
+    count_verdicts,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ class Survivors:
         return len(self.offsets)
 
 
+class Judged(NamedTuple):
+    """Those of the records judged at a time that survive, by offset, rising; and the tombstones of them."""
+
+    offsets: npt.NDArray[np.int64]
+    tombstones: npt.NDArray[np.int64]
+
+
 class Answer:
     """Survivors as they are found: what a key table decides goes into bitmaps, in bulk.
 
@@ -84,7 +92,7 @@ class Answer:
         drop_tombstones: bool,
         may_add: bool = True,
         settled: bool = False,
-    ) -> None:
+    ) -> Judged:
         """Decide on `count` records, as `KeyTable.find_survivors`; none of them may come again."""
         verdicts = self._table.find_survivors(
             words,
@@ -96,11 +104,17 @@ class Answer:
             settled=settled,
         )
         self._records_in += count
-        kept = np.empty(count, np.int64)
-        self._offsets |= bitmap_of(kept[: collect(offsets, verdicts, count, KEEP, kept)])
-        tombstones = collect(offsets, verdicts, count, KEEP_TOMBSTONE, kept)
-        if tombstones:
-            self._tombstones |= bitmap_of(kept[:tombstones])
+        kept = _collected(offsets, verdicts, count, KEEP)
+        self._offsets |= bitmap_of(kept)
+        tombstones = _collected(offsets, verdicts, count, KEEP_TOMBSTONE)
+        if tombstones.size:
+            self._tombstones |= bitmap_of(tombstones)
+        return Judged(kept, tombstones)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every key was found room for so far."""
+        return not self._table.counts[COUNT_OUTSIDE]
 
     def finish(self, *, max_buffer_bytes: int) -> Survivors:
         """What it came to since the last answer."""
@@ -119,3 +133,11 @@ class Answer:
             records_invalid=int(counts[COUNT_INVALID]),
             max_buffer_bytes=max_buffer_bytes,
         )
+
+
+def _collected(
+    offsets: npt.NDArray[np.int64], verdicts: Flags, count: int, wanted: int
+) -> npt.NDArray[np.int64]:
+    out = np.empty(count_verdicts(verdicts, count, wanted), np.int64)
+    collect(offsets, verdicts, count, wanted, out)
+    return out

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from object_format.dedupe.key_table import KeyTable
+    from object_format.payloads import Scratch
 
 CHUNK_RECORDS: Final = 1 << 20
 """Records that a cutter collects before it cuts: 38 MB of columns, cut and uncut."""
@@ -55,14 +56,22 @@ class Blob(NamedTuple):
 class BucketCutter:
     """Cuts what it is fed of one partition, oldest first, into blobs of 2^`bits` buckets.
 
-    `seed` and `now_ms` are those of `SurvivorFinder`. Blobs come out of `feed` when `chunk_records` are
-    together, and out of `flush`, which also ends a stretch of the log that lies side by side.
+    `seed`, `now_ms` and `scratch` are as in `SurvivorFinder`. Blobs come out of `feed` when `chunk_records`
+    are together, and out of `flush`, which also ends a stretch of the log that lies side by side.
     """
 
-    def __init__(self, seed: bytes, *, bits: int, now_ms: int, chunk_records: int = CHUNK_RECORDS) -> None:
+    def __init__(
+        self,
+        seed: bytes,
+        *,
+        bits: int,
+        now_ms: int,
+        chunk_records: int = CHUNK_RECORDS,
+        scratch: Scratch | None = None,
+    ) -> None:
         if not 0 <= bits <= MOST_BITS:
             raise InvalidInputError(f"{bits} leading bits are not in 0..{MOST_BITS}")
-        self._fingerprinter = Fingerprinter(seed, now_ms=now_ms)
+        self._fingerprinter = Fingerprinter(seed, now_ms=now_ms, scratch=scratch)
         self._bits = bits
         self._ends = np.empty(1 << bits, np.int64)
         self._columns = Columns(chunk_records)

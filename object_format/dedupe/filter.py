@@ -12,13 +12,16 @@ gets a checksum of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from object_format.bitmaps import ArrayWindow, BitmapWindow
 from object_format.buffers import Bytes, readable
 from object_format.codecs import Codec, compress
 from object_format.errors import Fault, MalformedBatchError
@@ -41,15 +44,23 @@ from object_format.kernels.layout import (
 from object_format.kernels.merge import assemble, group_rows, mark_small
 from object_format.kernels.native import compress_batches
 from object_format.native_codecs import SCRATCH_BYTES, native_calls
-from object_format.payloads import decompress_batches, thread_scratch
+from object_format.payloads import (
+    CodecTimes,
+    Scratch,
+    decompress_batches,
+    runs_by_compression,
+    thread_scratch,
+)
 from object_format.record_batch import BatchRows, scan_rising_batches, write_checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Buffer
 
     from object_format.dedupe.answer import Survivors
+
+Window = BitmapWindow | ArrayWindow
+Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int, int, Bytes]]]
+"""`payloads.decompress_batches` but for where the records go."""
 
 _INT64: Final = np.iinfo(np.int64)
 
@@ -89,6 +100,7 @@ class _Plan:
     leader_epoch: int
     horizon: int
     merged_codec: Codec | None
+    times: CodecTimes
     totals: npt.NDArray[np.int64]
     saved: int = 0
 
@@ -96,6 +108,22 @@ class _Plan:
         """Whether a batch that is written anew has a codec, or had one."""
         codecs = unsealed[:, 2]
         return bool(codecs.any()) or (bool(self.merged_codec) and bool(unsealed[:, 3].any()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """How survivors are written: as `filter_batches` says."""
+
+    delete_horizon_ms: int | None
+    merge: bool = True
+    merged_codec: Codec | None = None
+
+
+class Chosen(NamedTuple):
+    """The offsets that survive, and those of them whose records have no value."""
+
+    offsets: Window
+    tombstones: Window
 
 
 def filter_batches(
@@ -107,24 +135,52 @@ def filter_batches(
     delete_horizon_ms: int | None,
     merge: bool = True,
     merged_codec: Codec | None = None,
+    scratch: Scratch | None = None,
 ) -> FilteredBatches:
     """The surviving records of whole `batches`, which must be bytes that pass 1 was fed.
 
     `offset_shift` makes their offsets absolute; the result has `leader_epoch`. Batches with surviving
     tombstones that have no delete horizon yet get `delete_horizon_ms`, unless that is None. With `merge`,
     small batches next to each other become larger ones, compressed with `merged_codec`, or as they were when
-    that is None. Raises MalformedBatchError, also when a survivor is not there.
+    that is None. `scratch` is the caller's own, where it has one. Raises MalformedBatchError, also when a
+    survivor is not there.
     """
     array = readable(batches)
-    rows, behind = scan_rising_batches(array, offset_shift, 0)
+    rows, _behind = scan_rising_batches(array, offset_shift, 0)
+    memory = scratch or thread_scratch()
+    return filter_rows(
+        array,
+        rows,
+        Chosen(survivors.offset_window, survivors.tombstone_window),
+        Rewriting(delete_horizon_ms=delete_horizon_ms, merge=merge, merged_codec=merged_codec),
+        offset_shift=offset_shift,
+        leader_epoch=leader_epoch,
+        opener=partial(decompress_batches, scratch=memory),
+        times=memory.times,
+    )
+
+
+def filter_rows(
+    array: Bytes,
+    rows: BatchRows,
+    chosen: Chosen,
+    rewriting: Rewriting,
+    *,
+    offset_shift: int,
+    leader_epoch: int,
+    opener: Opener,
+    times: CodecTimes,
+) -> FilteredBatches:
+    """As `filter_batches`, of batches whose `rows` are known to rise; `opener` has their records."""
     totals = np.zeros(TOTALS, np.int64)
     totals[TOTAL_LOWEST], totals[TOTAL_HIGHEST] = _INT64.max, _INT64.min
     if not rows.size:
         return _result((), totals, 0)
     first = int(rows["base_offset"][0]) + offset_shift
-    kept = survivors.offset_window.between(first, behind - 1)
-    stamp = delete_horizon_ms is not None and not survivors.tombstone_window.empty
-    tombstones = survivors.tombstone_window.between(first, behind - 1) if stamp else kept[:0]
+    last = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + offset_shift
+    kept = chosen.offsets.between(first, last)
+    stamp = rewriting.delete_horizon_ms is not None and not chosen.tombstones.empty
+    tombstones = chosen.tombstones.between(first, last) if stamp else kept[:0]
     plan = _Plan(
         data=array,
         rows=rows,
@@ -133,18 +189,19 @@ def filter_batches(
         kept=kept,
         offset_shift=offset_shift,
         leader_epoch=leader_epoch,
-        horizon=delete_horizon_ms or 0,
-        merged_codec=merged_codec,
+        horizon=rewriting.delete_horizon_ms or 0,
+        merged_codec=rewriting.merged_codec,
+        times=times,
         totals=totals,
     )
     mismatch = plan_rows(rows, offset_shift, kept, tombstones, stamp, plan.actions, plan.starts)
     if mismatch >= 0:
         raise MalformedBatchError.at(Fault.SURVIVORS, int(rows["position"][mismatch]))
-    if merge:
+    if rewriting.merge:
         mark_small(rows, plan.actions, plan.starts, plan.horizon)
     buffers = tuple(
         buffer
-        for first, end, records in _opened(plan)
+        for first, end, records in _opened(plan, opener)
         for buffer in _write(plan, first, end, records)
         if buffer
     )
@@ -164,21 +221,18 @@ def _result(buffers: tuple[memoryview, ...], totals: npt.NDArray[np.int64], save
     )
 
 
-def _opened(plan: _Plan) -> Iterator[tuple[int, int, Bytes]]:
+def _opened(plan: _Plan, opener: Opener) -> Iterator[tuple[int, int, Bytes]]:
     """Stretches of rows, [first, end), with the array in which those that must be opened have their records.
 
     That is the data itself for uncompressed ones; compressed ones are decompressed up to a bound together.
     """
     opened = np.flatnonzero(plan.actions > COPY)
-    compressed = (plan.rows["attributes"][opened] & CODEC_MASK) != 0
-    edges = [0, *(np.flatnonzero(np.diff(compressed)) + 1).tolist(), opened.size]
+    compressed, edges = runs_by_compression(plan.rows["attributes"][opened])
     behind = [*opened.tolist(), plan.rows.size]
     done = 0
     for first, end in pairwise(edges):
         if first < end and compressed[first]:
-            for _start, stop, records in decompress_batches(
-                plan.data, plan.rows, opened[first:end], thread_scratch()
-            ):
+            for _start, stop, records in opener(plan.data, plan.rows, opened[first:end]):
                 yield done, behind[first + stop], records
                 done = behind[first + stop]
         else:
@@ -209,7 +263,8 @@ def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview
         compressed = rows["attributes"][row] & CODEC_MASK
         raise MalformedBatchError.at(fault, int(rows["position"][row]) if compressed else position)
     if plan.recompresses(unsealed[:count]):
-        return _compress(plan, out, length, unsealed[:count])
+        with plan.times.compress():
+            return _compress(plan, out, length, unsealed[:count])
     return [_seal(plan, out[:length].data, unsealed[:count])]
 
 

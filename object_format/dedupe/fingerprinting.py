@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from object_format.dedupe.ahead import ThinnedAhead
     from object_format.dedupe.key_table import Flags, Words
 
 _SEED: Final = struct.Struct("<QQ")
@@ -58,34 +59,51 @@ class Columns:
 class Fingerprinter:
     """Fingerprints the keys of one partition's records under a seed of 16 bytes.
 
-    Tombstones whose delete horizon has come by `now_ms` are flagged.
+    Tombstones whose delete horizon has come by `now_ms` are flagged. `scratch` is the caller's own, where it
+    has one.
     """
 
-    def __init__(self, seed: bytes, *, now_ms: int) -> None:
+    def __init__(self, seed: bytes, *, now_ms: int, scratch: Scratch | None = None) -> None:
         if len(seed) != _SEED.size:
             raise InvalidInputError(f"a fingerprint seed has {_SEED.size} bytes, not {len(seed)}")
         k0, k1 = _SEED.unpack(seed)
         self._keys = np.uint64(k0), np.uint64(k1)
         self._now_ms = now_ms
         self._next_offset = 0
-        self._scratch = Scratch()
+        self._scratch = scratch or Scratch()
 
     def restart(self) -> None:
         """What comes next may lie anywhere in the log."""
         self._next_offset = 0
 
-    def fill(self, columns: Columns, batches: Buffer, *, offset_shift: int) -> Iterator[None]:
+    def fill(
+        self,
+        columns: Columns,
+        batches: Buffer,
+        *,
+        offset_shift: int,
+        leader_epoch: int = 0,
+        ahead: ThinnedAhead | None = None,
+    ) -> Iterator[None]:
         """Append the records of the next whole batches to `columns`; yields whenever these are full.
 
-        Whoever takes that step makes room before the next. Raises MalformedBatchError, also for batches that
-        do not follow those before them.
+        Whoever takes that step makes room before the next. What is opened is shown to `ahead`, for which
+        `leader_epoch` is that of the batches. Raises MalformedBatchError, also for batches that do not follow
+        those before them.
         """
         array = readable(batches)
         rows, self._next_offset = scan_rising_batches(array, offset_shift, self._next_offset)
-        for opened, run in open_batches(array, rows, self._scratch):
+        scratch = None
+        if ahead is not None and rows.size:
+            scratch = ahead.begin_piece(array, rows, offset_shift=offset_shift, leader_epoch=leader_epoch)
+        for opened, run in open_batches(array, rows, scratch or self._scratch):
             cursor = np.zeros(4, np.int64)
             while self._fill(columns, opened, run, cursor, offset_shift):
                 yield
+            if scratch is not None and ahead is not None:
+                ahead.opened(opened, run)
+        if scratch is not None and ahead is not None:
+            ahead.end_piece()
 
     def _fill(
         self, columns: Columns, data: Bytes, rows: BatchRows, cursor: npt.NDArray[np.int64], offset_shift: int

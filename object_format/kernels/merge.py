@@ -51,8 +51,10 @@ if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Integers, Numbers, Rows
 
 SMALL_BYTES = 4096
-"""A batch that will be stored in less than this is small: its header is more than 1.5 % of it, and its
-records are too few to compress well together."""
+"""A batch that will be stored in less than this is small: its header is more than 1.5 % of it."""
+
+SMALL_COMPRESSED_BYTES = 16_384
+"""The same for a compressed one: its records are too few to compress well together, or quickly."""
 
 MOST_MERGED_BYTES = 65_536
 """The records of a merged batch, uncompressed: far below any limit on a batch's size, and as much as the
@@ -107,7 +109,8 @@ def mark_small(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) 
             continue
         row = rows[b]
         size = BATCH_OVERHEAD + share(row.size - BATCH_OVERHEAD, starts[b + 1] - starts[b], row.record_count)
-        if size >= SMALL_BYTES or row.attributes & (CONTROL | TRANSACTIONAL) != 0:
+        small = SMALL_BYTES if row.attributes & CODEC_MASK == 0 else SMALL_COMPRESSED_BYTES
+        if size >= small or row.attributes & (CONTROL | TRANSACTIONAL) != 0:
             last = -1
             continue
         if last >= 0 and may_follow(rows, actions, last, b, horizon):

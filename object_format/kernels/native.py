@@ -140,6 +140,25 @@ def decompress_rows(
 
 
 @njit(nogil=True, cache=True)
+def stretch_end(rows: Rows, indexes: Numbers, first: Integer, room: Integer) -> Integer:
+    """Where `decompress_rows` would have stopped with so much room, for batches that it decompressed before.
+
+    Each of them has gone into as much room.
+    """
+    rows, indexes = borrowed(rows), borrowed(indexes)
+    used: Integer = np.int64(0)
+    length: Integer = np.int64(0)
+    for n in range(first, indexes.size):
+        row = rows[indexes[n]]
+        behind = used + length
+        length = row.records_end - row.records_start
+        if behind >= room or length > room - used:
+            return n
+        used += length
+    return indexes.size
+
+
+@njit(nogil=True, cache=True)
 def compress_into(
     source: ByteArray,
     start: Integer,

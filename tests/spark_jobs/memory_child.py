@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 SPEC = "job.json"
-TABLE_BYTES = 4 << 20
+TABLE_BYTES = 1 << 20
 NO_LIMIT = resource.RLIM_INFINITY
 
 
