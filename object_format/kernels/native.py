@@ -38,12 +38,15 @@ ZSTD_FRAME_SIZE = 6
 ZSTD_DECOMPRESSION_CONTEXT = 7
 ZSTD_COMPRESS = 8
 ZSTD_COMPRESSION_CONTEXT = 9
-ZSTD_LEVEL = 10
+ZSTD_SMALL_CONTEXT = 10
 ZSTD_MAX_WINDOW = 11
 CALLS = 12
 
 _LZ4 = 3
 _ZSTD = 4
+SMALL_SOURCE = 1 << 17
+"""Up to this size, libzstd has parameters of its own, and ZSTD_SMALL_CONTEXT is for them."""
+
 _ZSTD_HEADER = 6
 """Magic, descriptor, and the window's size or the first byte of the content's."""
 
@@ -179,10 +182,8 @@ def compress_into(
     if codec == _LZ4:
         return call_c(calls[LZ4_COMPRESS], (goal, out.size - at, given, size, calls[LZ4_PREFERENCES]))
     if codec == _ZSTD:
-        return call_c(
-            calls[ZSTD_COMPRESS],
-            (calls[ZSTD_COMPRESSION_CONTEXT], goal, out.size - at, given, size, calls[ZSTD_LEVEL]),
-        )
+        context = calls[ZSTD_SMALL_CONTEXT if size <= SMALL_SOURCE else ZSTD_COMPRESSION_CONTEXT]
+        return call_c(calls[ZSTD_COMPRESS], (context, goal, out.size - at, given, size))
     return -1
 
 
