@@ -55,7 +55,7 @@ class House:
             )
         store.close()
         self.log.publish(spec, result)
-        self.exact = self.exact and not result.counts["keys_outside_table"]
+        self.exact = self.exact and not result.counts.get("keys_outside_table")
         if self.exact:
             self.log.check()
         return result
@@ -127,11 +127,13 @@ def test_objects_are_the_same_with_and_without(
     (_, plain, plain_counts), (_, ahead, ahead_counts) = found
     assert ahead == plain
     for one, other in zip(plain_counts, ahead_counts, strict=True):
+        if not one["input_files"]:
+            continue
         once = one["input_files_read_once"]
         assert one["get_requests"] == 2 * one["input_files"] - once
         assert other["get_requests"] == 2 * other["input_files"] - other["input_files_read_once"]
         assert other["input_files_read_once"] >= once
-        assert {name: one[name] for name in SAME} == {name: other[name] for name in SAME}
+        assert {name: one.get(name) for name in SAME} == {name: other.get(name) for name in SAME}
 
 
 SAME = (
