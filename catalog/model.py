@@ -52,10 +52,17 @@ class PartitionId:
     topic_id: UUID
     partition: int
 
+    # A UUID's own hash and comparison are calls of Python; plans look up partitions a million times.
+
     @override
     def __hash__(self) -> int:
-        # A UUID's own hash is a call of Python; plans look up partitions a million times.
         return hash((self.topic_id.int, self.partition))
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PartitionId):
+            return NotImplemented
+        return self.partition == other.partition and self.topic_id.int == other.topic_id.int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,12 +61,12 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
 
 def _is_taken(drafts: list[JobDraft]) -> Callable[[Extent], bool]:
     taken = {
-        (extent.topic_id, extent.partition, extent.base_offset)
+        (extent.topic_id.int, extent.partition, extent.base_offset)
         for draft in drafts
         for _, extents in draft.partitions()
         for extent in extents
     }
-    return lambda extent: (extent.topic_id, extent.partition, extent.base_offset) in taken
+    return lambda extent: (extent.topic_id.int, extent.partition, extent.base_offset) in taken
 
 
 def _decisions(

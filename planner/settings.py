@@ -36,7 +36,7 @@ class PlannerSettings:
     min_ingestion_files: int = 1
     max_ingestion_age_ms: int = 60_000
     max_plan_files: int = 500
-    max_plan_extents: int = 40_000
+    max_plan_extents: int = 32_000
     max_plan_partitions: int = 20_000
     table_bytes: int = 128 * MIB
     target_file_bytes: int = 256 * MIB
