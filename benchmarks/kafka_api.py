@@ -4,9 +4,10 @@
 
 One agent in a process of its own with its defaults, an embedded catalog, and a local directory as its
 object store; the load is librdkafka in this process, on the same cores. `loopback` is the same transport with
-nothing behind it, and the ratios are to it. Fetches are made twice: from the agent that has just written (the
-tail), and from a fresh one (the object store). The cost of single requests is the processor time of the whole
-agent, its share of the kernel and the writing of files included, and is taken with a plain socket.
+nothing behind it, `disk` writes and syncs files of 8 MiB as that store does, and the ratios are to them.
+Fetches are made twice: from the agent that has just written (the tail), and from a fresh one (the object
+store). The cost of single requests is the processor time of the whole agent, its share of the kernel and the
+writing of files included, and is taken with a plain socket.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import click
 import orjson
 
-from benchmarks import kafka_loads, kafka_wire
+from benchmarks import kafka_limits, kafka_loads, kafka_wire
 from benchmarks.kafka_process import Cluster
 from benchmarks.measuring import machine
 
@@ -28,7 +29,8 @@ PARTS = ("throughput", "cost", "idle", "many", "latency")
 def _throughput(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
     megabytes = 200 if quick else 1000
     loopback = kafka_wire.loopback_mb_per_second(megabytes)
-    figures: dict[str, Any] = {"loopback": loopback}
+    disk = kafka_limits.disk_mb_per_second(cluster.directory, megabytes)
+    figures: dict[str, Any] = {"loopback": loopback, "disk": disk}
     with cluster.agent() as agent:
         figures["produce"] = kafka_loads.produce(agent, "plain", megabytes, idempotent=False)
         figures["produce_idempotent"] = kafka_loads.produce(agent, "idempotent", megabytes, idempotent=True)
@@ -44,6 +46,8 @@ def _throughput(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
         ("fetch_store", "out"),
     ):
         figures[name]["ratio_to_loopback"] = round(figures[name]["mb_per_second"] / loopback[direction], 3)
+        if direction == "in":
+            figures[name]["ratio_to_disk"] = round(figures[name]["mb_per_second"] / disk["in_parallel"], 3)
     return figures
 
 

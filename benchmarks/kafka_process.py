@@ -43,8 +43,12 @@ class AgentProcess:
 
     def cpu_seconds(self) -> float:
         """Processor time of all its threads, in the kernel too."""
+        return sum(self.cpu_parts())
+
+    def cpu_parts(self) -> tuple[float, float]:
+        """Processor time of all its threads: its own, and the kernel's."""
         times = self.process.cpu_times()
-        return times.user + times.system
+        return times.user, times.system
 
     def resident_bytes(self) -> int:
         """Memory that it occupies."""
@@ -82,6 +86,7 @@ class Cluster:
     """A catalog and a directory of objects, and agents over them, one after the other."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._store = StoreConfig(url=str(directory / "objects"))
         self._postgres = EmbeddedPostgres(directory / "catalog")
 
@@ -113,10 +118,10 @@ def _serve_agent(addresses: Connection, settings: AgentSettings, store: StoreCon
 
 
 @contextmanager
-def bare_server(answer_bytes: int) -> Iterator[tuple[str, int]]:
+def bare_server(answer_bytes: int) -> Iterator[AgentProcess]:
     """A server that receives frames as an agent does, and answers each with a frame of that many bytes."""
-    with _spawned(_serve_bare, (answer_bytes,)) as (_, port):
-        yield "127.0.0.1", int(cast("int", port))
+    with _spawned(_serve_bare, (answer_bytes,)) as (process, port):
+        yield AgentProcess(f"127.0.0.1:{port}", "", process)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from benchmarks.kafka_process import bare_server
 from object_format.records import Record, encode_records
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -88,7 +89,7 @@ def loopback_mb_per_second(megabytes: int) -> dict[str, float]:
     large, small = struct.pack(">i", len(body)) + body, struct.pack(">i", 8) + bytes(8)
     figures = {}
     for name, frame, answer_bytes in (("in", large, 8), ("out", small, _FRAME_BYTES)):
-        with bare_server(answer_bytes) as address, Wire(address) as wire:
+        with bare_server(answer_bytes) as server, Wire(server.address) as wire:
             begin = perf_counter()
             _pipelined(wire, frame, frames, depth=4)
             figures[name] = round(frames * _FRAME_BYTES / (perf_counter() - begin) / 1e6, 1)
@@ -107,26 +108,44 @@ def _pipelined(wire: Wire, frame: bytes, count: int, depth: int) -> None:
         wire.receive()
 
 
-def request_cost(agent: AgentProcess, requests: int) -> dict[str, float]:
+def request_cost(agent: AgentProcess, requests: int) -> dict[str, dict[str, float]]:
     """Processor time of the whole agent for a Produce of 10 partitions of 16 KiB each, and for its Fetch.
 
     Forty produce requests are on their way at a time, one connection, so that an ingestion file is about full
     when it is written; the time includes its write and commit. Fetches come one after the other, from memory.
+    `transport_us` is what the same frames cost a server that does nothing with them: the limit.
     """
     agent.create_topic("cost", PARTITIONS)
     batch = encode_records([Record(number, 1, None, bytes(BATCH_BYTES // 16 - 10)) for number in range(16)])
     produce = request_frame("produce", PRODUCE, _produce_request(bytes(batch)))
     with Wire(agent.address) as wire:
         _counted(wire, produce, 80, depth=40)
-        begin = agent.cpu_seconds()
-        _counted(wire, produce, requests, depth=40)
-        produced = agent.cpu_seconds() - begin
+        produced = _cost(agent, requests, lambda: _counted(wire, produce, requests, depth=40))
         fetched = _fetch_cost(agent, wire, len(batch), requests)
+    small = produce[:64]
+    small = struct.pack(">i", len(small) - 4) + small[4:]
     return {
-        "produce_cpu_us": round(produced / requests * 1e6, 1),
-        "fetch_cpu_us": round(fetched / requests * 1e6, 1),
-        "request_bytes": len(produce),
+        "produce": {**produced, "transport_us": _transport_cost(produce, 100, requests, depth=40)},
+        "fetch": {**fetched, "transport_us": _transport_cost(small, len(produce), requests, depth=1)},
+        "request": {"bytes": len(produce), "partitions": PARTITIONS},
     }
+
+
+def _cost(server: AgentProcess, requests: int, work: Callable[[], None]) -> dict[str, float]:
+    """Microseconds of processor time for each request: all of it, and the kernel's share."""
+    before = server.cpu_parts()
+    work()
+    user, kernel = (after - each for after, each in zip(server.cpu_parts(), before, strict=True))
+    return {
+        "cpu_us": round((user + kernel) / requests * 1e6, 1),
+        "of_it_kernel_us": round(kernel / requests * 1e6, 1),
+    }
+
+
+def _transport_cost(frame: bytes, answer_bytes: int, requests: int, *, depth: int) -> float:
+    with bare_server(answer_bytes) as server, Wire(server.address) as wire:
+        _pipelined(wire, frame, 100, depth)
+        return _cost(server, requests, lambda: _pipelined(wire, frame, requests, depth))["cpu_us"]
 
 
 def _counted(wire: Wire, frame: bytes, count: int, depth: int) -> None:
@@ -149,7 +168,7 @@ def _check(wire: Wire, waiting: deque[int]) -> None:
                 raise RuntimeError(f"produce was refused: {partition}")
 
 
-def _fetch_cost(agent: AgentProcess, wire: Wire, batch_bytes: int, requests: int) -> float:
+def _fetch_cost(agent: AgentProcess, wire: Wire, batch_bytes: int, requests: int) -> dict[str, float]:
     """Read what the last of those requests wrote, a batch of each partition at a time."""
     newest = requests  # of the records of 80 more requests, all before are there
     frames = [
@@ -157,9 +176,7 @@ def _fetch_cost(agent: AgentProcess, wire: Wire, batch_bytes: int, requests: int
         for number in range(100)
     ]
     _read_all(wire, frames, 100, batch_bytes)
-    begin = agent.cpu_seconds()
-    _read_all(wire, frames, requests, batch_bytes)
-    return agent.cpu_seconds() - begin
+    return _cost(agent, requests, lambda: _read_all(wire, frames, requests, batch_bytes))
 
 
 def _read_all(wire: Wire, frames: list[bytes], count: int, batch_bytes: int) -> None:

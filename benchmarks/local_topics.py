@@ -57,7 +57,7 @@ def measure(rate: int, seconds: float) -> dict[str, dict[str, float]]:
     figures = {}
     with tempfile.TemporaryDirectory() as name, Cluster(Path(name)) as cluster:
         directory = Path(name)
-        with bare_server(64) as address, Wire(address) as wire:
+        with bare_server(64) as server, Wire(server.address) as wire:
             figures["bare loopback"] = _summary(_paced(wire, _frame("none"), rate, seconds))
         figures["write and fsync"] = _summary(_synced_writes(directory / "synced", 200))
         with cluster.agent(local_directories=(directory / "disk",)) as agent:

@@ -1,0 +1,39 @@
+"""What the disk below an agent can take, for the Kafka benchmark."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from bedrock.clock import SystemClock
+from bedrock.ids import SystemIds
+from object_store.interface import Purpose
+from object_store.open import StoreConfig, open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FILE_BYTES = 8 * 1024 * 1024  # of an ingestion file that is full
+_AT_ONCE = 4
+
+
+def disk_mb_per_second(directory: Path, megabytes: int) -> dict[str, float]:
+    """Files of 8 MiB into a local store with nothing before it: one after the other, and four at a time."""
+    clock = SystemClock()
+    files = max(megabytes * 1_000_000 // _FILE_BYTES // 2, 2 * _AT_ONCE)
+    body = [memoryview(bytes(_FILE_BYTES))]
+    figures = {}
+    config = StoreConfig(url=str(directory / "limit"))
+    with closing(open_store(config, clock, SystemIds(clock))) as store:
+        for name, threads in (("one_by_one", 1), ("in_parallel", _AT_ONCE)):
+            with ThreadPoolExecutor(threads) as pool:
+                begin = perf_counter()
+                for _ in pool.map(
+                    lambda number, name=name: store.put(f"{name}/{number}", body, purpose=Purpose.INGEST),
+                    range(files),
+                ):
+                    pass
+                figures[name] = round(files * _FILE_BYTES / (perf_counter() - begin) / 1e6, 1)
+    return figures
