@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _MOST_LOOP_LAG_SECONDS = 5.0
-
+_NEW_OBJECTS = 20_000
 _LAST_SECONDS = 1.0
 
 
@@ -431,6 +432,14 @@ async def _serve(
     agent = Agent(settings=settings, store=store, catalog=catalog, clock=clock, ids=ids)
     loop = asyncio.get_running_loop()
 
+    def ready(addresses: Mapping[str, str]) -> None:
+        # What is there by now stays, and need not be searched for garbage again and again, which takes longer
+        # than a request. What a request makes lives until its file is committed: look at it after that.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(_NEW_OBJECTS, 10, 10)
+        on_ready(addresses)
+
     def stop() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -438,4 +447,4 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    await agent.serve(on_ready)
+    await agent.serve(ready)
