@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from agent.process import Agent
+from agent.agent import Agent
 from agent.settings import AgentSettings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.process import Agent
+from agent.agent import Agent
 from agent.settings import AgentSettings
 from bedrock.clock import SystemClock
 from bedrock.errors import SiltstoneError

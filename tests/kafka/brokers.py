@@ -7,7 +7,8 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent.process import Agent, _new_loop
+from agent.agent import Agent
+from agent.process import _new_loop
 from tests.agent.running_agents import SETTINGS
 
 if TYPE_CHECKING:
