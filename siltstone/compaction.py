@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from catalog.model import JobState
 from planner.garbage import GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
-from siltstone.configuration import planner_settings
 from siltstone.interrupts import Interrupts
 from siltstone.output import count
 from spark_jobs.compact import JobOutcome, release_jobs, run_jobs
@@ -104,7 +103,7 @@ def compact(
     choices = choices or CompactionChoices()
     done = CompactionRun()
     held = (interrupts or Interrupts()).held
-    planner = planner_settings(settings, force=choices.force)
+    planner = settings.planner(force=choices.force)
     jobs: list[Job] = []
     try:
         with held():

@@ -52,3 +52,17 @@ class CompactionSettings(BaseSettings):
         ge=0,
         description="What the requests of the jobs planned in an hour may cost, in dollars; 0 sets no bound.",
     )
+
+    def planner(self, *, force: bool = False) -> PlannerSettings:
+        """What a planner is told; `force` cleans whatever there is to clean."""
+        return PlannerSettings(
+            max_job_input_bytes=self.max_job_input_bytes,
+            max_job_files=self.max_job_files,
+            table_bytes=self.table_bytes,
+            target_file_bytes=self.target_file_bytes,
+            merge_fan_in=self.merge_fan_in,
+            dead_share=self.dead_share,
+            budget_bytes_per_hour=self.budget_bytes_per_hour,
+            budget_dollars_per_hour=self.budget_dollars_per_hour,
+            force=force,
+        )

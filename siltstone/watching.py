@@ -18,7 +18,6 @@ import structlog
 
 from bedrock.errors import RetryableError
 from siltstone.compaction import CompactionRun, claim_jobs, collect, plan_jobs
-from siltstone.configuration import planner_settings
 from spark_jobs.compact import release_jobs
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
 from spark_jobs.kept_session import KeptSession
@@ -92,7 +91,7 @@ class Watcher:
         self._rooms = rooms
         self._settings = settings
         self._choices = choices
-        self._planner: PlannerSettings = planner_settings(settings, force=choices.force)
+        self._planner: PlannerSettings = settings.planner(force=choices.force)
         self._interval_seconds = interval_seconds
         self._session = session or KeptSession(SparkSettings(master=settings.spark_master))
         self._log = structlog.get_logger("siltstone.watch")

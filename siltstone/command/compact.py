@@ -11,7 +11,7 @@ from planner.planning import plan
 from siltstone.command.options import json_option, with_settings
 from siltstone.command.plan import plan_report, print_plan
 from siltstone.compaction import MAX_ROUNDS, CompactionChoices, collect, compact
-from siltstone.configuration import planner_settings, split_address
+from siltstone.configuration import split_address
 from siltstone.interrupts import Interrupts
 from siltstone.open_jobs import describe_jobs, job_facts, open_jobs
 from siltstone.output import Narrator, count, emit_json, human_bytes, report_console, table
@@ -136,7 +136,7 @@ def _tell_plan(settings: Settings, *, force: bool, as_json: bool) -> None:
     require_data(settings)
     require_store(settings)
     with Interrupts(), opened(settings, create=False) as rooms:
-        planned = plan(rooms.catalog, rooms.clock, planner_settings(settings, force=force))
+        planned = plan(rooms.catalog, rooms.clock, settings.planner(force=force))
         jobs = open_jobs(rooms)
     if as_json:
         emit_json({"dry_run": True, **plan_report(planned, jobs)})

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from bedrock.errors import RetryableError, SiltstoneError
-from siltstone.configuration import ConfigurationError
+from siltstone.settings_sources import ConfigurationError
 
 FAILED = 1
 WRONG_USAGE = 2

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from siltstone.configuration import Settings, load_settings
+from siltstone.configuration import Settings
 from siltstone.logs import configure_logs
+from siltstone.settings_sources import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

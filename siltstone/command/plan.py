@@ -10,7 +10,6 @@ from planner.plan import Verdict
 from planner.planning import plan
 from siltstone.command.options import json_option, with_settings
 from siltstone.command.quarantine import print_suspects, suspect_facts
-from siltstone.configuration import planner_settings
 from siltstone.open_jobs import describe_jobs, job_facts, open_jobs
 from siltstone.output import count, emit_json, human_bytes, report_console, table
 from siltstone.rooms import opened
@@ -37,7 +36,7 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
     Nothing is changed; siltstone compact does it.
     """
     with opened(settings, tied=False, create=False) as rooms:
-        planned = plan(rooms.catalog, rooms.clock, planner_settings(settings, force=force), explain=explain)
+        planned = plan(rooms.catalog, rooms.clock, settings.planner(force=force), explain=explain)
         jobs = open_jobs(rooms)
         suspects = rooms.catalog.suspects.list()
     if as_json:

@@ -17,7 +17,6 @@ from planner.simulation.rounds import simulate_rounds
 from planner.simulation.variants import policy_from_file, policy_from_text
 from planner.simulation.workload import load_workload, named_workloads
 from siltstone.command.options import json_option, with_settings
-from siltstone.configuration import planner_settings
 from siltstone.output import Narrator, emit_json
 from siltstone.rooms import opened
 from siltstone.simulation.figures import facts
@@ -135,7 +134,7 @@ def _policies(
     settings: Settings, files: tuple[Path, ...], changes: tuple[str, ...]
 ) -> list[tuple[str, PlannerSettings]]:
     """The settings in force, and those to compare with, each with what it is called."""
-    base = planner_settings(settings)
+    base = settings.planner()
     return [
         ("in force", base),
         *((file.stem, policy_from_file(file, base)) for file in files),

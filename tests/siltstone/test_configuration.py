@@ -6,13 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ByteSize
 
-from siltstone.configuration import (
-    ENVIRONMENT_PREFIX,
-    ConfigurationError,
-    Settings,
-    load_settings,
-    split_address,
-)
+from siltstone.configuration import ENVIRONMENT_PREFIX, Settings, split_address
+from siltstone.settings_sources import ConfigurationError, load_settings
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 

@@ -20,9 +20,9 @@ from object_store.identity import tie
 from object_store.local import LocalStore
 from object_store.open import StoreConfig, open_store
 from siltstone.compaction import DEAD_AFTER_MS, CompactionChoices, claim_jobs, plan_jobs
-from siltstone.configuration import load_settings
 from siltstone.interrupts import Interrupts
 from siltstone.rooms import Rooms
+from siltstone.settings_sources import load_settings
 from siltstone.watch_metrics import WatchCollector, served_metrics
 from siltstone.watching import Watch, Watcher
 from spark_jobs.compact import JobOutcome
