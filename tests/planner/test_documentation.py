@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from agent.process import Agent
+from agent.agent import Agent
 from agent.settings import AgentSettings
 from bedrock.clock import SystemClock
 from planner.fsck.report import DifferenceKind
