@@ -50,6 +50,9 @@ SMALL_SOURCE = 1 << 17
 _ZSTD_HEADER = 6
 """Magic, descriptor, and the window's size or the first byte of the content's."""
 
+_EMPTY_FRAME = tuple(bytes.fromhex("04224d18684000000000000000000500000000"))
+"""LZ4, of content size 0: magic, flags, the size, a checksum of these, and the end."""
+
 
 @njit(nogil=True, cache=True)
 def lz4_into(
@@ -71,7 +74,36 @@ def lz4_into(
             0,
         ),
     )
-    return sizes[0] if more == 0 and sizes[1] == size else -1
+    if more == 0 and sizes[1] == size:
+        return sizes[0]
+    _forget_size(calls)
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def _forget_size(calls: Numbers) -> None:
+    """A frame that was given up leaves its content size, by which a next one without any would be refused.
+
+    So does liblz4 1.9.4, whose LZ4F_resetDecompressionContext keeps it; a frame of no bytes sets it to 0.
+    """
+    frame = np.empty(len(_EMPTY_FRAME), np.uint8)
+    for i in range(frame.size):
+        frame[i] = _EMPTY_FRAME[i]
+    sizes = np.empty(2, np.int64)
+    sizes[0] = 0
+    sizes[1] = frame.size
+    call_c(calls[LZ4_RESET], (calls[LZ4_CONTEXT],))
+    call_c(
+        calls[LZ4_DECOMPRESS],
+        (
+            calls[LZ4_CONTEXT],
+            address_of(sizes, 0),  # nothing is written
+            address_of(sizes, 0),
+            address_of(frame, 0),
+            address_of(sizes, 1),
+            0,
+        ),
+    )
 
 
 @njit(nogil=True, cache=True)

@@ -156,6 +156,17 @@ def test_batches_open_alike_with_and_without_the_kernel(frames: list[tuple[Codec
     assert many == one_by_one or (fault is not None and many[: len(one_by_one)] == one_by_one)
 
 
+@pytest.mark.parametrize("room", [SCRATCH_BYTES, 1000])
+def test_a_frame_that_was_given_up_leaves_nothing_to_the_next(room: int) -> None:
+    """Whether it was cut short or found no room; liblz4 would remember its content size."""
+    sized = lz4.frame.compress(b"x" * 5000, store_size=True)
+    broken = sized[:-20] if room == SCRATCH_BYTES else sized
+    sound = lz4.frame.compress(b"y" * 10, store_size=False)
+    out = np.empty(room, np.uint8)
+    assert by_kernel(batch_around(Codec.LZ4, broken), out) == []
+    assert by_kernel(batch_around(Codec.LZ4, sound), out) == [b"y" * 10]
+
+
 @pytest.mark.parametrize("codec", sorted(NATIVE))
 @pytest.mark.parametrize("room", [0, 1, 999, 1000, 2500])
 def test_the_kernel_stops_where_its_room_ends(codec: Codec, room: int) -> None:
