@@ -7,8 +7,8 @@ model of the catalog in memory would allow some ten times as many schedules a mi
 thing that may be wrong: the decisions in question (claims, sequences, swaps, fences, garbage) are SQL.
 
 Everything else is virtual: time, the store, the network, who is alive. A schedule lasts minutes, and in the
-end a day, of virtual time, has some 250 calls to catalog and store, and takes some tens of milliseconds of a
-processor each in Python and in PostgreSQL: about a thousand a minute on two idle cores. One seed gives one.
+end a day, of virtual time, has some 250 calls to catalog and store, and takes about a tenth of a second of a
+processor, in Python and in PostgreSQL: some hundreds a minute on each idle core. One seed gives one schedule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Schedules from seeds. `SILTSTONE_SEED=n` runs one again; `SILTSTONE_SCHEDULES=n` runs more than usual.
 
-A schedule takes some tens of milliseconds; several runs side by side, each from another
-`SILTSTONE_FIRST_SEED`, use all cores.
+Several runs side by side, each from another `SILTSTONE_FIRST_SEED`, use all cores.
 """
 
 from __future__ import annotations
