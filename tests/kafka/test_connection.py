@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,7 @@ from tests.kafka.waiting import until
 from tests.kafka.wire import Wire, read_answer, request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.kafka.brokers import BrokerThread
 
@@ -256,6 +257,38 @@ def test_mangled_requests_never_end_the_agent(broker: BrokerThread, data: st.Dat
         answer = wire.receive()
         assert answer is None or answer[0] == struct.unpack_from(">i", frame, 8)[0]
     assert_alive(broker)
+
+
+def _mangled(name: str, version: int) -> Iterator[bytes]:
+    """A request of that API and version: cut short, with a byte changed here and there, and with too much."""
+    chance = Random(f"{name} {version}")
+    whole = request_frame(name, version, 3, Struct(), tail=chance.randbytes(4))
+    body = bytearray(whole[4:])
+    yield bytes(body[: chance.randrange(8, len(body) - 3)])
+    for _ in range(2):
+        changed = bytearray(body)
+        for position in chance.choices(range(8, len(body)), k=3):
+            changed[position] = chance.randrange(256)
+        yield bytes(changed)
+
+
+def test_no_version_of_any_api_is_harmed_by_mangled_requests(broker: BrokerThread) -> None:
+    """Others get their own answers meanwhile, and nothing is held in the end."""
+    with Wire(broker.host_and_port) as bystander:
+        for api in APIS:
+            for version in range(api.lowest, api.highest + 1):
+                for body in _mangled(api.name, version):
+                    with Wire(broker.host_and_port) as wire:
+                        wire.send(struct.pack(">i", len(body)) + body)
+                        wire.socket.shutdown(1)
+                        answer = wire.receive()
+                        assert answer is None or answer[0] == 3, (api.name, version)
+            assert bystander.ask("api_versions", 4, _HELLO).error_code == 0
+    server = broker.agent._kafka
+    assert server is not None
+    until(lambda: not server._connections)
+    budgets = (broker.agent.request_budget, broker.agent.read_path.budget, broker.agent.write_path.budget)
+    until(lambda: [budget.held for budget in budgets] == [0, 0, 0])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
