@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ONLY = os.environ.get("SILTSTONE_SEED")
 FIRST = int(ONLY or os.environ.get("SILTSTONE_FIRST_SEED", "0"))
-SCHEDULES = 1 if ONLY else int(os.environ.get("SILTSTONE_SCHEDULES", "100"))
+SCHEDULES = 1 if ONLY else int(os.environ.get("SILTSTONE_SCHEDULES", "60"))
 #: How many schedules may pass before a defect shows.
 PATIENCE = 150
 
