@@ -4,6 +4,7 @@
 #   make fuzz    the kernels' tests with bounds checking, and fuzzing for a bounded time
 #   make check   formatting, lint, types, import contracts
 #   make bench   the benchmarks
+#   make cost    simulates the workloads of docs/cost.md anew
 #   make lock    resolves the pinned versions anew
 #   make kafka-tools  fetches Kafka's own log tools for tests, where there is Java and Maven
 SHELL := /bin/bash
@@ -12,7 +13,7 @@ BIN := .venv/bin
 # Kafka clients for Node are tested with where there is Node.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test fuzz check bench format lock kafka-tools clean
+.PHONY: demo test fuzz check bench cost format lock kafka-tools clean
 
 demo: .venv/.installed
 	$(BIN)/siltstone demo
@@ -37,6 +38,9 @@ check: .venv/.installed-dev
 
 bench: .venv/.installed-dev
 	$(BIN)/python -m benchmarks $(ARGS)
+
+cost: .venv/.installed-dev
+	$(BIN)/python -m benchmarks.cost $(ARGS)
 
 format: .venv/.installed-dev
 	$(BIN)/ruff format .

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from planner.simulation.records import Records
     from planner.simulation.workload import TopicClass, Workload
 
-CELL_PARTITIONS: Final = 96
+CELL_PARTITIONS: Final = 48
 _LEAST_OF_A_CLASS: Final = 2
 
 

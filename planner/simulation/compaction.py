@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from catalog.model import FileKind, PartitionId
 from planner.plan import JobKind
 from planner.simulation.cell import SECTION_BYTES, CellFile, CellLog, Part, taken_extents
+from planner.simulation.cleanings import PART_BYTES, Cleaned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,22 +16,21 @@ if TYPE_CHECKING:
 
     from catalog.model import Extent, JobPartition
     from planner.plan import PlannedJob
+    from planner.simulation.cleanings import Stream
     from planner.simulation.counts import Counts
-
-PART_BYTES: Final = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
     """How the real system goes through what is one job of the cell.
 
-    `pieces` ingestion jobs share a round, each of which deduplicates by itself. `reads_ingestion` is False
-    where the reading of ingestion files is counted elsewhere, for all of a round.
+    `pieces` ingestion jobs share a round, each of which deduplicates by itself. With a `stream` of news, the
+    reading of ingestion files is counted elsewhere for all of a round, and that for cleanings by `cleanings`.
     """
 
     pieces: float = 1.0
     max_job_bytes: float = float("inf")
-    reads_ingestion: bool = True
+    stream: Stream | None = None
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _Outputs:
     done: list[CellFile] = field(default_factory=list)
     sizes: dict[UUID, int] = field(default_factory=dict)
     sections: dict[UUID, float] = field(default_factory=dict)
-    reread: dict[UUID, tuple[CellFile, float]] = field(default_factory=dict)
+    cleaned: dict[UUID, Cleaned] = field(default_factory=dict)
     extra: float = 0.0
 
     def file_for(self, *, compacted: bool, clean: bool) -> CellFile:
@@ -97,7 +97,8 @@ def _rewrite(
     whole = spec.deduplicate and base <= part.log_start
     pieces = rhythm.pieces if kind is JobKind.INGESTION else 1.0
     if whole:
-        _repeat(part, taken, pieces, outputs)
+        if rhythm.stream is not None:
+            _repeat(part, taken, rhythm.stream, outputs)
         kept = part.records.clean(base, upper, outputs.now_ms)
         part.first_dirty = max(part.first_dirty, upper)
     elif spec.deduplicate:
@@ -135,35 +136,39 @@ def _rows(log: CellLog, part: Part, taken: Sequence[Extent]) -> float:
     return max([news, *old])
 
 
-def _repeat(part: Part, taken: Sequence[Extent], pieces: float, outputs: _Outputs) -> None:
-    """Note what the other cleanings move, of those that a round of `pieces` jobs makes.
+def _repeat(part: Part, taken: Sequence[Extent], stream: Stream, outputs: _Outputs) -> None:
+    """Note how often the real system cleans the partition, since the cell did so last.
 
     With clean bytes c, each job adding d, a partition is due again when its dirty part exceeds c·r/(1 - r).
-    Each cleaning writes what is clean then, and reads whole files. On average half of what makes it due is
-    dirty.
+    Each cleaning writes what is clean then. On average half of what makes it due is dirty.
     """
-    news = sum(
-        each.last_offset - each.base_offset + 1 for each in taken if each.file_kind is FileKind.INGESTION
-    )
-    if pieces <= 1 or not news:
-        part.standing_dirty = 0.0
+    news = [each for each in taken if each.last_offset >= part.first_dirty]
+    if not news:
         return
+    seconds = max(stream.job_seconds, (outputs.now_ms - news[0].min_timestamp) / 1000)
+    pieces = seconds / stream.job_seconds
+    records = sum(each.last_offset - each.base_offset + 1 for each in news)
     ratio = min(part.rules.min_cleanable_dirty_ratio, 0.99)
     clean = part.records.distinct(taken[-1].last_offset + 1 - part.log_start)
-    dirty = part.records.distinct(news / pieces)
+    dirty = part.records.distinct(records / pieces)
     jobs_between = max(1.0, clean * ratio / (1 - ratio) / max(dirty, 1e-9))
-    part.standing_dirty = part.length_of(dirty) * (min(jobs_between, pieces) + 1) / 2
-    outputs.extra += max(0.0, pieces / jobs_between - 1) * part.length_of(clean)
-    for file_id in {each.file_id for each in taken if each.file_kind is FileKind.COMPACTED}:
-        file, often = outputs.reread.get(file_id, (outputs.log.files[file_id], 0.0))
-        outputs.reread[file_id] = file, often + part.weight / jobs_between / file.objects
+    part.standing_dirty = 0.0
+    if jobs_between < pieces:
+        part.standing_dirty = part.length_of(dirty) * (jobs_between + 1) / 2
+        outputs.extra += (pieces / jobs_between - 1) * part.length_of(clean)
+    cleaned = outputs.cleaned.setdefault(part.key.topic_id, Cleaned())
+    cleaned.partitions += part.weight
+    cleaned.seconds = max(cleaned.seconds, seconds)
+    cleaned.cycle_seconds = max(cleaned.cycle_seconds, stream.job_seconds * min(pieces, jobs_between))
+    cleaned.clean_bytes += part.length_of(clean) * outputs.log.scale.thinning
+    cleaned.bytes_per_second += part.weight * part.topic.records_per_second * part.topic.stored_record_bytes
 
 
 def _count_reads(log: CellLog, job: PlannedJob, counts: Counts, rhythm: Rhythm) -> None:
     deduplicated = {PartitionId(each.topic_id, each.partition) for each in job.partitions if each.deduplicate}
     for each in job.inputs:
         file = log.files.get(each.file_id) or log.ingestion.get(each.file_id)
-        if file is None or (file.view.kind is FileKind.INGESTION and not rhythm.reads_ingestion):
+        if file is None or (rhythm.stream is not None and job.kind is not JobKind.MERGING):
             continue
         keyed = any(PartitionId(one.topic_id, one.partition) in deduplicated for one in each.extents)
         passes = 2 if keyed else 1
@@ -184,23 +189,21 @@ def _count_writes(log: CellLog, job: PlannedJob, outputs: _Outputs, counts: Coun
         elif job.kind is JobKind.MERGING:
             counts.merged_bytes += size
     number = max(1.0, job.input_bytes * thinning / rhythm.max_job_bytes)
-    if job.kind is JobKind.INGESTION:
-        counts.ingestion_jobs += number if rhythm.reads_ingestion else 0.0
-    elif job.kind is JobKind.CLEANING:
-        counts.cleaning_jobs += number + outputs.extra * thinning / rhythm.max_job_bytes
-    else:
+    if job.kind is JobKind.MERGING:
         counts.merging_jobs += number
+    elif rhythm.stream is None and job.kind is JobKind.INGESTION:
+        counts.ingestion_jobs += number
+    elif rhythm.stream is None:
+        counts.cleaning_jobs += number
 
 
 def _count_repeated(log: CellLog, outputs: _Outputs, counts: Counts, rhythm: Rhythm) -> None:
-    """The other cleanings of a round: a file is read by each job that cleans any of its partitions."""
-    thinning = log.scale.thinning
-    for file, often in outputs.reread.values():
-        more = max(0.0, rhythm.pieces * min(1.0, often) - 1)
-        counts.get_compaction += 2 * file.objects * more
-        counts.read_bytes += 2 * file.view.size * thinning * more
+    """What the real system does for the cleanings that the cell does at once."""
+    if rhythm.stream is not None:
+        for cleaned in outputs.cleaned.values():
+            cleaned.count(rhythm.stream, counts)
     if outputs.extra:
-        size = outputs.extra * thinning
+        size = outputs.extra * log.scale.thinning
         counts.upload(size, max(1.0, size / log.scale.full_bytes), PART_BYTES)
         counts.written_bytes += size
         counts.cleaned_bytes += size

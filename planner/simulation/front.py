@@ -1,6 +1,6 @@
 """What happens within seconds, by formula: how agents write files, and how jobs empty them.
 
-The simulation of a year looks every hour. What comes and goes in between is computed here, from the
+The simulation of a year looks every two hours. What comes and goes in between is computed here, from the
 rates: files and extents an agent writes, the stretch of log that one ingestion job takes (by the bounds of
 the planner's settings, whichever is met first), how far small outputs are merged within a round, which the
 real policy itself is asked, and whether the planner keeps up.

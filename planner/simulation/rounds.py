@@ -1,4 +1,4 @@
-"""A year in rounds of an hour: cells of the system, the real policy, and formulas for what is faster.
+"""A year in rounds of two hours: cells of the system, the real policy, and formulas for what is faster.
 
 Each round brings one ingestion file to each cell, with what a round brings to its partitions. Then the policy
 plans and its jobs are carried out until it finds nothing more, as long as the tasks keep up. docs/cost.md
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from planner.simulation.running import Running
     from planner.simulation.workload import Workload
 
-MOST_ROUNDS: Final = 8_760
-"""A year in rounds of an hour."""
+MOST_ROUNDS: Final = 4_380
+"""A year in rounds of two hours."""
 
 _LEAST_ROUND_SECONDS: Final = 600.0
 _SAMPLES: Final = 365

@@ -9,6 +9,7 @@ from planner.plan import JobKind
 from planner.policy import make_plan
 from planner.simulation.build import CELL_PARTITIONS, Cell, cell_of
 from planner.simulation.cell import Arrival
+from planner.simulation.cleanings import Stream
 from planner.simulation.compaction import Rhythm, apply
 from planner.simulation.counts import Counts
 from planner.simulation.front import presence, stored_bytes_per_second
@@ -142,12 +143,25 @@ def running_cell(
         rhythm = Rhythm(
             pieces=max(1.0, seconds / front.job_seconds),
             max_job_bytes=settings.max_job_input_bytes,
-            reads_ingestion=False,
+            stream=_stream(workload, front, settings, cell),
         )
         found.append(Running(cell=cell, front=front, seconds=seconds, rhythm=rhythm))
     running, fine = found
     _merge_within(running, fine)
     return running
+
+
+def _stream(workload: Workload, front: Front, settings: PlannerSettings, cell: Cell) -> Stream:
+    stored = sum(map(stored_bytes_per_second, cell.classes))
+    return Stream(
+        settings=settings,
+        bytes_per_second=stored,
+        look_seconds=max(workload.planning_seconds, front.job_seconds),
+        job_seconds=front.job_seconds,
+        file_bytes=min(settings.full_bytes, max(1.0, stored * front.job_seconds * cell.outputs)),
+        job_bytes=front.job_bytes,
+        job_files=front.files * front.job_seconds,
+    )
 
 
 def _merge_within(running: Running, fine: Running) -> None:

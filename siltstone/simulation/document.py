@@ -33,8 +33,8 @@ def markdown(outcomes: Sequence[Outcome], prices: Prices) -> str:
         lines.append(f"| {figure.words} | {values} |")
     lines += ["", f"| dollars a month | {' | '.join(names)} |", f"|---|{'---:|' * len(names)}"]
     for index, bill in enumerate(bills(outcomes[0], prices)):
-        values = " | ".join(f"{bills(each, prices)[index].dollars:,.0f}" for each in outcomes)
-        lines.append(f"| **{bill.name}** | **{values}** |")
+        values = " | ".join(f"**{bills(each, prices)[index].dollars:,.0f}**" for each in outcomes)
+        lines.append(f"| **{bill.name}** | {values} |")
         for number, line in enumerate(bill.lines):
             of_each = [bills(each, prices)[index].lines[number] for each in outcomes]
             if any(one.dollars >= 0.5 for one in of_each):

@@ -33,3 +33,25 @@ MIXED: Final = Workload(
     ),
 )
 """Twelve partitions of three kinds; half a day is long enough for everything to repeat itself."""
+
+WIDE_SETTINGS: Final = PlannerSettings(target_file_bytes=8 * MIB, max_job_input_bytes=32 * MIB)
+
+WIDE: Final = Workload(
+    name="wide",
+    days=0.2,
+    agents=3,
+    zones=3,
+    flush_interval_ms=20_000,
+    planning_seconds=60,
+    topics=(
+        TopicClass(
+            name="t",
+            topics=2,
+            partitions=12,
+            mb_per_second=0.04,
+            keys=3000,
+            config={"cleanup.policy": "compact"},
+        ),
+    ),
+)
+"""Compacted topics whose news are more than one job may read by the time that a partition is due."""

@@ -14,7 +14,7 @@ from planner.simulation.workload import load_workload
 @pytest.mark.simulation
 @pytest.mark.parametrize(
     ("name", "rounds", "most_rows"),
-    [("platform", 1095, 100_000), ("changelog", 730, 15_000), ("clickstream", 1460, 1_000)],
+    [("platform", 1095, 150_000), ("changelog", 730, 40_000), ("clickstream", 1460, 1_000)],
 )
 def test_rows_for_each_gib_stay_bounded(name: str, rounds: int, most_rows: float) -> None:
     """Once retention has begun to take away what came first, a year adds nothing to them."""

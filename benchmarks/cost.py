@@ -1,0 +1,47 @@
+"""Simulates the named workloads anew and writes their figures into docs/cost.md: `make cost`.
+
+Takes a few minutes for each. With names, only those: `python -m benchmarks.cost trial changelog`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from planner.settings import PlannerSettings
+from planner.simulation.prices import load_prices
+from planner.simulation.rounds import simulate_rounds
+from planner.simulation.variants import policy_from_text
+from planner.simulation.workload import load_workload
+from siltstone.simulation.document import markdown, with_block
+
+WORKLOADS: Final = ("trial", "changelog", "clickstream", "platform")
+COMPARED: Final = {
+    "platform": "max_job_files=2000,max_job_input_bytes=4GiB,max_job_extents=400000,target_file_bytes=1GiB"
+}
+"""Another policy to stand beside the default, by workload."""
+
+_DOCUMENT: Final = Path(__file__).parent.parent / "docs" / "cost.md"
+
+
+def main() -> None:
+    """Write the figures of the workloads that are named, or of all."""
+    prices = load_prices()
+    for name in sys.argv[1:] or WORKLOADS:
+        workload, base = load_workload(name), PlannerSettings()
+        policies = [("default", base)]
+        if name in COMPARED:
+            policies.append(("wide jobs", policy_from_text(COMPARED[name], base)))
+        begun, busy = time.perf_counter(), time.process_time()
+        outcomes = [simulate_rounds(workload, policy, label) for label, policy in policies]
+        text = with_block(_DOCUMENT.read_text(), name, markdown(outcomes, prices))
+        _DOCUMENT.write_text(text)
+        wall, processor = time.perf_counter() - begun, time.process_time() - busy
+        took = f"{wall:.0f} s ({processor:.0f} s of processor)"
+        print(f"{name}: {len(policies)} policies, {workload.days:g} days in {took}")
+
+
+if __name__ == "__main__":
+    main()
