@@ -23,10 +23,10 @@ test: .venv/.installed-dev kafka-tools $(NODE_CLIENTS)
 
 # Kernels are compiled anew with numba's bounds checking, into a cache of their own. Runs are the same each time.
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.venv/checked-kernels
-KERNEL_TESTS := $(addprefix tests/object_format/test_,bitmaps.py buckets.py dedupe.py key_table.py merge.py mutation.py native_codecs.py)
-FUZZ_RUNS ?= 2000
+KERNEL_TESTS := $(addprefix tests/object_format/test_,ahead.py bitmaps.py buckets.py dedupe.py key_table.py merge.py mutation.py native_codecs.py)
+FUZZ_RUNS ?= 500
 fuzz: .venv/.installed-dev
-	$(CHECKED) $(BIN)/pytest -n 2 $(KERNEL_TESTS)
+	HYPOTHESIS_PROFILE=brief $(CHECKED) $(BIN)/pytest -n 2 $(KERNEL_TESTS)
 	for target in batches codecs dedupe segment_file; do \
 	  $(CHECKED) $(BIN)/python -m tests.fuzz.$$target -seed=1 -runs=$(FUZZ_RUNS) -verbosity=0 -artifact_prefix=.venv/ || exit 1; done
 

@@ -89,32 +89,23 @@ def make_shares(works: Sequence[PartitionWork], sizes: ShareSizes) -> tuple[Shar
     return tuple(shares)
 
 
-def runs_by_share(works: Sequence[PartitionWork], shares: Sequence[Share]) -> list[list[Run]]:
-    """The runs of each share, in the order of sections in files."""
-    readers: defaultdict[int, list[tuple[int, Stretch | None]]] = defaultdict(list)
-    for number, share in enumerate(shares):
-        for index in share.inputs:
-            readers[index].append((number, share.stretch))
-    runs: list[list[Run]] = [[] for _ in shares]
+def runs_of(works: Sequence[PartitionWork], share: Share) -> list[Run]:
+    """The runs of a share, in the order of sections in files: one pass over the job's parts.
+
+    Every part is read by some share, so that those between two of this one part its runs.
+    """
+    mine = frozenset(share.inputs)
+
+    def reads(part: InputPart) -> bool:
+        return part.input_index in mine and (share.stretch is None or _begins_in(part, share.stretch))
+
+    runs: list[Run] = []
     for place, work in enumerate(works):
-        counts: defaultdict[int, int] = defaultdict(int)
-        for number, pieces in groupby(_pieces(work, readers), key=lambda piece: piece[0]):
-            parts = [part for _, part in pieces]
-            runs[number].append(Run(place, counts[number], _narrowed(work, parts)))
-            counts[number] += 1
+        stretches = [list(parts) for is_mine, parts in groupby(work.parts, key=reads) if is_mine]
+        for number, parts in enumerate(stretches):
+            narrowed = [replace(part, stretch=share.stretch) for part in parts] if share.stretch else parts
+            runs.append(Run(place, number, _narrowed(work, narrowed)))
     return runs
-
-
-def _pieces(
-    work: PartitionWork, readers: Mapping[int, Sequence[tuple[int, Stretch | None]]]
-) -> Iterator[tuple[int, InputPart]]:
-    """The partition's parts, each with the share that reads it; one that is cut comes once for each."""
-    for part in work.parts:
-        for number, stretch in readers[part.input_index]:
-            if stretch is None:
-                yield number, part
-            elif _begins_in(part, stretch):
-                yield number, replace(part, stretch=stretch)
 
 
 def _begins_in(part: InputPart, stretch: Stretch) -> bool:

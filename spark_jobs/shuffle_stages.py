@@ -22,7 +22,7 @@ from spark_jobs.compaction_task import stream_buffer, table_bytes_for
 from spark_jobs.input_pass import InputPass, placed
 from spark_jobs.output_files import OutputFiles
 from spark_jobs.partition_writer import PartitionWriter
-from spark_jobs.shares import runs_by_share
+from spark_jobs.shares import runs_of
 from spark_jobs.shuffle_plan import keys_expected
 from spark_jobs.shuffle_rows import PAYLOAD, REPORT, BlobRow, Report, SurvivorRow, united_counts
 from spark_jobs.task_counts import TaskCounts
@@ -57,7 +57,7 @@ def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator
     """Stage 1: the blobs of a share, and a report for its writer. `store` is the task's own."""
     spec, plan = context.spec, context.plan
     counts = TaskCounts(store, context.clock)
-    runs = runs_by_share(arrange(spec), plan.shares)[share]
+    runs = runs_of(arrange(spec), plan.shares[share])
     uses = last_uses([run.work for run in runs], deduplicated_only=True)
     survey = _pass_over(context, share, store, uses, counts)
     ends = plan.bucket_ends
@@ -246,7 +246,7 @@ def write_share(
         raise FatalError(f"job {context.spec.job_id}: share {share} lost the report of its first pass")
     spec, plan = context.spec, context.plan
     counts = TaskCounts(store, context.clock)
-    runs = runs_by_share(arrange(spec), plan.shares)[share]
+    runs = runs_of(arrange(spec), plan.shares[share])
     works = [run.work for run in runs]
     copied = last_uses(works, deduplicated_only=False)
     surveyed = last_uses(works, deduplicated_only=True)

@@ -12,12 +12,20 @@ from tests.kafka.real_clients.driving import missing
 
 pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.s3"]
 
-# quick: for work. ci: the same examples each time. night: long. A slow shared machine is no reason to fail.
+# quick: for work. ci: the same examples each time. brief: for kernels with bounds checking. night: long.
+# A slow shared machine is no reason to fail.
 settings.register_profile(
     "quick", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
     "ci", max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "brief",
+    max_examples=10,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("night", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))

@@ -16,7 +16,7 @@ from object_format.codecs import Codec
 from object_store.local import LocalStore
 from spark_jobs.arrangement import InputPart, PartitionWork, Stretch
 from spark_jobs.report import CompactionReport
-from spark_jobs.shares import Share, ShareSizes, make_shares, runs_by_share
+from spark_jobs.shares import Share, ShareSizes, make_shares, runs_of
 from spark_jobs.shuffle_plan import plan_shuffle
 from tests.spark_jobs.model_log import BatchToWrite, batch
 from tests.spark_jobs.shuffle_in_memory import run_in_memory
@@ -158,9 +158,18 @@ def test_every_byte_of_data_is_in_one_share(sections: list[tuple[int, int]], fil
         assert stretches[0].start == 0
         assert [each.start for each in stretches[1:]] == [each.end for each in stretches[:-1]]
         assert stretches[-1].end == max(part.data_end for work in works for part in work.parts)
-    for runs in runs_by_share(works, shares):
-        for run in runs:
-            assert all(part.stretch is None for part in run.work.parts) or len(run.work.parts) == 1
+    seen: dict[tuple[int, int], list[Stretch | None]] = {}
+    for share in shares:
+        for run in runs_of(works, share):
+            parts = run.work.parts
+            assert all(part.stretch is None for part in parts) or len(parts) == 1
+            for part in parts:
+                seen.setdefault((run.place, part.input_index), []).append(part.stretch)
+    assert seen.keys() == {
+        (place, part.input_index) for place, work in enumerate(works) for part in work.parts
+    }
+    for each in seen.values():  # whole, or by every share of its file that has any of it
+        assert each == [None] or each == sorted(each, key=lambda stretch: stretch.start if stretch else -1)
 
 
 def works_of(sections: list[tuple[int, int]], files: int) -> list[PartitionWork]:

@@ -14,7 +14,7 @@ from catalog.model import PartitionId
 from object_format.dedupe import KeyTable
 from object_store.local import LocalStore
 from spark_jobs.arrangement import arrange
-from spark_jobs.shares import Share, ShareSizes, runs_by_share
+from spark_jobs.shares import Share, ShareSizes, runs_of
 from spark_jobs.shuffle_plan import PlanChoice, choose_plan, keys_expected, plan_shuffle
 from tests.spark_jobs.model_log import DELETE_RETENTION_MS, BatchToWrite, batch
 from tests.spark_jobs.shuffle_in_memory import run_in_memory
@@ -112,7 +112,7 @@ def test_files_in_another_order_in_each_partition_make_more_files(bench: Bench) 
 
     bench.log.publish(spec, result)
     bench.log.check()
-    runs = runs_by_share(arrange(spec), plan.shares)
+    runs = [runs_of(arrange(spec), share) for share in plan.shares]
     assert max(each.number for share in runs for each in share) == 1
     assert len(result.files) == sum(1 + max(each.number for each in share) for share in runs)
 
