@@ -97,22 +97,29 @@ def _warm_up(topic: str, client: Producer) -> None:
 def log_end(agent: AgentProcess, topic: str) -> int:
     """Records that were ever put into a topic."""
     with closing(consumer(agent)) as client:
-        return sum(
-            client.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1]
-            for partition in range(PARTITIONS)
-        )
+        return _records_in(client, topic)
+
+
+def _records_in(client: Consumer, topic: str) -> int:
+    return sum(
+        client.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)[1]
+        for partition in range(PARTITIONS)
+    )
 
 
 def consume(agent: AgentProcess, topic: str) -> dict[str, float]:
-    """Everything in a topic, from its begin to its end."""
-    expected = log_end(agent, topic)
+    """Everything in a topic, from its begin to its end, by a client that is connected.
+
+    It asks for little at a time: librdkafka lets who asks for many records wait until it has that many.
+    """
     with closing(consumer(agent)) as client:
+        expected = _records_in(client, topic)
         cpu = agent.cpu_seconds()
         begin = perf_counter()
         client.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
         records = 0
         while records < expected:
-            records += len(client.consume(10_000, timeout=0.2))
+            records += len(client.consume(500, timeout=0.005))
         seconds = perf_counter() - begin
     return _rates(records, seconds, agent.cpu_seconds() - cpu)
 
