@@ -143,9 +143,12 @@ def group_rows(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) 
         else:
             survivors = starts[b + 1] - starts[b]
             size = row.records_end - row.records_start
-            room += BATCH_OVERHEAD + size
+            needed = BATCH_OVERHEAD + size
             if actions[b] != THIN:
-                room += MOST_GROWTH * survivors  # deltas change
+                needed += MOST_GROWTH * survivors  # deltas change
+            if actions[b] & ACTION == COPY:
+                needed = max(needed, row.size)  # left alone it is copied, and codecs may have made it longer
+            room += needed
             size = share(size, survivors, row.record_count)
             unsealed += 1
         merged = actions[b] & MERGED != 0

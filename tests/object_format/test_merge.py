@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -130,3 +131,13 @@ def test_large_batches_are_left_alone() -> None:
     made, _saved = merge([*around, large, *behind])
     assert [len(batch.records) for batch in made] == [4, 50, 4]
     assert made[1] == large
+
+
+@pytest.mark.parametrize("size", [24, 300, 4000])
+def test_a_small_batch_that_is_left_alone_may_be_longer_than_its_records(size: int) -> None:
+    """Batches are opened a mebibyte at a time: the last one is alone in its own, and does not compress."""
+    noise = random.Random(size).randbytes(size)
+    batches = plain(31, value=b"v" * 33_000, codec=Codec.LZ4)
+    last = model.batch_of([Record(31, NOW + 31, b"31", noise)], codec=Codec.LZ4)
+    written, _ = merge([*batches, replace(last, producer_id=5, producer_epoch=1, base_sequence=31)])
+    assert [record.value for batch in written for record in batch.records] == [b"v" * 33_000] * 31 + [noise]
