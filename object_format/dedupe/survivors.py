@@ -75,6 +75,7 @@ class SurvivorFinder:
             raise FatalError("a section begins before the last has ended")
         self._in_section, self._unique_keys, self._settled = True, unique_keys or settled, settled
         self._overflowed = False
+        self._judged.clear()
         self._fingerprinter.restart()
         if self._ahead is not None:
             self._ahead.begin_section(judged_at_once=self._unique_keys)
@@ -90,9 +91,11 @@ class SurvivorFinder:
             self._held, batches, offset_shift=offset_shift, leader_epoch=leader_epoch, ahead=self._ahead
         ):
             self._make_room()
-        if self._unique_keys and self._ahead is not None and self._ahead.waits:
-            self._judge(may_add=True)
-            self._thin(self._ahead)
+        if self._unique_keys and self._ahead is not None:
+            if self._ahead.waits:
+                self._judge(may_add=True)
+                self._thin(self._ahead)
+            self._judged.clear()  # of a piece that was let go before its end
 
     def end_section(self) -> None:
         """All batches of the section have been fed."""

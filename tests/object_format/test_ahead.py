@@ -208,3 +208,20 @@ def test_batches_are_merged_in_the_same_stretches(lengths: list[int], room: int,
             assert 2 * max(lengths) > room - 40
         else:
             assert what(made.filtered) == what(expected)
+
+
+def test_what_was_judged_of_a_piece_that_was_let_go_is_forgotten() -> None:
+    """Only kernels' codecs are held: of the newer section nothing is, and the older one comes out whole."""
+    ahead = ThinnedAhead()
+    ahead.begin_partition(Rewriting(delete_horizon_ms=None))
+    LARGE.clear()
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW, ahead=ahead)
+    for first, count, codec in ((1_000, 40_000, Codec.GZIP), (0, 1_000, Codec.ZSTD)):
+        keys = [b"%d" % number for number in range(first, first + count)]
+        finder.begin_section(unique_keys=True)
+        finder.feed(encode_batch([NOW] * count, keys, [b"v"] * count, codec=codec), offset_shift=first)
+        finder.end_section()
+    assert len(finder.finish().offsets) == 41_000
+    newer, older = ahead.sections
+    assert newer.pieces == [None]
+    assert [piece.filtered.record_count for piece in older.pieces if piece] == [1_000]
