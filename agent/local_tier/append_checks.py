@@ -114,13 +114,14 @@ def check_as_leader(
     """Batches of a producer (or of the coordinator), their timestamps put right in place, offsets still open.
 
     `judged_by` are the rules by which `agent.validation` has taken these very bytes already: they are not
-    judged again if the log has the same. A read-only buffer is copied. Raises InvalidRecordError; `code`
-    names the reason as Kafka does.
+    judged again if the log has the same, or if they have got the time of their append, after which they
+    cannot be. A read-only buffer is copied. Raises InvalidRecordError; `code` names the reason as Kafka does.
     """
     buffer = memoryview(data).cast("B")
     if buffer.readonly:
         buffer = memoryview(bytearray(buffer))
-    if origin is Origin.CLIENT and judged_by != config.append_rules:
+    is_judged = judged_by is not None and (judged_by == config.append_rules or judged_by.append_time)
+    if origin is Origin.CLIENT and not is_judged:
         rows = _judge(where, buffer, config.append_rules, now_ms)
     else:
         rows = _scan(where, buffer, verify=origin is not Origin.CLIENT)

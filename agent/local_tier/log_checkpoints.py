@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,34 +25,39 @@ class LogCheckpoints:
     def __init__(self, registry: LogRegistry, on_failure: Callable[[Path, OSError], None]) -> None:
         self._registry = registry
         self._on_failure = on_failure
+        # What one thread has gathered must not replace what another has gathered later.
+        self._lock = threading.RLock()
 
     def write_recovery_points(self, directory: DataDirectory) -> None:
         """Up to where each log is durable, as the last flush made it: never too high."""
-        points = {name: log.recovery_point for name, log in self._logs(directory).items()}
-        self._write(directory.recovery_points, points)
+        with self._lock:
+            points = {name: log.recovery_point for name, log in self._logs(directory).items()}
+            self._write(directory.recovery_points, points)
 
-    def write_log_start_offsets(self, directory: DataDirectory) -> None:
-        """Where each log begins, when that is not where its first segment does."""
-        self._write(
-            directory.log_start_offsets,
-            {
+    def write_log_start_offsets(self, directory: DataDirectory) -> bool:
+        """Where each log begins, when that is not where its first segment does; whether it was written."""
+        with self._lock:
+            offsets = {
                 name: log.log_start_offset
                 for name, log in self._logs(directory).items()
                 if log.log_start_offset > log.segments[0].base_offset
-            },
-        )
+            }
+            return self._write(directory.log_start_offsets, offsets)
 
     def write_high_watermarks(self, directory: DataDirectory) -> None:
         """Up to where readers may read."""
-        offsets = {name: log.high_watermark for name, log in self._logs(directory).items()}
-        self._write(directory.high_watermarks, offsets)
+        with self._lock:
+            offsets = {name: log.high_watermark for name, log in self._logs(directory).items()}
+            self._write(directory.high_watermarks, offsets)
 
     def _logs(self, directory: DataDirectory) -> dict[TopicPartition, UnifiedLog]:
         logs = self._registry.current().items()
         return {name: log for name, log in logs if log.directory.parent == directory.path}
 
-    def _write(self, checkpoint: OffsetCheckpoint, offsets: Mapping[TopicPartition, int]) -> None:
+    def _write(self, checkpoint: OffsetCheckpoint, offsets: Mapping[TopicPartition, int]) -> bool:
         try:
             checkpoint.write(offsets)
         except OSError as error:
             self._on_failure(checkpoint.path.parent, error)
+            return False
+        return True

@@ -244,12 +244,19 @@ class LogManager:
         return True
 
     def delete_records(self, name: TopicPartition, before_offset: int) -> int:
-        """Hide records below an offset (-1: the high watermark), durably; where the log starts then."""
+        """Hide records below an offset (-1: the high watermark), durably; where the log starts then.
+
+        Raises LogDirectoryOfflineError when that could not be written down.
+        """
         log = self._known(name)
         start = log.delete_records(before_offset)
-        directory = self._directories.get(log.directory.parent)
-        if directory is not None:
-            self._checkpoints.write_log_start_offsets(directory)
+        path = log.directory.parent
+        directory = self._directories.get(path)
+        if directory is None or not self._checkpoints.write_log_start_offsets(directory):
+            raise LogDirectoryOfflineError(
+                f"where log {name} starts could not be written to {path}",
+                remedy="repair or replace the disk, and start the agent again",
+            )
         return start
 
     def truncate_to(self, name: TopicPartition, offset: int) -> None:

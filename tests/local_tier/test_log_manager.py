@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -10,6 +11,7 @@ from agent.local_tier.data_directory import DirectoryOwner
 from agent.local_tier.errors import LogClosedError, LogDirectoryOfflineError
 from agent.local_tier.log_view import Isolation
 from agent.local_tier.manager_config import LogManagerConfig
+from agent.local_tier.offset_checkpoint import OffsetCheckpoint
 from agent.local_tier.topic_partition import TopicPartition
 from bedrock.errors import FatalError, InvalidInputError, NotFoundError, StaleStateError
 from tests.local_tier.batches import batch, offsets_of
@@ -415,6 +417,23 @@ def test_where_a_log_begins_survives_a_crash(machine: Machine) -> None:
 
     assert text == "0\n1\norders 0 3\n"
     assert found == [(3, 20)]
+
+
+def test_records_are_not_deleted_without_a_note_of_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked for it would take them for deleted, and a crash would bring them back."""
+    manager = machine.start()
+    fill(orders(manager), 20)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(OffsetCheckpoint, "write", fail)
+    with pytest.raises(LogDirectoryOfflineError, match="orders-0"):
+        manager.delete_records(name_of(0), 3)
+    monkeypatch.undo()
+    manager.close()
 
 
 def test_logs_are_flushed_by_time(machine: Machine) -> None:
