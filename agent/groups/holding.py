@@ -223,10 +223,11 @@ class HeldGroups:
     def _wake(self, held: HeldGroup, due: float) -> None:
         """Time is up, unless this agent itself was away: then members get that long to be heard.
 
-        Their heartbeats came while nobody read them, and are read only after the timers that are due.
+        Their heartbeats came while nobody read them, and are read only after the timers that are due. None
+        needs more time than the shortest session.
         """
         loop = asyncio.get_running_loop()
-        late = loop.time() - due
+        late = min(loop.time() - due, self.settings.min_session_timeout_ms / 1000)
         if late > _LATE_SECONDS:
             held.wakeup = loop.call_later(late, self._expire, held)
         else:
