@@ -29,7 +29,7 @@ COMMANDS = {
     "compact": "Compact on Spark until nothing is left to do, then delete what is dead.",
     "quarantine": "List files that spoil every compaction job, or let them be tried again.",
     "expire": "Let go of what topics need not keep any longer, and delete what is dead.",
-    "fsck": "Compare the catalog with the object store; change nothing without --repair.",
+    "fsck": "Compare the catalog with the object store; change nothing without --repair or --restored.",
     "demo": "Take a year of real flights through the whole system, and check every record.",
 }
 
