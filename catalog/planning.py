@@ -7,7 +7,7 @@ submitted: that refuses extents which are not as they were seen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -217,7 +217,7 @@ class Planning:
 
         Where there are more than may be answered, small ones begin at `from_bytes` of live data.
         Only such of which no job has any part, at most `limit`, and only so many that they have not more than
-        `max_extents` together.
+        `max_extents` together; beside them one that has more by itself, for it would never be seen.
         """
         params = {
             "from_bytes": from_bytes,
@@ -227,8 +227,7 @@ class Planning:
             "limit": limit,
         }
         rows = self._database.read("planning.files_to_merge", _SQL["files_to_merge"], params)
-        sums = accumulate(row[7] for row in rows)
-        few = [row for row, together in zip(rows, sums, strict=True) if together <= max_extents]
+        few = _fitting(rows, max_extents)
         found: dict[UUID, list[Extent]] = {row[0]: [] for row in few}
         for extent in self.extents_of_files(list(found)) if found else ():
             found[extent.file_id].append(extent)
@@ -284,6 +283,21 @@ class Planning:
                 count=sum(total.count for total in dead), size=sum(total.size for total in dead)
             ),
         )
+
+
+def _fitting(rows: Sequence[Row], max_extents: int) -> list[Row]:
+    """The rows of `files_to_merge` that find room, each where those before it leave it some."""
+    few: list[Row] = []
+    room, has_large = max_extents, False
+    for row in rows:
+        extents = row[7]
+        if extents <= room:
+            room -= extents
+            few.append(row)
+        elif extents > max_extents and not has_large:
+            has_large = True
+            few.append(row)
+    return few
 
 
 def _live_file_of(row: Row) -> LiveFile:

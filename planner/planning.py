@@ -156,7 +156,8 @@ def load_snapshot(
     ]
     room = settings.max_plan_extents - sum(len(extents) for extents in free.values())
     for_merging = settings.max_plan_extents // 4
-    loaded = _load_extents(catalog, deep, room - for_merging)
+    # Not less than a quarter, also when many suspects are tried again.
+    loaded = _load_extents(catalog, deep, max(settings.max_plan_extents // 4, room - for_merging))
     room -= sum(len(extents) for extents in loaded.values())
     partitions = tuple(
         PartitionView(
@@ -208,16 +209,15 @@ def _mergeable(
 
 
 def small_files_from(now_ms: int, settings: PlannerSettings) -> int:
-    """At which size a plan begins to look at small files: at the smallest, or at another one each minute.
+    """At which size a plan begins to look at small files: at the smallest, or at another, by the minute.
 
     Small files that fit nowhere stay as they are. If there are more than one plan may look at, others would
-    never be seen behind them.
+    never be seen behind them. A hash chooses, so that plans at regular times see all sizes.
     """
-    minute = now_ms // MINUTE_MS
-    if minute % 2 == 0:
+    chosen = (now_ms // MINUTE_MS * 0x9E37_79B9_7F4A_7C15 & (1 << 64) - 1) >> 32  # Fibonacci hashing
+    if chosen >> 31:
         return 0
-    share = (minute * 2_654_435_761 & 0xFFFF_FFFF) / 2**32  # Knuth's multiplicative hashing
-    return int(settings.full_bytes**share)
+    return int(settings.full_bytes ** (chosen / 2**31))
 
 
 def _views_of(

@@ -172,11 +172,14 @@ FROM partitions;
 SELECT kind, dead_ms IS NULL, count(*), coalesce(sum(size), 0)::bigint FROM files GROUP BY 1, 2;
 
 -- name: backlog
--- What compaction has before it: ingestion files with extents that no job has claimed, and files that spoil jobs.
+-- What compaction has before it: ingestion files with extents that no job has claimed, and, apart from them, files that
+-- spoil jobs.
 SELECT w.files, w.bytes, w.oldest_ms, s.suspected, s.quarantined
 FROM (
     SELECT count(*) AS files, coalesce(sum(size), 0)::bigint AS bytes, min(committed_ms) AS oldest_ms
-    FROM files WHERE kind = 'ingestion' AND live_extents > claimed_extents
+    FROM files AS f
+    WHERE kind = 'ingestion' AND live_extents > claimed_extents
+      AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
 ) AS w, (
     SELECT count(*) AS suspected, count(quarantined_ms) AS quarantined FROM suspects
 ) AS s;
