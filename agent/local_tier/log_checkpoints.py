@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from agent.local_tier.errors import CorruptCheckpointError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
@@ -43,6 +45,19 @@ class LogCheckpoints:
                 if log.log_start_offset > log.segments[0].base_offset
             }
             return self._write(directory.log_start_offsets, offsets)
+
+    def forget_log_start(self, directory: DataDirectory, name: TopicPartition) -> None:
+        """A new log does not begin where one that had its name did, whose line a crash may have left."""
+        with self._lock:
+            try:
+                is_stale = name in directory.log_start_offsets.read()
+            except CorruptCheckpointError:
+                is_stale = True
+            except OSError as error:
+                self._on_failure(directory.path, error)
+                return
+            if is_stale:
+                self.write_log_start_offsets(directory)
 
     def write_high_watermarks(self, directory: DataDirectory) -> None:
         """Up to where readers may read."""

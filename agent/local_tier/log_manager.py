@@ -183,7 +183,7 @@ class LogManager:
                 places = self._directories.by_load(self._registry)
                 log = self._loader.create(log_directory(topic, partition), topic_id, config, places)
                 self._registry.add(log)
-                self._note_recovery_point(log)
+                self._note_new(log)
             if log.topic_id is None:  # a crash came between its directory and its id; it has no records
                 write_topic_id(self._files, log.directory, topic_id)
                 log.topic_id = topic_id
@@ -194,11 +194,12 @@ class LogManager:
             )
         return log
 
-    def _note_recovery_point(self, log: UnifiedLog) -> None:
+    def _note_new(self, log: UnifiedLog) -> None:
         """Before it has records: without a line of its own, or by an old one, recovery is wrong or slow."""
         directory = self._directories.get(log.directory.parent)
         if directory is not None:
             self._checkpoints.write_recovery_points(directory)
+            self._checkpoints.forget_log_start(directory, log.topic_partition)
 
     def create_future(self, name: TopicPartition, directory: Path) -> UnifiedLog:
         """A log in another directory, to be filled from the one in use, whose place it then takes."""
@@ -224,7 +225,7 @@ class LogManager:
             if before is not None:
                 future.update_high_watermark(before.high_watermark)
                 self._cleaning.move_checkpoint(name, before.directory.parent, future.directory.parent)
-                self._note_recovery_point(future)
+                self._note_new(future)
                 self._set_aside(before, DirectoryState.DELETE)
         return future
 

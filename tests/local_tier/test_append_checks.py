@@ -16,6 +16,7 @@ from agent.local_tier.log_view import Isolation
 from agent.local_tier.producer_batches import producer_batches
 from agent.local_tier.producer_state import KnownBatch, Origin, ProducerAppend
 from agent.local_tier.producer_states import ProducerStates
+from agent.validation import judge_batches
 from bedrock.errors import SiltstoneError
 from object_format.record_batch import iter_headers
 from tests.local_tier.batches import NO_PRODUCER, batch, rows_of
@@ -125,4 +126,16 @@ def test_what_was_judged_by_the_same_rules_is_not_judged_again(tmp_path: Path) -
     assert (appended.first_offset, appended.last_offset) == (0, 2)
     [(_, header)] = iter_headers(log.read(0, 1_000, Isolation.LOG_END).data)
     assert (header.base_offset, header.partition_leader_epoch) == (0, 4)
+    log.close()
+
+
+def test_a_batch_with_the_time_of_its_append_is_not_judged_again(tmp_path: Path) -> None:
+    """Settings of the log may lag behind: judged as a producer's, its stamp would be refused."""
+    stamped = LogConfig(log_append_time=True, max_message_bytes=5_000)
+    log = Place(tmp_path).open(LogConfig(log_append_time=True))
+    data, _ = judge_batches("here", memoryview(bytearray(batch(0, 3))), stamped.append_rules, now_ms=77)
+    with pytest.raises(InvalidRecordError):
+        log.append_as_leader(bytes(data), 0)
+    appended = log.append_as_leader(data, 0, judged_by=stamped.append_rules)
+    assert (appended.first_offset, appended.last_offset) == (0, 2)
     log.close()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -29,6 +30,7 @@ from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem, Switc
 from tests.local_tier.unsynced import UnsyncedFileSystem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from agent.local_tier.log_manager import LogManager
@@ -419,6 +421,20 @@ def test_where_a_log_begins_survives_a_crash(machine: Machine) -> None:
     assert found == [(3, 20)]
 
 
+def test_a_new_log_does_not_begin_where_one_of_its_name_did(machine: Machine) -> None:
+    """A crash between a log's deletion and the next checkpoint leaves its line behind."""
+    manager = machine.start()
+    for path in machine.directories:
+        (path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 15\n")
+    fill(orders(manager), 10)
+    crash(manager)
+    again = machine.start()
+    found = [(one.log_start_offset, one.log_end_offset) for one in again.logs()]
+    again.close()
+
+    assert found == [(0, 10)]
+
+
 def test_records_are_not_deleted_without_a_note_of_it(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +450,32 @@ def test_records_are_not_deleted_without_a_note_of_it(
         manager.delete_records(name_of(0), 3)
     monkeypatch.undo()
     manager.close()
+
+
+def test_an_older_checkpoint_does_not_replace_a_newer_one(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schedule has gathered where logs begin, and not written it yet, when a request deletes records."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 20)
+    manager.delete_records(name_of(0), 3)
+    request = threading.Thread(target=manager.delete_records, args=(name_of(0), 9))
+    write = OffsetCheckpoint.write
+
+    def write_late(self: OffsetCheckpoint, offsets: Mapping[TopicPartition, int]) -> None:
+        monkeypatch.setattr(OffsetCheckpoint, "write", write)
+        request.start()
+        request.join(0.3)  # it waits for this one, or else is overtaken by it
+        write(self, offsets)
+
+    monkeypatch.setattr(OffsetCheckpoint, "write", write_late)
+    manager.upkeep.checkpoint_log_start_offsets()
+    request.join()
+    text = (log.directory.parent / "log-start-offset-checkpoint").read_text()
+    manager.close()
+
+    assert text == "0\n1\norders 0 9\n"
 
 
 def test_logs_are_flushed_by_time(machine: Machine) -> None:
