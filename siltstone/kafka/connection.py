@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from bedrock.errors import FatalError, InvalidInputError, NotFoundError, RetryableError, SiltstoneError
 
@@ -32,7 +33,7 @@ _UNKNOWN = frozenset(
         KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001 - as above
     }
 )
-Client = TypeVar("Client", Producer, Consumer)
+Client = TypeVar("Client", Producer, Consumer, AdminClient)
 
 
 class BrokerAwayError(RetryableError):

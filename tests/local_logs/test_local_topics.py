@@ -15,6 +15,7 @@ from agent.local_tier.files import RealFileSystem
 from agent.local_tier.offset_checkpoint import OffsetCheckpoint
 from object_store.accounting import RequestKind
 from siltstone.command.entry import cli
+from siltstone.local_bounds import local_bounds
 from tests.end_to_end.processes import as_url
 from tests.kafka.clients import PATIENCE_SECONDS, consume, produce
 from tests.kafka.waiting import until
@@ -139,6 +140,25 @@ def test_describe_shows_what_the_leaders_say(
     [state] = orjson.loads(described("--json"))["partition_states"]
     assert (state["leader"], state["log_start_offset"], state["log_end_offset"]) == (node, None, None)
     assert "leader alone knows" in described()
+
+
+def test_each_leader_is_asked_once_for_the_bounds_of_all_its_partitions(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
+) -> None:
+    """So that those who do not answer take no longer together than one of them."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 8, storage_mode="local")
+    for partition in range(0, 8, 2):
+        produce(broker.address, "rock", [(None, b"a")], partition=partition)
+    asked = broker.agent.metrics.kafka_requests
+
+    def requests() -> float:
+        samples = [sample for metric in asked.collect() for sample in metric.samples]
+        return sum(each.value for each in samples if each.labels["api"] == "list_offsets")
+
+    before = requests()
+    assert [each.log_end_offset for each in local_bounds(catalog, topic)] == [1, 0] * 4
+    assert requests() - before == 2, "one for beginnings, one for ends"
 
 
 def test_an_agent_without_disks_says_who_could_serve_it(start_broker: Callable[..., BrokerThread]) -> None:
