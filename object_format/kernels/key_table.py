@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from object_format.kernels.signatures import Integer, Integers, Numbers
 
 _SLOT = np.uint64(WORDS)
+_STRETCH_SLOTS = 8
+_STRETCH = np.uint64(_STRETCH_SLOTS * WORDS)
 _AHEAD = 24
 """How many records ahead the table's memory is asked for: about as many cache misses as a core waits for."""
+
+_CROWDED_AHEAD = 8
+_CROWDED_LINES = 8
+_LINE_WORDS = 16
+"""In a crowded table, slots far behind the home slot are read and moved, too: as many cache lines of them are
+asked for, so many records ahead. Where every eighth slot is still empty, they would be for nothing."""
 
 FOUND = 0
 ADDED = 1
@@ -79,13 +87,32 @@ def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Inte
 
 
 @njit(nogil=True, cache=True)
+def first_free(table: Numbers, i: Integer) -> Integer:
+    """The index of the first empty slot from index `i` on, or the end.
+
+    In a table that is nearly full there are hundreds of slots before it. A branch for every eight of them
+    leaves the loads to run side by side.
+    """
+    end = np.uint64(table.size)
+    at = np.uint64(i)
+    while at + _STRETCH <= end:
+        free = table[at] == 0
+        for k in range(1, _STRETCH_SLOTS):
+            free |= table[at + np.uint64(k) * _SLOT] == 0
+        if free:
+            break
+        at += _STRETCH
+    while at < end and table[at] != 0:
+        at += _SLOT
+    return at
+
+
+@njit(nogil=True, cache=True)
 def put(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
     """Place a fingerprint at index `i`, moving what lies there one slot on; False when the end is reached."""
     end = np.uint64(table.size)
     here = np.uint64(i)
-    free = here
-    while free < end and table[free] != 0:
-        free += _SLOT
+    free = first_free(table, here)
     if free >= end:
         return False
     shift_up(table, here, free - here, _SLOT)
@@ -152,12 +179,18 @@ def find_survivors(
     # Counts are kept out of the array inside the loop: its memory might be the table's, to the compiler.
     keys = counts[COUNT_KEYS]
     outside = dropped = invalid = 0
+    crowded = home_slots - home_slots // 8
     step = -1 if newest_last else 1
     i = count - 1 if newest_last else 0
     for n in range(count):
         if n + _AHEAD < count:
             ahead = np.uint64(WORDS * (i + step * _AHEAD))
             prefetch(table, np.int64(home_of(home_slots, words[ahead])))
+        if keys > crowded and n + _CROWDED_AHEAD < count:
+            ahead = np.uint64(WORDS * (i + step * _CROWDED_AHEAD))
+            home = np.int64(home_of(home_slots, words[ahead]))
+            for line in range(1, _CROWDED_LINES + 1):
+                prefetch(table, home + line * _LINE_WORDS)
         flag = flags[np.uint64(i)]
         if flag & (CONTROL_RECORD | KEYLESS) == 0:
             at = np.uint64(WORDS * i)
