@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from bedrock.errors import InvalidInputError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -39,8 +41,16 @@ class ObjectInfo:
     modified_ms: int
 
 
+def check_stretch(name: str, position: int, end: int | None) -> None:
+    """Raise InvalidInputError unless one can read `name` from byte `position` up to byte `end`."""
+    if position < 0:
+        raise InvalidInputError(f"position {position} of {name!r} is negative")
+    if end is not None and end <= position:
+        raise InvalidInputError(f"nothing of {name!r} lies between byte {position} and byte {end}")
+
+
 class ForwardStream(Protocol):
-    """An object read once from some position to its end.
+    """An object read once from some position to another one, or to its end.
 
     It costs one GET, made at the first read. A stream that breaks is resumed with a ranged GET from where
     it stopped, a bounded number of times; `resumes` counts those apart.
@@ -52,7 +62,7 @@ class ForwardStream(Protocol):
         ...
 
     def readinto(self, target: memoryview) -> int:
-        """Fill up to len(target) bytes; 0 only at the end of the object (or for an empty target)."""
+        """Fill up to len(target) bytes; 0 only at the end of what is wanted (or for an empty target)."""
         ...
 
     def close(self) -> None:
@@ -118,10 +128,13 @@ class ObjectStore(Protocol):
         """The last min(length, size) bytes in one GET, and the object's size."""
         ...
 
-    def open_stream(self, name: str, position: int = 0, *, purpose: Purpose) -> ForwardStream:
-        """Read forward from `position`; no request is made before the first read.
+    def open_stream(
+        self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
+    ) -> ForwardStream:
+        """Read forward from `position` up to byte `end` (None: all).
 
-        The first read raises `ObjectNotFoundError`, or `ObjectTooShortError` for a position behind the end.
+        No request is made before the first read. That raises `ObjectNotFoundError`, or `ObjectTooShortError`
+        when the object ends before `position` or `end`.
         """
         ...
 

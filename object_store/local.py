@@ -18,7 +18,7 @@ from object_store.errors import (
     ObjectTooShortError,
     StoreClosedError,
 )
-from object_store.interface import ObjectInfo, Purpose
+from object_store.interface import ObjectInfo, Purpose, check_stretch
 from object_store.local_files import changing, prune_empty, reading, write_durably
 from object_store.local_streams import LocalStream, LocalUpload, read_fully
 from object_store.names import RESERVED_COMPONENT, check_name, is_name, is_unfinished_name
@@ -104,12 +104,13 @@ class LocalStore:
         self._counts.record(RequestKind.GET, purpose, bytes_in=len(data))
         return data, size
 
-    def open_stream(self, name: str, position: int = 0, *, purpose: Purpose) -> LocalStream:
-        """Read forward from `position`; the file is opened at the first read."""
-        if position < 0:
-            raise InvalidInputError(f"position {position} of {name!r} is negative")
+    def open_stream(
+        self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
+    ) -> LocalStream:
+        """Read forward from `position` up to `end`; the file is opened at the first read."""
+        check_stretch(name, position, end)
         self._begin(name)
-        return LocalStream(self._root, name, position, self._counts, purpose)
+        return LocalStream(self._root, name, (position, end), self._counts, purpose)
 
     def start_upload(self, name: str, *, purpose: Purpose) -> LocalUpload:
         """Begin a large object; the file is made with the first bytes."""

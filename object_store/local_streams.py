@@ -38,10 +38,13 @@ def read_fully(descriptor: int, position: int, length: int) -> bytearray:
 class LocalStream:
     """A `ForwardStream` over one file, opened at the first read; for one thread at a time."""
 
-    def __init__(self, root: Path, name: str, position: int, counts: RequestCounts, purpose: Purpose) -> None:
+    def __init__(
+        self, root: Path, name: str, wanted: tuple[int, int | None], counts: RequestCounts, purpose: Purpose
+    ) -> None:
+        """`wanted`: from where to where; None is the file's end."""
         self._root = root
         self._name = name
-        self._position = position
+        self._position, self._end = wanted
         self._counts = counts
         self._purpose = purpose
         self._descriptor = -1
@@ -53,7 +56,7 @@ class LocalStream:
         return 0
 
     def readinto(self, target: memoryview) -> int:
-        """Fill up to len(target) bytes; 0 only at the end."""
+        """Fill up to len(target) bytes; 0 only at the end of what is wanted."""
         if self._closed:
             raise StoreClosedError(f"the stream over {self._name!r} is closed")
         if not len(target):
@@ -62,20 +65,25 @@ class LocalStream:
             with reading(self._name, self._root):
                 if self._descriptor < 0:
                     self._open()
-                count = os.readv(self._descriptor, [target])
+                count = os.readv(self._descriptor, [target[: self._left(len(target))]])
         except SiltstoneError:
             self._counts.record(RequestKind.GET, self._purpose, errors=1)
             raise
+        self._position += count
         self._counts.record(RequestKind.GET, self._purpose, bytes_in=count)
         return count
+
+    def _left(self, most: int) -> int:
+        return most if self._end is None else min(most, self._end - self._position)
 
     def _open(self) -> None:
         self._counts.record(RequestKind.GET, self._purpose, requests=1)
         self._descriptor = os.open(self._root / self._name, os.O_RDONLY)
         size = os.fstat(self._descriptor).st_size
-        if self._position > size:
+        if max(self._position, self._end or 0) > size:
             raise ObjectTooShortError(
                 f"{self._name!r} in {self._root} has {size} bytes, but was to be read from {self._position}"
+                + (f" to {self._end}" if self._end is not None else "")
             )
         os.lseek(self._descriptor, self._position, os.SEEK_SET)
 

@@ -8,7 +8,7 @@ from bedrock.errors import InvalidInputError
 from object_store import s3_upload
 from object_store.accounting import RequestCounts
 from object_store.errors import ObjectsNotDeletedError
-from object_store.interface import ObjectInfo, Purpose
+from object_store.interface import ObjectInfo, Purpose, check_stretch
 from object_store.names import ROOT_PREFIX, check_name, parse
 from object_store.s3_client import S3Calls, S3Limits
 from object_store.s3_errors import error_code
@@ -104,11 +104,12 @@ class S3Store:
         size = stream.start().size
         return _read_all(stream, min(length, size)), size
 
-    def open_stream(self, name: str, position: int = 0, *, purpose: Purpose) -> S3Stream:
-        """Read forward from `position`; the GET is made at the first read."""
-        if position < 0:
-            raise InvalidInputError(f"position {position} of {name!r} is negative")
-        return S3Stream(self._calls, self._key(name), name, Wanted(position), purpose)
+    def open_stream(
+        self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
+    ) -> S3Stream:
+        """Read forward from `position` up to `end`; the GET is made at the first read."""
+        check_stretch(name, position, end)
+        return S3Stream(self._calls, self._key(name), name, Wanted(position, end), purpose)
 
     def start_upload(self, name: str, *, purpose: Purpose) -> S3Upload:
         """Begin a large object; the first request is made when a part is full."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bedrock.errors import InvalidInputError
 from catalog.model import PartitionId
+from catalog.spans import span_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,12 +44,22 @@ class InputPart:
     @property
     def data_start(self) -> int:
         """The byte of the file where the section's data begins; for a part that has bytes."""
-        return min(extent.position for extent in self.extents if extent.length)
+        return span_of(self.extents).start
 
     @property
     def data_end(self) -> int:
         """The byte behind the section's data; for a part that has bytes."""
-        return max(extent.position + extent.length for extent in self.extents if extent.length)
+        return span_of(self.extents).end
+
+    @property
+    def read_start(self) -> int:
+        """The byte from which on its blocks begin: that of its data, or of its stretch."""
+        return self.data_start if self.stretch is None else max(self.data_start, self.stretch.start)
+
+    @property
+    def read_end(self) -> int:
+        """The byte before which its blocks begin."""
+        return self.data_end if self.stretch is None else min(self.data_end, self.stretch.end)
 
     @property
     def cut_before(self) -> bool:
@@ -128,14 +139,24 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
     return work
 
 
-def last_uses(work: Sequence[PartitionWork], *, deduplicated_only: bool) -> dict[int, int]:
-    """For each input index that anything reads, the last place in `work` that does."""
-    return {
-        part.input_index: place
-        for place, each in enumerate(work)
-        for part in each.parts
-        if part.has_bytes and (each.partition.deduplicate or not deduplicated_only)
-    }
+class InputUse(NamedTuple):
+    """Up to where a pass needs an input: the last partition, by its place, and the byte behind the data."""
+
+    last_place: int
+    end: int
+
+
+def input_uses(work: Sequence[PartitionWork], *, deduplicated_only: bool) -> dict[int, InputUse]:
+    """For each input index that anything reads, how long it is needed."""
+    uses: dict[int, InputUse] = {}
+    for place, each in enumerate(work):
+        if deduplicated_only and not each.partition.deduplicate:
+            continue
+        for part in each.parts:
+            if part.has_bytes:
+                before = uses.get(part.input_index, InputUse(place, 0))
+                uses[part.input_index] = InputUse(place, max(before.end, part.data_end))
+    return uses
 
 
 def _by_partition(extents: Iterable[Extent]) -> dict[PartitionId, tuple[Extent, ...]]:

@@ -10,11 +10,11 @@ For each partition, in the order of sections in every segment file:
    partition's cleanup policy; what is not deduplicated is copied as it stands. Sections of which pass 1 has
    all that is left are not read.
 
-Each pass has a stream of its own in each input, opened when it is first needed and closed after the last
-section that it is needed for: two GETs per input file, whatever the number of partitions, and one where a
-file has nothing to deduplicate, or nothing that is to be read again. What is held does not depend on the size
-of files: the key table, a buffer for each open stream, the parts of two uploads, the bitmap of one partition,
-and what is thinned ahead.
+Each pass has a stream of its own in each input, opened when it is first needed, at that section, and closed
+after the last section that it is needed for: two ranged GETs per input file, whatever the number of
+partitions, and one where a file has nothing to deduplicate, or nothing that is to be read again. What is held
+does not depend on the size of files: the key table, a buffer for each open stream, the parts of two uploads,
+the bitmap of one partition, and what is thinned ahead.
 
 Nothing here knows Spark or the catalog. Nothing is visible before every partition is done and what was read
 agrees with what the catalog counts: the attempt's outputs then become objects, and part of the log only when
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from catalog.model import JobResult
 from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, ThinnedAhead
 from object_format.payloads import Scratch
-from spark_jobs.arrangement import arrange, last_uses
+from spark_jobs.arrangement import arrange, input_uses
 from spark_jobs.input_pass import InputPass
 from spark_jobs.output_files import OutputFiles, OutputPolicy
 from spark_jobs.partition_writer import PartitionWriter, rewriting_of
@@ -107,8 +107,8 @@ class _Task:
         self._counts = TaskCounts(store, clock)
         self._outputs = OutputFiles(store, spec, attempt_id, ids, self._counts)
         self._table = self._make_table()
-        surveyed = last_uses(self._work, deduplicated_only=True)
-        copied = last_uses(self._work, deduplicated_only=False)
+        surveyed = input_uses(self._work, deduplicated_only=True)
+        copied = input_uses(self._work, deduplicated_only=False)
         self._inputs = copied.keys()
         self._counts.add("input_files", len(copied))
         read_size = stream_buffer(len(surveyed) + len(copied))

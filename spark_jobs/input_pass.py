@@ -9,46 +9,43 @@ from typing import TYPE_CHECKING
 from bedrock.errors import CorruptDataError
 from object_format.errors import MalformedBatchError
 from spark_jobs.extent_cut import ExtentCutter
-from spark_jobs.section_stream import SectionStream, StretchStream
+from spark_jobs.section_stream import SectionStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from catalog.model import Extent, JobSpec
     from object_store.interface import ObjectStore
-    from spark_jobs.arrangement import InputPart, PartitionWork
+    from spark_jobs.arrangement import InputPart, InputUse, PartitionWork
     from spark_jobs.extent_cut import Piece
-    from spark_jobs.section_stream import InputStream
     from spark_jobs.task_counts import TaskCounts
 
 
 class InputPass:
     """The streams of one pass, one for each input that the pass needs; `check` raises to stop it.
 
-    `last_uses` gives the inputs, and after which partition (by place) each is not needed any more. Inputs are
-    read as a whole, unless it is `stretched`, which means that parts have a stretch.
+    `uses` gives the inputs, and how long each is needed.
     """
 
     def __init__(
         self,
         spec: JobSpec,
         store: ObjectStore,
-        last_uses: Mapping[int, int],
+        uses: Mapping[int, InputUse],
         *,
         read_size: int,
         check: Callable[[], None],
         counts: TaskCounts,
-        stretched: bool = False,
     ) -> None:
         self._inputs = spec.inputs
         self._check = check
-        reads = StretchStream if stretched else SectionStream
-        self._streams: dict[int, InputStream] = {
-            index: reads(store, spec.inputs[index], read_size=read_size, counts=counts) for index in last_uses
+        self._streams = {
+            index: SectionStream(store, spec.inputs[index], end=use.end, read_size=read_size, counts=counts)
+            for index, use in uses.items()
         }
         self._closings: defaultdict[int, list[int]] = defaultdict(list)
-        for index, place in last_uses.items():
-            self._closings[place].append(index)
+        for index, use in uses.items():
+            self._closings[use.last_place].append(index)
         self.largest_buffer = 0
 
     def read(self, work: PartitionWork, part: InputPart, take: Callable[[Piece, Extent], None]) -> None:

@@ -71,6 +71,8 @@ def make_shares(works: Sequence[PartitionWork], sizes: ShareSizes) -> tuple[Shar
 
     Files were committed one after the other, so their parts lie in the same order in every partition, and
     neighbours in this order are neighbours there: runs are few. Where they are not, there are more.
+    How many shares there are, and what is cut, goes by the bytes of data; which whole files go together by
+    the bytes that are read for these, from the first section to the end of the last.
     """
     sections = _sections(works)
     bytes_of = {index: sum(end - start for start, end in each) for index, each in sections.items()}
@@ -82,7 +84,9 @@ def make_shares(works: Sequence[PartitionWork], sizes: ShareSizes) -> tuple[Shar
     order = _in_order_of_the_log(works)
     for is_cut, indexes in groupby(order, key=lambda index: bytes_of[index] > _WHOLE_UP_TO * piece_bytes):
         if not is_cut:
-            shares += _of_whole_files(list(indexes), bytes_of, share_bytes)
+            files = list(indexes)
+            count = round(sum(bytes_of[index] for index in files) / share_bytes)
+            shares += _of_whole_files(files, count, sections)
             continue
         for index in indexes:
             shares += _of_one_file(index, sections[index], bytes_of[index], piece_bytes)
@@ -145,15 +149,19 @@ def _in_order_of_the_log(works: Sequence[PartitionWork]) -> list[int]:
     return sorted(committed, key=lambda index: (committed[index], order[index], index))
 
 
-def _of_whole_files(files: Sequence[int], bytes_of: Mapping[int, int], share_bytes: float) -> Iterator[Share]:
-    total = sum(bytes_of[index] for index in files)
-    count = min(max(round(total / share_bytes), 1), len(files))
+def _of_whole_files(
+    files: Sequence[int], count: int, sections: Mapping[int, Sequence[tuple[int, int]]]
+) -> Iterator[Share]:
+    """`count` groups of files at the most, and as even as whole files allow by what is read of each."""
+    read = [each[-1][1] - each[0][0] if (each := sections[index]) else 0 for index in files]
+    count = min(max(count, 1), len(files))
+    total = sum(read)
     groups: list[list[int]] = [[] for _ in range(count)]
     before = 0
-    for index in files:
-        middle = before + bytes_of[index] / 2
+    for index, size in zip(files, read, strict=True):
+        middle = before + size / 2
         groups[min(int(middle * count / total), count - 1) if total else 0].append(index)
-        before += bytes_of[index]
+        before += size
     return (Share(tuple(group)) for group in groups if group)
 
 

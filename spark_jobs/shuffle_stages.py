@@ -17,7 +17,7 @@ from catalog.model import JobResult
 from object_format.dedupe import KeyTable, Survivors
 from object_format.dedupe.buckets import CHUNK_RECORDS, BucketCutter, BucketJudge
 from object_format.payloads import Scratch
-from spark_jobs.arrangement import arrange, last_uses
+from spark_jobs.arrangement import arrange, input_uses
 from spark_jobs.compaction_task import stream_buffer, table_bytes_for
 from spark_jobs.input_pass import InputPass, placed
 from spark_jobs.output_files import OutputFiles
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from catalog.model import JobSpec
     from object_format.dedupe.buckets import Blob
     from object_store.interface import ObjectStore
-    from spark_jobs.arrangement import PartitionWork
+    from spark_jobs.arrangement import InputUse, PartitionWork
     from spark_jobs.shares import Run
     from spark_jobs.shuffle_plan import ShufflePlan
 
@@ -58,8 +58,8 @@ def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator
     spec, plan = context.spec, context.plan
     counts = TaskCounts(store, context.clock)
     runs = runs_of(arrange(spec), plan.shares[share])
-    uses = last_uses([run.work for run in runs], deduplicated_only=True)
-    survey = _pass_over(context, share, store, uses, counts)
+    uses = input_uses([run.work for run in runs], deduplicated_only=True)
+    survey = _pass_over(context, store, uses, counts)
     ends = plan.bucket_ends
     try:
         for position, run in enumerate(runs):
@@ -85,7 +85,7 @@ def report_row(plan: ShufflePlan, share: int, report: Report) -> BlobRow:
 
 
 def _pass_over(
-    context: StageContext, share: int, store: ObjectStore, uses: dict[int, int], counts: TaskCounts
+    context: StageContext, store: ObjectStore, uses: dict[int, InputUse], counts: TaskCounts
 ) -> InputPass:
     return InputPass(
         context.spec,
@@ -94,7 +94,6 @@ def _pass_over(
         read_size=stream_buffer(len(uses)),
         check=context.check,
         counts=counts,
-        stretched=context.plan.shares[share].stretch is not None,
     )
 
 
@@ -248,13 +247,13 @@ def write_share(
     counts = TaskCounts(store, context.clock)
     runs = runs_of(arrange(spec), plan.shares[share])
     works = [run.work for run in runs]
-    copied = last_uses(works, deduplicated_only=False)
-    surveyed = last_uses(works, deduplicated_only=True)
+    copied = input_uses(works, deduplicated_only=False)
+    surveyed = input_uses(works, deduplicated_only=True)
     what = "input_files" if plan.shares[share].stretch is None else "stretches"
     counts.add(what, len(copied))
     counts.add(f"{what}_read_once", len(copied.keys() - surveyed.keys()))
     outputs = OutputFiles(store, spec, attempt_id, ids, counts)
-    inputs = _pass_over(context, share, store, copied, counts)
+    inputs = _pass_over(context, store, copied, counts)
     writer = PartitionWriter(spec, inputs, outputs, counts)
     try:
         for position, run in enumerate(runs):

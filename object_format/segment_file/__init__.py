@@ -3,7 +3,13 @@
 from object_format.segment_file.directory import Directory, read_directory
 from object_format.segment_file.errors import CorruptSegmentError, NeedMoreTail
 from object_format.segment_file.forward_reader import DataBlock, ForwardReader
-from object_format.segment_file.layout import BLOCK_TARGET, MAX_PAYLOAD, TRAILER_LENGTH, SegmentKind
+from object_format.segment_file.layout import (
+    BLOCK_TARGET,
+    MAX_PAYLOAD,
+    SECTION_START_LENGTH,
+    TRAILER_LENGTH,
+    SegmentKind,
+)
 from object_format.segment_file.payloads import FileHeader, SectionEntry, SectionFooter, SectionHeader
 from object_format.segment_file.random_access import SectionIndex, parse_data_blocks, parse_holes_block
 from object_format.segment_file.range_reader import RangeReader
@@ -13,6 +19,7 @@ from object_format.segment_file.writer import FileSummary, SegmentFileWriter
 __all__ = [
     "BLOCK_TARGET",
     "MAX_PAYLOAD",
+    "SECTION_START_LENGTH",
     "TRAILER_LENGTH",
     "ByteSource",
     "CorruptSegmentError",

@@ -51,6 +51,8 @@ SECTION_FOOTER = Struct(">qqqqQqqII")
 DIRECTORY_ENTRY = Struct(">16siI8Qqqqqq")
 TRAILER = Struct(">16sQIIQ8s")
 TRAILER_LENGTH = BLOCK_HEADER.size + TRAILER.size
+SECTION_START_LENGTH = BLOCK_HEADER.size + SECTION_HEADER.size
+"""Bytes of a SECTION_HEADER block, behind which a section's data usually begins."""
 
 FIXED_PAYLOADS = {
     BlockType.FILE_HEADER: FILE_HEADER.size,

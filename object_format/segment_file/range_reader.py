@@ -1,4 +1,4 @@
-"""Reading the DATA blocks of a section from somewhere in its middle, forward, up to somewhere in its middle.
+"""Reading the DATA blocks of some sections forward, from anywhere in the first up to anywhere in the last.
 
 Nothing marks where a block begins, and nothing has to: a block's checksum covers the file's id and the
 block's own position, so that bytes that look like a block prove that they are one, there and in that file.
@@ -15,7 +15,8 @@ from bedrock.errors import InvalidInputError
 from object_format.segment_file.block import BlockChecker, type_name
 from object_format.segment_file.checksum import block_seed, extend, file_seed
 from object_format.segment_file.forward_reader import DataBlock
-from object_format.segment_file.layout import BLOCK_HEADER, BlockHeader, BlockType
+from object_format.segment_file.layout import BLOCK_HEADER, SECTION_START_LENGTH, BlockHeader, BlockType
+from object_format.segment_file.payloads import SectionHeader
 from object_format.segment_file.stream_buffer import READ_SIZE, ByteSource, StreamBuffer
 
 if TYPE_CHECKING:
@@ -43,12 +44,13 @@ class RangeReader:
     For each section, in the order of the file::
 
         reader.enter(section, data_end)
-        reader.skip_to(data_start)                         # or:
+        reader.skip_to_data(data_start)                    # or:
         reader.find_block(end)
         for block in reader.blocks(end): ...
         reader.next_base_offset()
 
-    A block belongs to the range that it begins in. Everything that is handed on has been verified. Memory is
+    A block belongs to the range that it begins in. Everything that is handed on has been verified; what is
+    passed over has not. Memory is
     `read_size`, or up to twice the part of a longer block that has arrived. Not safe for several threads.
     """
 
@@ -74,6 +76,18 @@ class RangeReader:
         """What follows is about the section whose DATA blocks end at byte `data_end` of the file."""
         self._checker.section = section
         self._data_end = data_end
+
+    def skip_to_data(self, position: int) -> None:
+        """Pass over what is before byte `position`, where data of the section begins.
+
+        Where a section's header stands in front of that, and comes in, it must be that of the section which
+        was entered. Raises CorruptSegmentError.
+        """
+        start = position - SECTION_START_LENGTH
+        if self.position <= start:
+            self.skip_to(start)
+            self._see_section()
+        self.skip_to(position)
 
     def skip_to(self, position: int) -> None:
         """Pass over what is before `position`, unread; raises CorruptSegmentError when the file ends."""
@@ -122,6 +136,7 @@ class RangeReader:
             self._checker.verify(header, position, payload)
             self._buffer.advance(header.size)
             yield DataBlock(position, payload)
+        self._buffer.rest()
 
     def next_base_offset(self) -> int | None:
         """The stored base offset of the next block's first batch; None behind the section's last block."""
@@ -139,6 +154,23 @@ class RangeReader:
             raise self._checker.corrupt("the file ends within a block", self.position)
         base, *_ = _BATCH_START.unpack_from(self._buffer.peek(needed), BLOCK_HEADER.size)
         return int(base)
+
+    def _see_section(self) -> None:
+        """Hold the section's header against the section, if what comes next proves to be one."""
+        if self._buffer.ensure(SECTION_START_LENGTH) < SECTION_START_LENGTH:
+            return  # the file ends, which is noticed in a moment
+        start = self._buffer.peek(SECTION_START_LENGTH)
+        header = BlockHeader._make(BLOCK_HEADER.unpack_from(start))
+        payload = start[BLOCK_HEADER.size :]
+        if header.kind != BlockType.SECTION_HEADER or not self._proves(header, payload):
+            return  # the end of other data of the section, or of a block that this version does not know
+        found = SectionHeader.unpack(payload, self.position).key
+        if found != self._checker.section:
+            raise self._checker.corrupt(f"section {found[0]}/{found[1]} begins here", self.position)
+
+    def _proves(self, header: BlockHeader, payload: memoryview) -> bool:
+        """Whether these bytes, which come next, are a block of this file at this place."""
+        return extend(block_seed(self._checker.seed, self.position, header), payload) == header.checksum
 
     def _header(self) -> BlockHeader:
         """The next block's header, which stays in front."""
@@ -164,5 +196,4 @@ class RangeReader:
         )
         if not plausible or self._buffer.ensure(header.size) < header.size:
             return False
-        payload = self._buffer.peek(header.size)[BLOCK_HEADER.size :]
-        return extend(block_seed(self._checker.seed, self.position, header), payload) == header.checksum
+        return self._proves(header, self._buffer.peek(header.size)[BLOCK_HEADER.size :])

@@ -61,6 +61,12 @@ class StreamBuffer:
             self._read_more(1)
         return self.peek(min(self._end - self._start, limit))
 
+    def rest(self) -> None:
+        """Let go of a buffer that has grown, when nobody is going to read on for a while."""
+        left = self._end - self._start
+        if len(self._buffer) > self._read_size and left <= self._read_size:
+            self._replace(left)
+
     def _make_room(self, length: int) -> None:
         """Move what is left to the front, and into a buffer of the usual size where it fits."""
         left = self._end - self._start
@@ -74,8 +80,11 @@ class StreamBuffer:
         """Take another buffer, with what is left at its front."""
         left = self._end - self._start
         buffer = bytearray(capacity)
-        buffer[:left] = self._view[self._start : self._end]
-        self._buffer, self._view = buffer, memoryview(buffer)
+        view = memoryview(buffer)
+        view[:left] = self._view[
+            self._start : self._end
+        ]  # by way of the view, for bytearray makes a copy first
+        self._buffer, self._view = buffer, view
         self._start, self._end = 0, left
 
     def _read_more(self, length: int) -> bool:

@@ -65,8 +65,10 @@ class FaultyStore:
     def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:
         return self._inner.read_tail(name, length, purpose=purpose)
 
-    def open_stream(self, name: str, position: int = 0, *, purpose: Purpose) -> ForwardStream:
-        return self._inner.open_stream(name, position, purpose=purpose)
+    def open_stream(
+        self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
+    ) -> ForwardStream:
+        return self._inner.open_stream(name, position, end, purpose=purpose)
 
     def start_upload(self, name: str, *, purpose: Purpose) -> Upload:
         return self._inner.start_upload(name, purpose=purpose)

@@ -183,6 +183,27 @@ class TestStream:
         with pytest.raises(ObjectTooShortError, match="has 10 bytes"):
             read_stream(store.open_stream("v1/x", 11, purpose=Purpose.FETCH))
 
+    @pytest.mark.parametrize(("position", "end"), [(0, 1), (0, 1000), (10, 700), (999, 1000)])
+    def test_up_to_an_end(self, store: ObjectStore, position: int, end: int) -> None:
+        """Not a byte behind it goes over the wire."""
+        data = pattern(1000)
+        store.put("v1/x", [data], purpose=Purpose.INGEST)
+        assert (
+            read_stream(store.open_stream("v1/x", position, end, purpose=Purpose.FETCH)) == data[position:end]
+        )
+        tally = store.counts.snapshot().of(RequestKind.GET, Purpose.FETCH)
+        assert tally == Tally(requests=1, bytes_in=end - position)
+
+    def test_an_end_behind_the_objects_own_is_refused(self, store: ObjectStore) -> None:
+        store.put("v1/x", [b"0123456789"], purpose=Purpose.INGEST)
+        with pytest.raises(ObjectTooShortError, match=r"has 10 bytes.* to 11"):
+            read_stream(store.open_stream("v1/x", 3, 11, purpose=Purpose.FETCH))
+
+    @pytest.mark.parametrize(("position", "end"), [(-1, None), (4, 4), (4, 3)])
+    def test_what_is_no_stretch_is_refused(self, store: ObjectStore, position: int, end: int | None) -> None:
+        with pytest.raises(InvalidInputError):
+            store.open_stream("v1/x", position, end, purpose=Purpose.FETCH)
+
     def test_closed_in_the_middle_it_reads_no_more(self, store: ObjectStore) -> None:
         store.put("v1/x", [pattern(5_000_000)], purpose=Purpose.INGEST)
         stream = store.open_stream("v1/x", purpose=Purpose.COMPACTION)

@@ -72,9 +72,11 @@ class SimulatedStore:
 
         return self._request("get", read)
 
-    def open_stream(self, name: str, position: int = 0, *, purpose: Purpose) -> SimulatedStream:
+    def open_stream(
+        self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
+    ) -> SimulatedStream:
         del purpose
-        return SimulatedStream(self, name, position)
+        return SimulatedStream(self, name, position, end)
 
     def start_upload(self, name: str, *, purpose: Purpose) -> SimulatedUpload:
         del purpose
@@ -164,13 +166,15 @@ class SimulatedStream:
 
     resumes = 0
 
-    def __init__(self, store: SimulatedStore, name: str, position: int) -> None:
+    def __init__(self, store: SimulatedStore, name: str, position: int, end: int | None) -> None:
         self._store = store
         self._name = name
         self._position = position
+        self._end = end
 
     def readinto(self, target: memoryview) -> int:
-        data = self._store.read_on(self._name, self._position, len(target))
+        length = len(target) if self._end is None else min(len(target), self._end - self._position)
+        data = self._store.read_on(self._name, self._position, length)
         target[: len(data)] = data
         self._position += len(data)
         return len(data)

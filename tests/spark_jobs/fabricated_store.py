@@ -143,9 +143,10 @@ class FabricatedStream:
 
     resumes = 0
 
-    def __init__(self, file: FabricatedFile, position: int, counts: RequestCounts) -> None:
+    def __init__(self, file: FabricatedFile, position: int, end: int | None, counts: RequestCounts) -> None:
         self._file = file
         self._position = position
+        self._end = file.size if end is None else end
         self._counts = counts
         self._begun = False
 
@@ -153,7 +154,7 @@ class FabricatedStream:
         if not self._begun:
             self._counts.record(RequestKind.GET, Purpose.COMPACTION, requests=1)
             self._begun = True
-        count = self._file.readinto(self._position, target)
+        count = self._file.readinto(self._position, target[: self._end - self._position])
         self._position += count
         self._counts.record(RequestKind.GET, Purpose.COMPACTION, bytes_in=count)
         return count
@@ -185,9 +186,11 @@ class FabricatedStore:
         self._file = file
         self.counts = RequestCounts()
 
-    def open_stream(self, _name: str, position: int = 0, *, purpose: Purpose) -> FabricatedStream:
+    def open_stream(
+        self, _name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
+    ) -> FabricatedStream:
         assert purpose is Purpose.COMPACTION
-        return FabricatedStream(self._file, position, self.counts)
+        return FabricatedStream(self._file, position, end, self.counts)
 
     def start_upload(self, _name: str, *, purpose: Purpose) -> Sink:
         assert purpose is Purpose.COMPACTION

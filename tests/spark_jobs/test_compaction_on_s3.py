@@ -12,6 +12,8 @@ import pytest
 from bedrock.clock import ManualClock
 from bedrock.ids import SystemIds
 from catalog.model import PartitionId
+from catalog.spans import span_of
+from object_format.segment_file import SECTION_START_LENGTH
 from object_store.open import open_store
 from spark_jobs.compaction_task import run_compaction
 from spark_jobs.shares import ShareSizes
@@ -24,7 +26,7 @@ from tests.spark_jobs.shuffle_in_memory import run_in_memory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from catalog.model import JobResult, JobSpec
+    from catalog.model import JobInput, JobResult, JobSpec
     from object_store.open import StoreConfig
     from tests.fixtures.s3 import S3Server
 
@@ -78,6 +80,38 @@ def test_the_server_sees_two_gets_for_each_input_file(
     log.check()
 
 
+def ranges_seen(config: StoreConfig, server: S3Server) -> defaultdict[str, Counter[str]]:
+    """What the server was asked for, by the last part of the object's name."""
+    seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for request in server.requests(bucket_of(config)):
+        if request.is_object_get:
+            seen[request.path.rpartition("/")[2]][request.range] += 1
+    return seen
+
+
+def test_the_server_is_asked_for_the_span_of_the_sections_that_a_job_takes(
+    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
+) -> None:
+    fill(log, files=2, partitions=50)
+    wanted = [key for key in log.extents if log.policies[key.topic_id] == "compact"][7:9]
+    spec = log.job({key: log.extents[key] for key in wanted})
+
+    result = run(log, s3_config, spec)
+
+    assert ranges_seen(s3_config, s3_server) == {
+        f"{each.file_id}.seg": {whole_range(each): 2} for each in spec.inputs
+    }
+    assert result.counts["bytes_in"] < sum(each.size for each in spec.inputs) / 10
+    log.publish(spec, result)
+    log.check()
+
+
+def whole_range(each: JobInput) -> str:
+    """Of all that a job takes of a file, with the header of the first section."""
+    span = span_of(each.extents)
+    return f"bytes={span.start - SECTION_START_LENGTH}-{span.end - 1}"
+
+
 def test_a_broken_stream_is_taken_up_again_and_counted_apart(
     log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
 ) -> None:
@@ -101,7 +135,7 @@ def test_a_broken_stream_is_taken_up_again_and_counted_apart(
 def test_the_server_sees_two_ranged_gets_for_each_stretch_of_a_file_that_is_cut(
     log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
 ) -> None:
-    """And two of the whole object for a file that is not; the plan says which are which."""
+    """And two of the whole section for a file that is not; the plan says which are which."""
     here = PartitionId(log.create_topic("compact"), 0)
     many = [batch(*((b"%d" % (7 * number + each), b"v" * 90) for each in range(20))) for number in range(60)]
     log.ingest({here: many})
@@ -111,20 +145,18 @@ def test_the_server_sees_two_ranged_gets_for_each_stretch_of_a_file_that_is_cut(
 
     result = run_in_memory(spec, plan, lambda: open_store(s3_config, log.clock, log.ids), log.ids)
 
-    seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for request in s3_server.requests(bucket_of(s3_config)):
-        if request.is_object_get:
-            seen[request.path.rpartition("/")[2]][request.range] += 1
+    seen = ranges_seen(s3_config, s3_server)
     (shares,) = plan.cut_files.values()
     assert len(shares) > 6
     cut, whole = (seen[f"{each.file_id}.seg"] for each in spec.inputs)
+    span = span_of(spec.inputs[0].extents)
     starts = [
-        max(stretch.start, spec.inputs[0].extents[0].position)
+        max(stretch.start, span.start - SECTION_START_LENGTH)
         for stretch in (plan.shares[number].stretch for number in shares)
         if stretch is not None
     ]
-    assert cut == {f"bytes={start}-": 2 for start in starts}
-    assert whole == {"": 2}
+    assert cut == {f"bytes={start}-{span.end - 1}": 2 for start in starts}
+    assert whole == {whole_range(spec.inputs[1]): 2}
     assert result.counts["get_requests"] == 2 * len(shares) + 2
     log.publish(spec, result)
     log.check()

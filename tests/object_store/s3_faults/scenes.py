@@ -41,11 +41,11 @@ def store_at(config: StoreConfig, clock: ManualClock, limits: S3Limits, endpoint
     )
 
 
-def read_all(store: S3Store, position: int = 0) -> tuple[bytes, int]:
+def read_all(store: S3Store, position: int = 0, end: int | None = None) -> tuple[bytes, int]:
     """An object's bytes, and the resumes that it took."""
     data = bytearray()
     target = memoryview(bytearray(64_000))
-    with closing(store.open_stream("v1/x", position, purpose=Purpose.COMPACTION)) as stream:
+    with closing(store.open_stream("v1/x", position, end, purpose=Purpose.COMPACTION)) as stream:
         while count := stream.readinto(target):
             data += target[:count]
         return bytes(data), stream.resumes

@@ -59,6 +59,14 @@ class TestBrokenStreams:
             requests=5, bytes_in=len(DATA) - 123, errors=4, resumes=4
         )
 
+    def test_a_stream_with_an_end_keeps_it_when_it_breaks(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
+        proxy.plan(Fault(method="GET", keep_bytes=300_000, times=2))
+        assert read_all(store, 123, 1_000_123) == (DATA[123:1_000_123], 2)
+        assert {asked.range.partition("-")[2] for asked in proxy.log} == {"1000122"}
+
     @pytest.mark.parametrize("store", [replace(LIMITS, read_timeout_seconds=0.2)], indirect=True)
     def test_a_silent_server_is_left(self, store: S3Store, direct: S3Store, proxy: FaultProxy) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
