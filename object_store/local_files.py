@@ -142,7 +142,8 @@ class UnfinishedFile:
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 self._place(target, replace=replace)
-            except FileNotFoundError as error:
+            except (FileNotFoundError, FileExistsError) as error:
+                # It existed, as mkdir was told, and did not any more when mkdir looked what it is.
                 if not self._path.exists():
                     raise UploadLostError(
                         f"what was written for {target} was swept away as unfinished"

@@ -178,6 +178,24 @@ def test_a_directory_that_is_pruned_under_a_writer_is_made_again(
     assert files_below(root) == ["v1/a/x"]
 
 
+def test_a_directory_that_is_pruned_while_it_is_made_is_made_again(
+    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer made it, so that mkdir fails, and a deletion took it before mkdir looked at it."""
+    is_dir, pruned = Path.is_dir, root / "v1" / "a"
+
+    def late_look(path: Path) -> bool:
+        if path == pruned and pruned.exists():
+            pruned.rmdir()
+        return is_dir(path)
+
+    store.put("v1/b", [b""], purpose=INGEST)
+    pruned.mkdir()
+    monkeypatch.setattr(Path, "is_dir", late_look)
+
+    assert store.create("v1/a/x", [b"data"], purpose=INGEST) == 4
+
+
 def test_deleting_prunes_directories_but_never_the_root(store: LocalStore, root: Path) -> None:
     store.put("v1/a/b/x", [b"1"], purpose=INGEST)
     store.put("v1/c/x", [b"1"], purpose=INGEST)
