@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import BaseSettings
 
-from agent.groups.settings import GroupSettings
+from agent.groups.settings import GroupSettings, MigrationPolicy
 from agent.settings import AgentSettings
 
 _AGENT = AgentSettings()
@@ -53,6 +53,11 @@ class KafkaSettings(BaseSettings):
     group_consumer_max_size: int = Field(
         default=_GROUPS.consumer_max_size, ge=1, description="How many members a consumer group may have."
     )
+    group_consumer_migration_policy: MigrationPolicy = Field(
+        default=_GROUPS.migration_policy,
+        description="Whether a group with members may go from one protocol to the other:"
+        " `bidirectional`, `upgrade` (from classic to consumer), `downgrade`, or `disabled`.",
+    )
     offset_metadata_max_bytes: int = Field(
         default=_GROUPS.offset_metadata_max_bytes,
         ge=1,
@@ -80,6 +85,7 @@ class KafkaSettings(BaseSettings):
             consumer_session_timeout_ms=self.group_consumer_session_timeout_ms,
             consumer_heartbeat_interval_ms=self.group_consumer_heartbeat_interval_ms,
             consumer_max_size=self.group_consumer_max_size,
+            migration_policy=self.group_consumer_migration_policy,
             offset_metadata_max_bytes=self.offset_metadata_max_bytes,
             offsets_retention_minutes=self.offsets_retention_minutes,
             offsets_retention_check_interval_ms=self.offsets_retention_check_interval_ms,

@@ -126,7 +126,7 @@ class GroupCoordinator:
         views = TopicViews(
             lambda: self.held.call(topics.list), clock=clock, refresh_ms=settings.topics_refresh_ms
         )
-        self.consumers = ConsumerGroups(self.held, views)
+        self.consumers = ConsumerGroups(self.held, views, clock)
         self._groups = groups
         self._offsets = offsets
         self._expiry = OffsetExpiry(self, offsets, pool=pool, ids=ids)
@@ -156,14 +156,15 @@ class GroupCoordinator:
         if "\0" in request.protocol_type:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
         held = await self._find(group_id, ErrorCode.unknown_member_id, create=not request.member_id)
-        if isinstance(held.group, ConsumerGroup):
-            if not held.group.is_empty:
-                return JoinAnswer(error=ErrorCode.inconsistent_group_protocol, member_id=request.member_id)
+        group = held.group
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                return await self.consumers.join(group_id, request)
             if request.member_id:
                 return JoinAnswer(error=ErrorCode.unknown_member_id, member_id=request.member_id)
-            self.held.convert_empty(held, GroupType.CLASSIC)
+            group = self.consumers.empty_to_classic(held)
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        _classic(held).join(request, partial(_settle, answer))
+        group.join(request, partial(_settle, answer))
         self.held.moved(held)
         return await answer
 
@@ -171,8 +172,12 @@ class GroupCoordinator:
         """A member's assignment; waits until the leader has brought it."""
         _require_name(group_id)
         held = await self._find(group_id, ErrorCode.unknown_member_id)
+        if isinstance(held.group, ConsumerGroup):
+            given = held.group.sync(request)
+            self.held.moved(held)
+            return given
         answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        _classic(held).sync(request, partial(_settle, answer))
+        held.group.sync(request, partial(_settle, answer))
         self.held.moved(held)
         return await answer
 
@@ -180,7 +185,8 @@ class GroupCoordinator:
         """Keep a member's session."""
         _require_name(group_id)
         held = await self._find(group_id, ErrorCode.unknown_member_id)
-        code = _classic(held).heartbeat(stamp)
+        group = held.group
+        code = group.beat(stamp) if isinstance(group, ConsumerGroup) else group.heartbeat(stamp)
         self.held.moved(held)
         return code
 
@@ -191,7 +197,7 @@ class GroupCoordinator:
         if held is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
         if isinstance(held.group, ConsumerGroup):
-            return [held.group.check_classic_leave(each.member_id, each.instance_id) for each in leaving]
+            return await self.consumers.leave(held, leaving)
         errors = held.group.leave(leaving)
         self.held.moved(held)
         return errors
@@ -339,13 +345,6 @@ class GroupCoordinator:
         if not kept:
             self.held.drop(held, ErrorCode.not_coordinator)
             raise KafkaError(ErrorCode.not_coordinator, "another agent has claimed the group")
-
-
-def _classic(held: HeldGroup) -> ClassicGroup:
-    """The group, for members of the classic protocol: they are strangers to groups of the other one."""
-    if isinstance(held.group, ConsumerGroup):
-        raise KafkaError(ErrorCode.unknown_member_id, f"group {held.group.group_id!r} is a consumer group")
-    return held.group
 
 
 def _require_name(group_id: str) -> None:

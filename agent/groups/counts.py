@@ -14,3 +14,5 @@ class GroupCounts:
     offset_commits: int = 0
     offset_commits_refused: int = 0
     groups_expired: int = 0
+    upgrades: int = 0
+    downgrades: int = 0

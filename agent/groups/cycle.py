@@ -21,6 +21,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from agent.groups.deadlines import Deadlines
+from agent.groups.embedded_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from agent.groups.member import Member
 from agent.groups.messages import (
     NO_MEMBER,
@@ -31,7 +32,6 @@ from agent.groups.messages import (
     SyncAnswer,
 )
 from agent.groups.roster import Roster
-from agent.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -31,6 +31,10 @@ class Deadlines:
         self._actions[key] = (at, action)
         self._enqueue(key, at)
 
+    def is_set(self, key: Hashable) -> bool:
+        """Whether there is something to do under this key."""
+        return key in self._actions
+
     def cancel(self, key: Hashable) -> None:
         """There is nothing to do under this key any more."""
         self._actions.pop(key, None)

@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode
 
 from agent.groups.counts import GroupCounts
 from agent.groups.cycle import GroupCycle
+from agent.groups.embedded_protocol import CONSUMER_PROTOCOL_TYPE
 from agent.groups.joining import Joining
 from agent.groups.messages import GroupState, MemberStamp, SyncAnswer
-from agent.groups.subscription import CONSUMER_PROTOCOL_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -238,6 +238,15 @@ class ClassicGroup:
                 for member in self._roster
             ),
         )
+
+    def snapshot(self) -> GroupSnapshot:
+        """The group with what was assigned last, whatever goes on in it now."""
+        cycle = self._cycle
+        return cycle.snapshot({member.member_id: member.assignment for member in self._roster})
+
+    def rebalance(self, reason: str) -> None:
+        """Call all members of a stable group to join again."""
+        self._cycle.prepare_rebalance(reason)
 
     def unload(self, error: ErrorCode) -> None:
         """Give the group up: everyone who waits is answered with `error`, and it is dead."""

@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
+from agent.groups.consumer.cycle import Downgrade
 from agent.groups.consumer.group import ConsumerGroup
-from agent.groups.consumer.snapshot import (
-    ConsumerGroupSnapshot,
-    consumer_record_of,
-    consumer_snapshot_of,
-)
+from agent.groups.consumer.snapshot import consumer_record_of, consumer_snapshot_of
 from agent.groups.counts import GroupCounts
 from agent.groups.group import ClassicGroup
-from agent.groups.messages import GroupSnapshot
+from agent.groups.migration import downgraded
 from agent.groups.records import record_of, snapshot_of
 from agent.kafka.errors import ErrorCode, KafkaError
 from bedrock.errors import RetryableError
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from uuid import UUID
 
+    from agent.groups.messages import GroupSnapshot
     from agent.groups.settings import GroupSettings
     from agent.work_pool import WorkPool
     from bedrock.clock import Clock
@@ -237,7 +235,7 @@ class HeldGroups:
         held.wakeup = None
         held.group.expire()
         if isinstance(held.group, ConsumerGroup):
-            self._track(self._store(held))
+            self._track(self._kept(held))
         self.moved(held)
 
     def _track(self, work: Coroutine[None, None, ErrorCode]) -> asyncio.Task[ErrorCode]:
@@ -296,22 +294,10 @@ class HeldGroups:
         )
         return held
 
-    def convert_empty(self, held: HeldGroup, to: GroupType) -> None:
-        """Let a group without members be of that type. Epochs go on from where generations were."""
-        before, state_ms = held.group, self._clock.now_ms()
-        if to is GroupType.CONSUMER and isinstance(before, ClassicGroup):
-            epoch = before.generation
-            held.group = held.as_consumer(
-                snapshot=ConsumerGroupSnapshot(group_epoch=epoch, assignment_epoch=epoch, state_ms=state_ms)
-            )
-            held.stored_version = 0
-        elif to is GroupType.CLASSIC and isinstance(before, ConsumerGroup):
-            held.group = held.as_classic(
-                snapshot=GroupSnapshot(generation=before.group_epoch, state_ms=state_ms)
-            )
-        else:
-            return
-        before.unload(ErrorCode.unknown_member_id)
+    def exchange(self, held: HeldGroup, group: ClassicGroup | ConsumerGroup, *, told: ErrorCode) -> None:
+        """Put `group` in the place of the one that is held; whoever waits in that one is told `told`."""
+        before, held.group, held.stored_version = held.group, group, 0
+        before.unload(told)
         if held.wakeup is not None:
             held.wakeup.cancel()
             held.wakeup = None
@@ -321,9 +307,23 @@ class HeldGroups:
 
         A group that could not be stored is given up: the next request takes it from where it was stored last.
         """
-        error = await asyncio.shield(self._track(self._store(held)))
+        error = await asyncio.shield(self._track(self._kept(held)))
         if error is not ErrorCode.none:
             raise KafkaError(error, f"group {held.group.group_id!r} could not be stored")
+
+    def _kept(self, held: HeldGroup) -> Coroutine[None, None, ErrorCode]:
+        """What stores a consumer group; one that is to be classic from now on is that when this returns."""
+        group = held.group
+        if not isinstance(group, ConsumerGroup) or group.downgrade is None or group.is_empty:
+            return self._store(held)
+        snapshot = downgraded(group.snapshot())
+        classic = held.as_classic(snapshot=snapshot)
+        self.exchange(held, classic, told=ErrorCode.rebalance_in_progress)
+        self.counts.downgrades += 1
+        stored = self._save(held, snapshot, lambda _: None)
+        if group.downgrade is Downgrade.AFTER_A_LEAVE:
+            classic.rebalance("only members of the classic protocol are left")
+        return stored
 
     async def _store(self, held: HeldGroup) -> ErrorCode:
         group = held.group

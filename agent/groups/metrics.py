@@ -28,6 +28,8 @@ _TEXTS = {
     "offset_commits": "Commits of offsets that were taken",
     "offset_commits_refused": "Commits of offsets that were refused",
     "groups_expired": "Groups that nobody used any more",
+    "upgrades": "Classic groups with members that have become consumer groups",
+    "downgrades": "Consumer groups that were left to members of the classic protocol, and are classic now",
 }
 
 

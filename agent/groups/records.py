@@ -16,7 +16,7 @@ from agent.groups.messages import GroupSnapshot, MemberSnapshot, Protocol
 from catalog.groups import GroupRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _log = structlog.get_logger(__name__)
 _VERSION = 1
@@ -59,6 +59,16 @@ def snapshot_of(record: GroupRecord) -> GroupSnapshot:
     )
 
 
+def protocols_json(protocols: Iterable[Protocol]) -> list[list[str]]:
+    """What a member supports, for the catalog."""
+    return [[each.name, b64encode(each.metadata).decode()] for each in protocols]
+
+
+def protocols_of(kept: Iterable[Iterable[str]]) -> tuple[Protocol, ...]:
+    """The same, out of the catalog."""
+    return tuple(Protocol(name, b64decode(metadata)) for name, metadata in kept)
+
+
 def _member_json(member: MemberSnapshot) -> dict[str, Any]:
     return {
         "id": member.member_id,
@@ -67,7 +77,7 @@ def _member_json(member: MemberSnapshot) -> dict[str, Any]:
         "client_host": member.client_host,
         "session_timeout_ms": member.session_timeout_ms,
         "rebalance_timeout_ms": member.rebalance_timeout_ms,
-        "protocols": [[each.name, b64encode(each.metadata).decode()] for each in member.protocols],
+        "protocols": protocols_json(member.protocols),
         "assignment": b64encode(member.assignment).decode(),
     }
 
@@ -80,6 +90,6 @@ def _member_of(kept: Mapping[str, Any]) -> MemberSnapshot:
         client_host=kept["client_host"],
         session_timeout_ms=kept["session_timeout_ms"],
         rebalance_timeout_ms=kept["rebalance_timeout_ms"],
-        protocols=tuple(Protocol(name, b64decode(metadata)) for name, metadata in kept["protocols"]),
+        protocols=protocols_of(kept["protocols"]),
         assignment=b64decode(kept["assignment"]),
     )

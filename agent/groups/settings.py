@@ -3,8 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
 
 from bedrock.errors import InvalidInputError
+
+
+class MigrationPolicy(StrEnum):
+    """Whether a group with members may go from one of Kafka's group protocols to the other."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def allows_upgrade(self) -> bool:
+        """Whether a member of the consumer protocol may join a classic group."""
+        return self in {MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL}
+
+    @property
+    def allows_downgrade(self) -> bool:
+        """Whether a consumer group becomes a classic one when only members of that protocol are left."""
+        return self in {MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +45,7 @@ class GroupSettings:
     consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     consumer_max_size: int = 10_000  # group.consumer.max.size
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
     # Topics that come, grow and go are noticed by consumer groups after this long at most.
     topics_refresh_ms: int = 2_000
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
@@ -38,7 +59,7 @@ class GroupSettings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value < (0 if field.name == "initial_rebalance_delay_ms" else 1):
+            if isinstance(value, int) and value < (0 if field.name == "initial_rebalance_delay_ms" else 1):
                 raise InvalidInputError(
                     f"group setting {field.name} is {value}", remedy="give a positive number"
                 )

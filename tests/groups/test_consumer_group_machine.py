@@ -1,4 +1,7 @@
-"""Random lives of a consumer group: members obey late and crash, answers are lost, coordinators change."""
+"""Random lives of a consumer group: members obey late and crash, answers are lost, coordinators change.
+
+Some members speak the classic protocol, as in a group that is rolled from one protocol to the other.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from typing_extensions import override
 
 from agent.groups.consumer.messages import NOTHING, Assignment, HeartbeatAnswer
-from agent.groups.settings import GroupSettings
+from agent.groups.settings import GroupSettings, MigrationPolicy
 from agent.kafka.errors import ErrorCode, KafkaError
 from tests.groups.consumer_stage import ConsumerStage, StageMember, parts, view
+from tests.groups.mixed_stage import ClassicMember
 
 if TYPE_CHECKING:
     from agent.groups.consumer.topics import TopicView
@@ -62,9 +66,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage = ConsumerStage(
-            settings=GroupSettings(consumer_session_timeout_ms=20_000), topics=view(a=3, b=2)
+            settings=GroupSettings(
+                consumer_session_timeout_ms=20_000, migration_policy=MigrationPolicy.UPGRADE
+            ),
+            topics=view(a=3, b=2),
         )
         self.members: list[LateMember] = []
+        self.classic: list[ClassicMember] = []
         self.epoch = 0
 
     @initialize(count=st.integers(1, 3))
@@ -91,6 +99,37 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
                     assignor=assignor,
                 )
             )
+
+    @rule(
+        topics=st.frozensets(st.sampled_from("abc"), min_size=1),
+        cooperative=st.booleans(),
+        static=st.booleans(),
+    )
+    def come_classic(self, topics: frozenset[str], *, cooperative: bool, static: bool) -> None:
+        if len(self.classic) < 3:
+            number = next(self.stage.numbers)
+            instance_id = f"instance-{number}" if static else None
+            self.classic.append(ClassicMember(self.stage, topics, cooperative, instance_id))
+
+    @rule(at=st.integers(0, 2), times=st.integers(1, 4), answered=st.booleans())
+    def step_classic(self, at: int, times: int, *, answered: bool) -> None:
+        """Whoever does not hear the last answer has heard the others."""
+        if self.classic:
+            for number in range(times):
+                self.classic[at % len(self.classic)].step(answered=answered or number < times - 1)
+
+    @rule(times=st.integers(1, 4))
+    def everyone_beats_and_obeys(self, times: int) -> None:
+        for _ in range(times):
+            for member in self.members:
+                self._beat(member)
+                member.obey()
+
+    @rule(at=st.integers(0, 2), crash=st.booleans())
+    def leave_classic(self, at: int, *, crash: bool) -> None:
+        if self.classic:
+            member = self.classic[at % len(self.classic)]
+            member.start_anew() if crash else member.leave()
 
     def _pick(self, at: int) -> LateMember:
         return self.members[at % len(self.members)]
@@ -150,7 +189,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def nobody_reads_what_another_reads(self) -> None:
         """Members that the group counts on never have a partition in common."""
         known = {each.member_id: each for each in self.stage.group.describe().members}
-        readers = [member for member in self.members if member.member_id in known and not member.is_joining]
+        readers = [member for member in self._everyone() if member.member_id in known]
         for at, one in enumerate(readers):
             for other in readers[at + 1 :]:
                 assert one.owned.isdisjoint(other.owned)
@@ -168,20 +207,24 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             for member in self.members:
                 self._beat(member)
                 member.obey()
+            for classic in self.classic:
+                classic.step()
             self.stage.pass_time(1)
-        owned = [part for member in self.members for part in member.owned]
+        owned = [part for member in self._everyone() for part in member.owned]
         assert len(owned) == len(set(owned))
-        assert set(owned) == _wanted(self.members, self.stage.topics)
+        assert set(owned) == self._wanted(self.stage.topics)
 
+    def _everyone(self) -> list[LateMember | ClassicMember]:
+        return [*self.members, *self.classic]
 
-def _wanted(members: list[LateMember], topics: TopicView) -> Assignment:
-    names = {name for member in members for name in member.topics}
-    names |= {"a", "b"} if any(member.regex for member in members) else set()
-    return frozenset(
-        part
-        for name in names & topics.by_name.keys()
-        for part in parts(name, *range(topics.by_name[name].partition_count))
-    )
+    def _wanted(self, topics: TopicView) -> Assignment:
+        names = {name for member in self._everyone() for name in member.topics}
+        names |= {"a", "b"} if any(member.regex for member in self.members) else set()
+        return frozenset(
+            part
+            for name in names & topics.by_name.keys()
+            for part in parts(name, *range(topics.by_name[name].partition_count))
+        )
 
 
 TestConsumerGroup = ConsumerGroupMachine.TestCase

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent.groups.embedded_protocol import read_assignment
+from agent.groups.settings import MigrationPolicy
 from agent.kafka.codec import Struct, message_versions
 from agent.kafka.errors import ErrorCode
 from tests.groups.stage import subscription
@@ -137,20 +140,32 @@ def test_refusals_have_kafka_s_codes_and_words(wire: Wire, topic: Topic) -> None
     assert beat(wire, member_id="x", member_epoch=9).error_code == ErrorCode.unknown_member_id
 
 
-def test_groups_do_not_mix_protocols(wire: Wire, topic: Topic) -> None:
-    """Whoever speaks the other one is refused while there are members, and welcome when there are none."""
+def test_members_of_both_protocols_share_a_group(wire: Wire, topic: Topic) -> None:
+    """Joined, described and listed as one group, and each by its own calls alone."""
     beat(wire)
-    assert classic_join(wire).error_code == ErrorCode.inconsistent_group_protocol
-    stamp: dict[str, Any] = {"group_id": "masons", "generation_id": 1, "member_id": "m"}
-    assert wire.ask("heartbeat", 4, Struct(**stamp)).error_code == ErrorCode.unknown_member_id
-    synced = wire.ask(
-        "sync_group",
-        5,
-        Struct(**stamp, protocol_type="consumer", protocol_name="range", assignments=[]),
-    )
-    assert synced.error_code == ErrorCode.unknown_member_id
-    left = wire.ask("leave_group", 5, Struct(group_id="masons", members=[Struct(member_id="m")]))
-    assert left.members[0].error_code == ErrorCode.unknown_member_id
+    sent_back = classic_join(wire)
+    assert sent_back.error_code == ErrorCode.member_id_required
+    joined = classic_join(wire, sent_back.member_id)
+    assert (joined.error_code, joined.leader, joined.members) == (ErrorCode.none, "", [])
+    assert (joined.protocol_type, joined.protocol_name) == ("consumer", "range")
+    stamp = {"group_id": "masons", "generation_id": joined.generation_id, "member_id": joined.member_id}
+    names = {"protocol_type": "consumer", "protocol_name": "range", "assignments": []}
+    synced = wire.ask("sync_group", 5, Struct(**stamp, **names))
+    assert (synced.error_code, synced.protocol_name) == (ErrorCode.none, "range")
+    assert read_assignment(bytes(synced.assignment)) == frozenset()
+    odd = wire.ask("sync_group", 5, Struct(**stamp, **{**names, "protocol_name": "roundrobin"}))
+    assert odd.error_code == ErrorCode.inconsistent_group_protocol
+    assert wire.ask("heartbeat", 4, Struct(**stamp)).error_code == ErrorCode.none
+    assert commit(wire, topic, 8, joined.member_id, joined.generation_id) == ErrorCode.none
+    assert commit(wire, topic, 8, joined.member_id, 99) == ErrorCode.illegal_generation
+    stranger = {**stamp, "member_id": "m"}
+    assert wire.ask("heartbeat", 4, Struct(**stranger)).error_code == ErrorCode.unknown_member_id
+    assert wire.ask("sync_group", 5, Struct(**stranger, **names)).error_code == ErrorCode.unknown_member_id
+    leaving = [Struct(member_id="m"), Struct(member_id=joined.member_id)]
+    described = wire.ask("consumer_group_describe", 1, Struct(group_ids=["masons"])).groups[0]
+    assert {each.member_id: each.member_type for each in described.members} == {"m": 1, joined.member_id: 0}
+    left = wire.ask("leave_group", 5, Struct(group_id="masons", members=leaving))
+    assert [each.error_code for each in left.members] == [ErrorCode.unknown_member_id, ErrorCode.none]
     seen = wire.ask("describe_groups", 6, Struct(groups=["masons"])).groups[0]
     assert (seen.error_code, seen.group_state) == (ErrorCode.group_id_not_found, "Dead")
     assert seen.error_message == "Group masons is not a classic group."
@@ -160,17 +175,41 @@ def test_groups_do_not_mix_protocols(wire: Wire, topic: Topic) -> None:
         Struct(group_id="masons", topics=[Struct(name=topic.name, partitions=[Struct(partition_index=0)])]),
     )
     assert deleted.topics[0].partitions[0].error_code == ErrorCode.group_subscribed_to_topic
-    assert beat(wire, member_epoch=-1).error_code == ErrorCode.none
 
+
+def test_a_group_without_members_takes_the_protocol_of_whoever_comes(wire: Wire, topic: Topic) -> None:
+    """A classic one with members becomes a consumer group, and is listed as what it is."""
+    del topic
+    beat(wire)
+    assert beat(wire, member_epoch=-1).error_code == ErrorCode.none
     assert classic_join(wire, "m").error_code == ErrorCode.unknown_member_id
     member_id = classic_join(wire).member_id
     assert classic_join(wire, member_id).error_code == ErrorCode.none
-    assert beat(wire).error_code == ErrorCode.group_id_not_found
     found = wire.ask("consumer_group_describe", 1, Struct(group_ids=["masons"])).groups[0]
     assert found.error_message == "Group masons is not a consumer group."
-    for wanted, count in (("classic", 1), ("consumer", 0)):
-        listed = wire.ask("list_groups", 5, Struct(states_filter=[], types_filter=[wanted]))
-        assert len(listed.groups) == count
+    assert listed_by_type(wire) == {"classic": 1, "consumer": 0}
+    joined = beat(wire)
+    assert joined.error_code == ErrorCode.none
+    assert listed_by_type(wire) == {"classic": 0, "consumer": 1}
+
+
+def listed_by_type(wire: Wire) -> dict[str, int]:
+    """How many groups there are of either type."""
+    return {
+        wanted: len(wire.ask("list_groups", 5, Struct(states_filter=[], types_filter=[wanted])).groups)
+        for wanted in ("classic", "consumer")
+    }
+
+
+def test_a_group_keeps_its_protocol_where_it_must(start_broker: Callable[..., BrokerThread]) -> None:
+    """With `group.consumer.migration.policy` disabled nobody of the other one joins a classic group."""
+    disabled = replace(QUICK_GROUPS, migration_policy=MigrationPolicy.DISABLED)
+    broker = start_broker(groups=disabled)
+    broker.create_topic("granite", 2)
+    with Wire(broker.host_and_port) as wire:
+        assert classic_join(wire, classic_join(wire).member_id).error_code == ErrorCode.none
+        assert beat(wire).error_code == ErrorCode.group_id_not_found
+        assert listed_by_type(wire) == {"classic": 1, "consumer": 0}
 
 
 def test_offsets_are_fenced_by_member_epochs(wire: Wire, topic: Topic) -> None:

@@ -1,4 +1,4 @@
-"""What members of consumer groups, and those who look at them, ask of the coordinator."""
+"""What members of consumer groups, of either protocol, and those who look at them ask of the coordinator."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ from typing import TYPE_CHECKING
 from agent.groups.consumer.checks import check_heartbeat
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.messages import JOINS
+from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
+from agent.groups.group import ClassicGroup
+from agent.groups.messages import GroupSnapshot
+from agent.groups.migration import check_upgrade, upgraded
 from agent.kafka.errors import ErrorCode, KafkaError
-from catalog.groups import GroupType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent.groups.consumer.messages import ConsumerGroupDescription, ConsumerHeartbeat, HeartbeatAnswer
     from agent.groups.consumer.topics import TopicView, TopicViews
     from agent.groups.holding import HeldGroup, HeldGroups
+    from agent.groups.messages import JoinAnswer, JoinRequest, LeavingMember
+    from bedrock.clock import Clock
 
 
 class ConsumerGroups:
     """The consumer groups among those that this agent coordinates. Belongs to the event loop.
 
-    Groups do not mix protocols: one without members takes the protocol of the first that joins, and as long
-    as it has some, those of the other protocol are refused, as by a Kafka whose
-    `group.consumer.migration.policy` is disabled.
+    A group without members takes the protocol of the first that joins. One with members becomes a consumer
+    group when a member of that protocol comes, and a classic one when the last of them goes, as far as
+    `group.consumer.migration.policy` lets it.
     """
 
-    def __init__(self, held: HeldGroups, views: TopicViews) -> None:
+    def __init__(self, held: HeldGroups, views: TopicViews, clock: Clock) -> None:
         self._held = held
         self._views = views
+        self._clock = clock
 
     async def heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Take a member's heartbeat; answered when what it says is stored."""
@@ -36,12 +44,58 @@ class ConsumerGroups:
         held = await self._held.find(group_id, create=joins)
         if held is None:
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
-        if joins and held.group.is_empty:
-            self._held.convert_empty(held, GroupType.CONSUMER)
-        answer = _consumer(held).heartbeat(request, topics)
+        if joins and isinstance(held.group, ClassicGroup):
+            answer = self._upgrade(held, held.group, request, topics)
+        else:
+            answer = _consumer(held).heartbeat(request, topics)
         self._held.moved(held)
         await self._held.keep(held)
         return answer
+
+    def _upgrade(
+        self, held: HeldGroup, before: ClassicGroup, request: ConsumerHeartbeat, topics: TopicView
+    ) -> HeartbeatAnswer:
+        """Let a classic group be a consumer group, unless it cannot take this member."""
+        if before.is_empty:
+            epoch, now_ms = before.generation, self._clock.now_ms()
+            kept = ConsumerGroupSnapshot(group_epoch=epoch, assignment_epoch=epoch, state_ms=now_ms)
+        else:
+            classic = before.snapshot()
+            check_upgrade(before.group_id, classic, self._held.settings)
+            kept = upgraded(before.group_id, classic, topics)
+        group = held.as_consumer(snapshot=kept)
+        answer = group.heartbeat(request, topics)
+        self._held.counts.upgrades += bool(kept.members)
+        told = ErrorCode.unknown_member_id if before.is_empty else ErrorCode.rebalance_in_progress
+        self._held.exchange(held, group, told=told)
+        return answer
+
+    def empty_to_classic(self, held: HeldGroup) -> ClassicGroup:
+        """Let a consumer group without members be a classic one. Generations go on from where epochs were."""
+        epoch = _consumer(held).group_epoch
+        snapshot = GroupSnapshot(generation=epoch, state_ms=self._clock.now_ms())
+        classic = held.as_classic(snapshot=snapshot)
+        self._held.exchange(held, classic, told=ErrorCode.unknown_member_id)
+        return classic
+
+    async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
+        """Let a member of the classic protocol into a consumer group that has members, or a step further."""
+        topics = await self._views.current()
+        held = await self._held.find(group_id)
+        if held is None or not isinstance(held.group, ConsumerGroup):
+            # It was one a moment ago: what it is now is found by whoever comes again.
+            raise KafkaError(ErrorCode.rebalance_in_progress, f"Group {group_id} has changed its protocol.")
+        answer = held.group.join(request, topics)
+        self._held.moved(held)
+        await self._held.keep(held)
+        return answer
+
+    async def leave(self, held: HeldGroup, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
+        """Let members of the classic protocol go; an error for each, in order."""
+        errors = _consumer(held).leave(leaving)
+        self._held.moved(held)
+        await self._held.keep(held)
+        return errors
 
     async def describe(self, group_id: str) -> tuple[ConsumerGroupDescription, TopicView]:
         """A consumer group with its members, and the topics that there are."""

@@ -6,6 +6,7 @@ every member then goes there at its own pace (`reconciling`).
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,22 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
+class Waiting(Enum):
+    """What a member is waited for, each within a time of its own."""
+
+    SESSION = auto()
+    REVOCATION = auto()
+    JOIN = auto()
+    SYNC = auto()
+
+
+class Downgrade(Enum):
+    """Why a group is to be a classic one now: whoever owns it puts that in its place."""
+
+    AFTER_A_LEAVE = auto()
+    AFTER_A_REPLACEMENT = auto()
+
+
 class ConsumerCycle:
     """A group's state, apart from what members and administrators say to it (`ConsumerGroup` takes that)."""
 
@@ -51,6 +68,7 @@ class ConsumerCycle:
         self.assignment_epoch = kept.assignment_epoch
         self.state_ms = kept.state_ms
         self.version = 0
+        self.downgrade: Downgrade | None = None
         self.subscribed_topics = kept.subscribed_topics
         self._settings = settings
         self._clock = clock
@@ -64,7 +82,7 @@ class ConsumerCycle:
         self._is_dead = False
         for member in kept.members:
             self._roster.put(member)
-            self._keep_session(member.member_id)
+            self._keep_session(member)
             self._watch_revocation(member)
 
     # What it is
@@ -181,6 +199,22 @@ class ConsumerCycle:
             self._watch_revocation(moved)
         return moved
 
+    def _admit(
+        self,
+        member: ConsumerMember,
+        *,
+        known: ConsumerMember,
+        owned: Assignment | None,
+        topics: TopicView,
+    ) -> ConsumerMember:
+        """Take what a member says of itself, and let it go as far as it may; `known` is how it was known."""
+        changed = (member.topics, member.regex) != (known.topics, known.regex)
+        self._put(member)
+        self._notice_topics(topics, changed=changed)
+        if self.group_epoch > self.assignment_epoch:
+            self._assign(topics)
+        return self._reconcile(member, owned)
+
     def _put(self, member: ConsumerMember) -> None:
         if self._roster.get(member.member_id) != member:
             if not self._roster:
@@ -195,8 +229,12 @@ class ConsumerCycle:
     def _fence(self, member_id: str, reason: str) -> None:
         """Take a member away; the others get what it had with their next heartbeats."""
         _log.info("a member is out of a consumer group", group=self.group_id, member=member_id, reason=reason)
+        if self._leaves_classic_members_alone(member_id):
+            self.downgrade = Downgrade.AFTER_A_LEAVE
         self._drop(member_id)
         self._targets.pop(member_id, None)
+        if self.downgrade is not None:
+            return  # those who are left are in this epoch, and called to rebalance by the classic group
         self.group_epoch += 1
         if not self._roster:
             self.state_ms = self._clock.now_ms()
@@ -204,31 +242,51 @@ class ConsumerCycle:
         elif self._view is not None:
             self._see(self._view)
 
+    def _leaves_classic_members_alone(self, member_id: str) -> bool:
+        """Whether the group is to be classic without this member."""
+        others = [member for member in self._roster if member.member_id != member_id]
+        return (
+            self._settings.migration_policy.allows_downgrade
+            and 0 < len(others) <= self._settings.max_group_size
+            and all(member.is_classic for member in others)
+            and len(others) < len(self._roster)
+            and not self._roster[member_id].is_classic
+        )
+
     def _drop(self, member_id: str) -> None:
-        self._deadlines.cancel(_session(member_id))
-        self._deadlines.cancel(_revocation(member_id))
+        for kind in Waiting:
+            self._deadlines.cancel((kind, member_id))
         self._roster.remove(member_id)
         self.version += 1
 
     # Time
 
-    def _keep_session(self, member_id: str) -> None:
-        timeout_ms = self._settings.consumer_session_timeout_ms
-        over = partial(self._expire, member_id, "its session is over")
-        self._deadlines.set(_session(member_id), timeout_ms, over)
+    def _keep_session(self, member: ConsumerMember) -> None:
+        side = member.classic
+        timeout_ms = self._settings.consumer_session_timeout_ms if side is None else side.session_timeout_ms
+        self._wait_for(Waiting.SESSION, member, timeout_ms, "its session is over")
 
     def _forgive(self, member: ConsumerMember) -> None:
         """The member need not give anything up any more."""
-        self._deadlines.cancel(_revocation(member.member_id))
+        self._deadlines.cancel((Waiting.REVOCATION, member.member_id))
 
     def _watch_revocation(self, member: ConsumerMember) -> None:
-        """Whoever must give something up has its own rebalance timeout for it."""
-        key = _revocation(member.member_id)
-        if member.state is MemberState.UNREVOKED:
-            over = partial(self._expire, member.member_id, "it did not give up its partitions in time")
-            self._deadlines.set(key, member.rebalance_timeout_ms, over)
+        """Whoever must give something up has its own rebalance timeout for it.
+
+        Members of the classic protocol are called to join again, and have as long for that.
+        """
+        if member.state is MemberState.UNREVOKED and not member.is_classic:
+            timeout_ms = member.rebalance_timeout_ms
+            self._wait_for(
+                Waiting.REVOCATION, member, timeout_ms, "it did not give up its partitions in time"
+            )
         else:
-            self._deadlines.cancel(key)
+            self._forgive(member)
+
+    def _wait_for(self, what: Waiting, member: ConsumerMember, timeout_ms: int, otherwise: str) -> None:
+        """Take the member away when nothing cancels this or puts it off in time."""
+        over = partial(self._expire, member.member_id, otherwise)
+        self._deadlines.set((what, member.member_id), timeout_ms, over)
 
     def snapshot(self) -> ConsumerGroupSnapshot:
         """All that another coordinator would need in order to go on."""
@@ -241,11 +299,3 @@ class ConsumerCycle:
             subscribed_topics=self.subscribed_topics,
             state_ms=self.state_ms,
         )
-
-
-def _session(member_id: str) -> tuple[str, str]:
-    return ("session", member_id)
-
-
-def _revocation(member_id: str) -> tuple[str, str]:
-    return ("revocation", member_id)

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
-
 from agent.groups.consumer.checks import check_is_known, check_member_epoch, leaves
-from agent.groups.consumer.cycle import ConsumerCycle
-from agent.groups.consumer.member import ConsumerMember
+from agent.groups.consumer.classic_members import ClassicMembers
 from agent.groups.consumer.messages import (
     JOINS,
     LEAVES_FOR_A_WHILE,
@@ -25,15 +22,15 @@ from agent.groups.consumer.messages import (
 from agent.kafka.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from agent.groups.consumer.member import ConsumerMember
     from agent.groups.consumer.messages import ConsumerHeartbeat
     from agent.groups.consumer.topics import TopicView
 
-_log = structlog.get_logger(__name__)
 
+class ConsumerGroup(ClassicMembers):
+    """One group, whose members may speak either protocol.
 
-class ConsumerGroup(ConsumerCycle):
-    """One group. It does no input or output and never waits; not safe for threads.
-
+    It does no input or output and never waits; not safe for threads.
     `version` rises with every change. What a member is told must be stored first: whoever owns the group
     stores `snapshot()` and hands the answer out then. It also calls `expire` when `next_deadline` has come.
     """
@@ -44,21 +41,10 @@ class ConsumerGroup(ConsumerCycle):
         """Take a heartbeat that `check_heartbeat` has let pass; raises what the member shall be told."""
         if leaves(request):
             return self._leave(request)
-        if len(self._roster) >= self._settings.consumer_max_size and request.member_id not in self._roster:
-            raise KafkaError(
-                ErrorCode.group_max_size_reached,
-                f"The consumer group has reached its maximum capacity of {self._settings.consumer_max_size}"
-                " members.",
-            )
+        self._require_room(request.member_id)
         known = self._subscribe(request)
-        member = known.updated(request)
-        changed = (member.topics, member.regex) != (known.topics, known.regex)
-        self._put(member)
-        self._notice_topics(topics, changed=changed)
-        if self.group_epoch > self.assignment_epoch:
-            self._assign(topics)
-        member = self._reconcile(member, request.owned)
-        self._keep_session(member.member_id)
+        member = self._admit(known.updated(request), known=known, owned=request.owned, topics=topics)
+        self._keep_session(member)
         news = request.is_full or member.assigned != known.assigned
         return HeartbeatAnswer(
             member_id=member.member_id,
@@ -74,7 +60,7 @@ class ConsumerGroup(ConsumerCycle):
         if known is None and request.member_epoch != JOINS:
             raise self._unknown(request.member_id)
         if known is None:
-            return self._newcomer(request)
+            return self._newcomer(request.member_id or self._new_member_id())
         check_member_epoch(known, request.member_epoch, request.owned)
         return known
 
@@ -85,31 +71,15 @@ class ConsumerGroup(ConsumerCycle):
             check_member_epoch(known, request.member_epoch, request.owned)
             return known
         if holder is None:
-            return self._roster.get(request.member_id) or self._newcomer(request)
-        if not holder.is_away:
+            member_id = request.member_id or self._new_member_id()
+            return self._roster.get(member_id) or self._newcomer(member_id)
+        if not holder.is_away and not holder.is_classic:
             raise KafkaError(
                 ErrorCode.unreleased_instance_id,
                 f"Static member {request.member_id} with instance id {instance_id} cannot join the group"
                 f" because the instance id is owned by {holder.member_id} member.",
             )
         return self._replace(holder, request.member_id or self._new_member_id())
-
-    def _newcomer(self, request: ConsumerHeartbeat) -> ConsumerMember:
-        member_id = request.member_id or self._new_member_id()
-        _log.info("a member joins a consumer group", group=self.group_id, member=member_id)
-        return ConsumerMember(member_id=member_id)
-
-    def _new_member_id(self) -> str:
-        return str(self._ids.new_uuid())
-
-    def _replace(self, holder: ConsumerMember, member_id: str) -> ConsumerMember:
-        """A static member is back: it takes the place of its former self."""
-        member = holder.renamed(member_id)
-        self._drop(holder.member_id)
-        if holder.member_id in self._targets:
-            self._targets[member_id] = self._targets.pop(holder.member_id)
-        self._put(member)
-        return member
 
     def _leave(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         member = self._roster.get(request.member_id)
@@ -134,9 +104,9 @@ class ConsumerGroup(ConsumerCycle):
         member = self._roster.get(member_id)
         if member is None:
             return ErrorCode.unknown_member_id
-        if not knows_epochs:
+        if not knows_epochs and not member.is_classic:
             return ErrorCode.unsupported_version
-        return ErrorCode.none if member.epoch == epoch else ErrorCode.stale_member_epoch
+        return _check_epoch(member, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a member may ask for offsets; who is none may."""
@@ -145,7 +115,7 @@ class ConsumerGroup(ConsumerCycle):
         member = self._roster.get(member_id or "")
         if member is None:
             return ErrorCode.unknown_member_id
-        return ErrorCode.none if member.epoch == epoch else ErrorCode.stale_member_epoch
+        return _check_epoch(member, epoch)
 
     def check_delete(self) -> ErrorCode:
         """Whether the group may be deleted: only without members."""
@@ -154,13 +124,6 @@ class ConsumerGroup(ConsumerCycle):
     def check_delete_offsets(self) -> ErrorCode:
         """Offsets may be deleted at any time; `is_subscribed` protects those in use."""
         return ErrorCode.group_id_not_found if self._is_dead else ErrorCode.none
-
-    def check_classic_leave(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """What somebody is told who wants members of the classic protocol to leave: there are none here."""
-        holder = None if instance_id is None else self._roster.of_instance(instance_id)
-        if holder is not None and member_id and holder.member_id != member_id:
-            return ErrorCode.fenced_instance_id
-        return ErrorCode.unknown_member_id
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether a member reads this topic."""
@@ -186,12 +149,14 @@ class ConsumerGroup(ConsumerCycle):
                     regex=member.regex,
                     assignment=member.assigned,
                     target=self._targets.get(member.member_id, NOTHING),
+                    is_classic=member.is_classic,
                 )
                 for member in self._roster
             ),
         )
 
-    def _unknown(self, member_id: str) -> KafkaError:
-        return KafkaError(
-            ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {self.group_id}."
-        )
+
+def _check_epoch(member: ConsumerMember, epoch: int) -> ErrorCode:
+    if member.epoch == epoch:
+        return ErrorCode.none
+    return ErrorCode.illegal_generation if member.is_classic else ErrorCode.stale_member_epoch

@@ -10,6 +10,8 @@ from agent.groups.consumer.messages import JOINS, LEAVES_FOR_A_WHILE, NOTHING
 
 if TYPE_CHECKING:
     from agent.groups.consumer.messages import Assignment, ConsumerHeartbeat
+    from agent.groups.embedded_protocol import Subscription
+    from agent.groups.messages import JoinRequest, Protocol
 
 
 class MemberState(StrEnum):
@@ -20,11 +22,20 @@ class MemberState(StrEnum):
     UNRELEASED = "unreleased"
 
 
+@dataclass(frozen=True, slots=True)
+class ClassicSide:
+    """What is particular to a member of the classic protocol in a consumer group."""
+
+    session_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
     """A member; each change makes a new one.
 
     `assigned` is what it may read, `revoking` what it was told to give up and has not yet: both are its own.
+    `classic` is None unless it speaks the classic protocol.
     """
 
     member_id: str
@@ -41,6 +52,12 @@ class ConsumerMember:
     previous_epoch: int = 0
     assigned: Assignment = NOTHING
     revoking: Assignment = NOTHING
+    classic: ClassicSide | None = None
+
+    @property
+    def is_classic(self) -> bool:
+        """Whether it speaks the classic protocol."""
+        return self.classic is not None
 
     @property
     def owned(self) -> Assignment:
@@ -69,6 +86,21 @@ class ConsumerMember:
             topics=self.topics if heartbeat.topics is None else heartbeat.topics,
             regex=self.regex if said is None else said or None,
             assignor=heartbeat.assignor or self.assignor,
+            classic=None,
+        )
+
+    def joined(self, request: JoinRequest, said: Subscription) -> ConsumerMember:
+        """The member with what its JoinGroup says of it: it speaks the classic protocol."""
+        return replace(
+            self,
+            instance_id=request.instance_id or self.instance_id,
+            rack_id=said.rack_id or self.rack_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            topics=said.topics,
+            regex=None,
+            classic=ClassicSide(request.session_timeout_ms, request.protocols),
         )
 
     def moved(

@@ -78,6 +78,7 @@ class ConsumerMemberDescription:
     regex: str | None
     assignment: Assignment
     target: Assignment
+    is_classic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,9 @@ class ConsumerRoster:
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._members
 
+    def __getitem__(self, member_id: str) -> ConsumerMember:
+        return self._members[member_id]
+
     def get(self, member_id: str) -> ConsumerMember | None:
         """The member with that id."""
         return self._members.get(member_id)

@@ -1,4 +1,8 @@
-"""A consumer group as it outlives its coordinator, and its JSON."""
+"""A consumer group as it outlives its coordinator, and its JSON.
+
+Version 1 knows no members of the classic protocol. A group that has some is kept in version 2: a coordinator
+that cannot serve them then takes the group for empty, and all members join it anew.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from uuid import UUID
 
 import orjson
 
-from agent.groups.consumer.member import ConsumerMember, MemberState
+from agent.groups.consumer.member import ClassicSide, ConsumerMember, MemberState
 from agent.groups.consumer.topics import SeenTopic
+from agent.groups.records import protocols_json, protocols_of
 from catalog.groups import GroupRecord, GroupType
 from catalog.model import PartitionId
 
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
     from agent.groups.consumer.messages import Assignment
 
 PROTOCOL_TYPE = "consumer"
-_VERSION = 1
+_VERSION, _VERSION_OF_MIXED_GROUPS = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,7 @@ class ConsumerGroupSnapshot:
 
 def consumer_record_of(group_id: str, snapshot: ConsumerGroupSnapshot) -> GroupRecord:
     """What the catalog keeps of a group."""
+    is_mixed = any(member.is_classic for member in snapshot.members)
     return GroupRecord(
         group_id=group_id,
         group_type=GroupType.CONSUMER,
@@ -47,7 +53,7 @@ def consumer_record_of(group_id: str, snapshot: ConsumerGroupSnapshot) -> GroupR
         subscribed_topics=snapshot.subscribed_topics,
         state=orjson.dumps(
             {
-                "version": _VERSION,
+                "version": _VERSION_OF_MIXED_GROUPS if is_mixed else _VERSION,
                 "assignment_epoch": snapshot.assignment_epoch,
                 "topics": {
                     name: [str(topic.topic_id), topic.partition_count]
@@ -69,7 +75,7 @@ def consumer_record_of(group_id: str, snapshot: ConsumerGroupSnapshot) -> GroupR
 def consumer_snapshot_of(record: GroupRecord) -> ConsumerGroupSnapshot:
     """What a coordinator goes on from. In a form that it does not know there are no members: they rejoin."""
     known = {} if record.state is None else orjson.loads(record.state)
-    if known.get("version") != _VERSION:
+    if known.get("version") not in {_VERSION, _VERSION_OF_MIXED_GROUPS}:
         return ConsumerGroupSnapshot(
             group_epoch=record.generation, assignment_epoch=record.generation, state_ms=record.state_ms
         )
@@ -100,6 +106,14 @@ def _member_json(member: ConsumerMember) -> dict[str, Any]:
         "previous_epoch": member.previous_epoch,
         "assigned": _json(member.assigned),
         "revoking": _json(member.revoking),
+        "classic": None if member.classic is None else _classic_json(member.classic),
+    }
+
+
+def _classic_json(side: ClassicSide) -> dict[str, Any]:
+    return {
+        "session_timeout_ms": side.session_timeout_ms,
+        "protocols": protocols_json(side.protocols),
     }
 
 
@@ -119,7 +133,12 @@ def _member_of(kept: Mapping[str, Any]) -> ConsumerMember:
         previous_epoch=kept["previous_epoch"],
         assigned=_assignment(kept["assigned"]),
         revoking=_assignment(kept["revoking"]),
+        classic=_classic_of(kept.get("classic")),
     )
+
+
+def _classic_of(kept: Mapping[str, Any] | None) -> ClassicSide | None:
+    return None if kept is None else ClassicSide(kept["session_timeout_ms"], protocols_of(kept["protocols"]))
 
 
 def _json(assignment: Assignment) -> dict[str, list[int]]:

@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe: consumer groups for administrators (KIP-848).
 
-Versions 0 and 1; 1 brought the type of a member, which is always that of the consumer protocol. Authorized
+Versions 0 and 1; 1 brought the type of a member, which is that of the protocol it speaks. Authorized
 operations are not computed (the "not asked for" value is returned).
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent.groups.consumer.topics import TopicView
     from agent.kafka.api import Context
 
-_CONSUMER_MEMBER = 1
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -64,7 +64,7 @@ def _member(member: ConsumerMemberDescription, topics: TopicView) -> Struct:
         subscribed_topic_regex=member.regex,
         assignment=_assignment(member.assignment, topics),
         target_assignment=_assignment(member.target, topics),
-        member_type=_CONSUMER_MEMBER,
+        member_type=_CLASSIC_MEMBER if member.is_classic else _CONSUMER_MEMBER,
     )
 
 

@@ -1,0 +1,150 @@
+"""Groups that are rolled from one of Kafka's group protocols to the other while they read."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.kafka.waiting import QUICK_GROUPS, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.kafka.brokers import BrokerThread
+
+pytestmark = pytest.mark.integration
+_TOPIC, _GROUP, _PARTITIONS = "granite", "masons", 4
+_QUICK = replace(QUICK_GROUPS, consumer_heartbeat_interval_ms=100)
+
+
+class Member:
+    """Commits each record before it takes the next one, so that whatever is read twice was lost once."""
+
+    def __init__(self, address: str, protocol: str, strategy: str) -> None:
+        self.seen: list[tuple[int, int]] = []
+        self.assigned = 0
+        self.refused: list[str] = []
+        self._leaving = threading.Event()
+        classic = {
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 100,
+            "partition.assignment.strategy": strategy,
+        }
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": _GROUP,
+                "group.protocol": protocol,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 50,
+                **(classic if protocol == "classic" else {}),
+            }
+        )
+        self._consumer.subscribe([_TOPIC])
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._leaving.is_set():
+            message = self._consumer.poll(0.02)
+            self.assigned = len(self._consumer.assignment())
+            if message is None or message.error() is not None:
+                continue
+            self.seen.append((message.partition() or 0, message.offset() or 0))
+            self._commit(message)
+        self._consumer.close()
+
+    def _commit(self, message: Message) -> None:
+        """A second time where the group's epoch has risen just now, as clients of KIP-848 are told to."""
+        refusals: set[str] = set()
+        for _ in range(10):
+            try:
+                self._consumer.commit(message=message, asynchronous=False)
+            except KafkaException as error:
+                refusals.add(error.args[0].name())
+            else:
+                self.refused += refusals - {"STALE_MEMBER_EPOCH"}
+                return
+        self.refused += refusals
+
+    def leave(self) -> None:
+        self._leaving.set()
+        self._thread.join()
+
+
+class Rolling:
+    """A group of two, whose members are replaced one after the other while records come."""
+
+    def __init__(self, broker: BrokerThread, strategy: str, stack: ExitStack) -> None:
+        broker.create_topic(_TOPIC, _PARTITIONS)
+        self._address = broker.address
+        self._strategy = strategy
+        self._stack = stack
+        self._producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
+        self._sent = 0
+        self.everyone: list[Member] = []
+        self.members: list[Member] = []
+
+    def add(self, protocol: str) -> None:
+        member = Member(self._address, protocol, self._strategy)
+        self._stack.callback(member.leave)
+        self.everyone.append(member)
+        self.members.append(member)
+
+    def replace_first(self, protocol: str) -> None:
+        """Let one go, and another come; both share the work then."""
+        self.members.pop(0).leave()
+        self.add(protocol)
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        until(lambda: [each.assigned for each in self.members] == [2, 2])
+        for _ in range(20):
+            self._producer.produce(_TOPIC, b"x", partition=self._sent % _PARTITIONS)
+            self._sent += 1
+        self._producer.flush(30)
+        until(lambda: len(self._seen()) == self._sent)
+
+    def _seen(self) -> Counter[tuple[int, int]]:
+        return Counter(place for member in self.everyone for place in member.seen)
+
+    def check(self) -> None:
+        """Every record was read once, and every commit was taken."""
+        assert set(self._seen().values()) == {1}
+        assert [member.refused for member in self.everyone] == [[]] * len(self.everyone)
+        loner = Consumer({"bootstrap.servers": self._address, "group.id": _GROUP})
+        places = [TopicPartition(_TOPIC, number) for number in range(_PARTITIONS)]
+        found = [each.offset for each in loner.committed(places, 30)]
+        loner.close()
+        assert found == [self._sent // _PARTITIONS] * _PARTITIONS
+
+    def group_type(self) -> str:
+        admin = AdminClient({"bootstrap.servers": self._address})
+        (listed,) = admin.list_consumer_groups(request_timeout=20).result().valid
+        return str(listed.type.name)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_is_rolled_to_the_other_protocol_and_back(
+    start_broker: Callable[..., BrokerThread], strategy: str
+) -> None:
+    """Member by member, in both directions, without a record read twice or a commit refused."""
+    with ExitStack() as stack:
+        rolling = Rolling(start_broker(groups=_QUICK), strategy, stack)
+        rolling.add("classic")
+        rolling.add("classic")
+        rolling.goes_on()
+        assert rolling.group_type() == "CLASSIC"
+        for protocol, kind in (("consumer", "CONSUMER"), ("classic", "CLASSIC")):
+            for _ in range(2):
+                rolling.replace_first(protocol)
+            assert rolling.group_type() == kind
+        rolling.check()
