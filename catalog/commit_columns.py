@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +15,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from catalog.assignment import AssignedExtent
+    from catalog.bulk_assignment import BulkAssignment, LockedPartitions
     from catalog.database import Row
     from catalog.model import SectionCommit
 
 _EXTENT_NUMBERS = (
+    "indexes",
     "max_timestamps_so_far",
     "leader_epochs",
     "base_offsets",
@@ -29,15 +30,7 @@ _EXTENT_NUMBERS = (
     "max_timestamps",
     "offset_shifts",
 )
-
-
-class LockedPartition(NamedTuple):
-    """What a commit reads of a partition under its lock."""
-
-    log_start_offset: int
-    log_end_offset: int
-    leader_epoch: int
-    max_timestamp: int
+_MOVES = ("indexes", "log_end_offsets", "max_timestamps", "extents")
 
 
 class SectionColumns:
@@ -89,6 +82,11 @@ class NamedProducers:
     def __len__(self) -> int:
         return len(self._named)
 
+    @property
+    def sections(self) -> list[int]:
+        """The section of each, by its number in `read_producers` less one."""
+        return [index for index, _ in self._named]
+
     def params(self) -> dict[str, object]:
         """The parameters of `read_producers`."""
         indexes, producer_ids = np.array(self._named, dtype=np.int64).T
@@ -106,37 +104,22 @@ class NamedProducers:
 class CommitRows:
     """New extents, the partitions that they move, and the producers that moved on."""
 
-    def __init__(self, columns: SectionColumns) -> None:
+    def __init__(self, columns: SectionColumns, locked: LockedPartitions) -> None:
         self._columns = columns
-        self._indexes: list[int] = []
+        self._locked = locked
         self._extents: list[tuple[int, ...]] = []
-        self._moved: list[tuple[int, int, int, int]] = []
+        self._moved: list[tuple[int, ...]] = []
         self._producers: list[tuple[int, int, int]] = []
         self._batches: list[bytes] = []
+        self._bulk: BulkAssignment | None = None
 
-    def __len__(self) -> int:
-        """How many extents there are."""
-        return len(self._extents)
-
-    @property
-    def live_bytes(self) -> int:
-        """What the extents add up to; a section's bytes count once for each of its extents."""
-        return int(self._columns.lengths_at(np.array(self._indexes, dtype=np.int64)).sum())
-
-    @property
-    def any_producers(self) -> bool:
-        """Whether a producer moved on."""
-        return bool(self._producers)
-
-    def add_extents(
-        self, index: int, extents: Sequence[AssignedExtent], partition: LockedPartition, log_end_offset: int
-    ) -> None:
+    def add_extents(self, index: int, extents: Sequence[AssignedExtent], log_end_offset: int) -> None:
         """Note the extents that the section at `index` got, which end its partition at `log_end_offset`."""
-        so_far = partition.max_timestamp
+        so_far = int(self._locked.max_timestamps[index])
+        leader_epoch = int(self._locked.leader_epochs[index])
         for extent in extents:
             so_far = max(so_far, extent.max_timestamp)
-            self._indexes.append(index)
-            self._extents.append((so_far, partition.leader_epoch, *extent))
+            self._extents.append((index, so_far, leader_epoch, *extent))
         self._moved.append((index, log_end_offset, so_far, len(extents)))
 
     def add_producers(self, index: int, states: Mapping[int, ProducerState]) -> None:
@@ -145,35 +128,97 @@ class CommitRows:
             self._producers.append((index, producer_id, state.producer_epoch))
             self._batches.append(state.batches)
 
+    def add_bulk(self, bulk: BulkAssignment) -> None:
+        """Note what was decided by columns; once."""
+        self._bulk = bulk
+
+    def columns(self) -> WrittenRows:
+        """All of it, when nothing more comes."""
+        extents, moved = (
+            arrays.columns(self._extents, len(_EXTENT_NUMBERS)),
+            arrays.columns(self._moved, len(_MOVES)),
+        )
+        producers, batches = arrays.columns(self._producers, 3), self._batches
+        bulk = self._bulk
+        if bulk is not None:
+            so_far = np.maximum(self._locked.max_timestamps[bulk.indexes], bulk.max_timestamps)
+            ends = bulk.base_offsets + bulk.offset_counts
+            more = (
+                bulk.indexes,
+                so_far,
+                self._locked.leader_epochs[bulk.indexes],
+                bulk.base_offsets,
+                ends - 1,
+                bulk.record_counts,
+                bulk.min_timestamps,
+                bulk.max_timestamps,
+                bulk.base_offsets,  # its one run begins at the section's offset 0
+            )
+            extents = np.hstack([extents, more])
+            moved = np.hstack([moved, (bulk.indexes, ends, so_far, np.ones_like(ends))])
+            producers = np.hstack([producers, bulk.producers[:3]])
+            batches = [*batches, *bulk.producers.batches]
+        return WrittenRows(self._columns, extents, moved, producers, batches)
+
+
+class WrittenRows:
+    """The rows that a commit writes, as parameters."""
+
+    def __init__(
+        self,
+        sections: SectionColumns,
+        extents: NDArray[np.int64],
+        moved: NDArray[np.int64],
+        producers: NDArray[np.int64],
+        batches: Sequence[bytes],
+    ) -> None:
+        self._sections = sections
+        self._extents = dict(zip(_EXTENT_NUMBERS, extents, strict=True))
+        self._moved = dict(zip(_MOVES, moved, strict=True))
+        self._producers = producers
+        self._batches = batches
+
+    def __len__(self) -> int:
+        """How many extents there are."""
+        return len(self._extents["indexes"])
+
+    @property
+    def live_bytes(self) -> int:
+        """What the extents add up to; a section's bytes count once for each of its extents."""
+        return int(self._sections.lengths_at(self._extents["indexes"]).sum())
+
+    @property
+    def any_producers(self) -> bool:
+        """Whether a producer moved on."""
+        return bool(self._batches)
+
     def partition_params(self) -> dict[str, object]:
         """The parameters of `move_partitions`."""
-        indexes, ends, timestamps, counts = np.array(self._moved, dtype=np.int64).T
+        indexes, counts = self._moved["indexes"], self._moved["extents"]
         return {
-            **self._columns.keys_at(indexes),
-            "log_end_offsets": arrays.bigints(ends),
-            "max_timestamps": arrays.bigints(timestamps),
-            "bytes": arrays.bigints(self._columns.lengths_at(indexes) * counts),
+            **self._sections.keys_at(indexes),
+            "log_end_offsets": arrays.bigints(self._moved["log_end_offsets"]),
+            "max_timestamps": arrays.bigints(self._moved["max_timestamps"]),
+            "bytes": arrays.bigints(self._sections.lengths_at(indexes) * counts),
             "extents": arrays.bigints(counts),
         }
 
     def extent_params(self) -> dict[str, object]:
         """The parameters of `insert_extents` that are columns."""
-        indexes = np.array(self._indexes, dtype=np.int64)
-        numbers = np.fromiter(chain.from_iterable(self._extents), dtype=np.int64)  # twice as fast as array()
-        columns = dict(zip(_EXTENT_NUMBERS, numbers.reshape(len(self), -1).T, strict=True))
-        leader_epochs = columns.pop("leader_epochs")
+        columns = dict(self._extents)
+        indexes, leader_epochs = columns.pop("indexes"), columns.pop("leader_epochs")
         return {
-            **self._columns.keys_at(indexes),
-            **self._columns.places_at(indexes),
+            **self._sections.keys_at(indexes),
+            **self._sections.places_at(indexes),
             "leader_epochs": arrays.integers(leader_epochs),
             **{name: arrays.bigints(column) for name, column in columns.items()},
         }
 
     def producer_params(self) -> dict[str, object]:
         """The parameters of `write_producers`."""
-        indexes, producer_ids, epochs = np.array(self._producers, dtype=np.int64).T
+        indexes, producer_ids, epochs = self._producers
         return {
-            **self._columns.keys_at(indexes),
+            **self._sections.keys_at(indexes),
             "producer_ids": arrays.bigints(producer_ids),
             "producer_epochs": arrays.integers(epochs),
             "batches": arrays.byteas(self._batches),

@@ -2,31 +2,41 @@
 
 A commit is one transaction of two round trips, whatever the number of partitions. The first takes every lock
 and reads what the decision needs, in this order: the file, the session, the partitions in (topic id,
-partition) order, the producers. Then `catalog.assignment` decides. The second writes, and commits. A retry of
-a file that was committed before gets the answer of that time.
+partition) order, the producers. Then it is decided: what is usual by `catalog.bulk_assignment`, the rest by
+`catalog.assignment`. The second writes, and commits. A retry of a file that was committed before gets the
+answer of that time.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from catalog.assignment import assign_section, check_commit, extents_of_section, refuse_section
+from catalog.bulk_assignment import LockedPartitions, SingleRuns
 from catalog.commit_answers import SectionAnswer, read_answers, section_results, write_answers
-from catalog.commit_columns import CommitRows, LockedPartition, NamedProducers, SectionColumns
+from catalog.commit_columns import CommitRows, NamedProducers, SectionColumns
 from catalog.errors import CommitForgottenError
-from catalog.model import FileKind
+from catalog.model import FileKind, RunResult
 from catalog.notifications import CHANNEL, encode_partitions
 from catalog.rows import extent_of
 from catalog.sessions import fenced
 from catalog.sql_files import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
+    from psycopg import Cursor
+
+    from catalog.bulk_assignment import BulkAssignment
+    from catalog.commit_columns import WrittenRows
     from catalog.database import Database, Row, Transaction
-    from catalog.model import Extent, FileCommit, PartitionId, SectionCommit, SectionResult
+    from catalog.model import Extent, FileCommit, PartitionId, SectionResult
     from catalog.sequences import ProducerState
+
+    Rows = Cursor[Row]
 
 _COMMIT = load_queries("commit")
 _SQL = load_queries("log")
@@ -125,35 +135,34 @@ class _Commit:
         self._commit = commit
         self._injected_now_ms = now_ms
         self._now_ms = 0
-        self._sections = SectionColumns(commit.sections)
-        self._named = NamedProducers(commit.sections, self._sections)
-        self._rows = CommitRows(self._sections)
+        self._columns = SectionColumns(commit.sections)
+        self._named = NamedProducers(commit.sections, self._columns)
 
     def run(self) -> tuple[list[SectionAnswer], int]:
         """The answers, and the time of the commit that gave them."""
-        earlier, locked, known = self._lock_and_read()
+        result, session, partitions, producers, singles = self._lock_and_read()
+        earlier = self._earlier(result.fetchall())
         if earlier is not None:
             return earlier
-        nobody: dict[int, ProducerState] = {}
-        answers = [
-            self._decide(index, section, locked.get(index), known.get(index, nobody))
-            for index, section in enumerate(self._commit.sections)
-        ]
-        self._write(answers)
+        self._check_session(session.fetchall())
+        locked = LockedPartitions(partitions.fetchall(), len(self._commit.sections))
+        states = producers.fetchall() if producers else []
+        bulk = singles.assign(locked, self._named.sections, states)
+        others = np.setdiff1d(np.arange(len(self._commit.sections)), bulk.indexes, assume_unique=True)
+        rows = CommitRows(self._columns, locked)
+        rows.add_bulk(bulk)
+        decided = self._decide(
+            others.tolist(), locked, self._named.known(states) if len(others) else {}, rows
+        )
+        answers = self._write(rows.columns(), lambda: _answers(self._commit, locked, bulk, decided))
         return answers, self._now_ms
 
-    def _lock_and_read(
-        self,
-    ) -> tuple[
-        tuple[list[SectionAnswer], int] | None,
-        dict[int, LockedPartition],
-        dict[int, dict[int, ProducerState]],
-    ]:
+    def _lock_and_read(self) -> tuple[Rows, Rows, Rows, Rows | None, SingleRuns]:
         params = {
             "file_id": self._commit.file_id,
             "session_id": self._commit.session_id,
             "now_ms": self._injected_now_ms,
-            **self._sections.keys(),
+            **self._columns.keys(),
         }
         send = self._transaction.send
         send(_COMMIT["lock_file"], params)
@@ -161,13 +170,9 @@ class _Commit:
         session = send(_COMMIT["lock_session"], params)
         partitions = send(_COMMIT["lock_partitions"], params)
         producers = send(_COMMIT["read_producers"], self._named.params()) if len(self._named) else None
+        singles = SingleRuns(self._commit.sections)  # while the server is busy
         self._transaction.wait()
-        earlier = self._earlier(result.fetchall())
-        if earlier is None:
-            self._check_session(session.fetchall())
-        locked = {row[0] - 1: LockedPartition._make(row[1:]) for row in partitions.fetchall()}
-        known = self._named.known(producers.fetchall() if producers else ())
-        return earlier, locked, known
+        return result, session, partitions, producers, singles
 
     def _earlier(self, rows: list[Row]) -> tuple[list[SectionAnswer], int] | None:
         if not rows:
@@ -189,32 +194,50 @@ class _Commit:
 
     def _decide(
         self,
-        index: int,
-        section: SectionCommit,
-        partition: LockedPartition | None,
-        known: dict[int, ProducerState],
-    ) -> SectionAnswer:
-        if partition is None:
-            return SectionAnswer(-1, -1, -1, refuse_section(section.runs))
-        runs, end, moved = assign_section(section.runs, partition.log_end_offset, known)
-        if end > partition.log_end_offset:
-            self._rows.add_extents(index, extents_of_section(section, runs), partition, end)
-        if moved:
-            self._rows.add_producers(index, moved)
-        return SectionAnswer(partition.log_start_offset, end, partition.leader_epoch, runs)
+        indexes: list[int],
+        locked: LockedPartitions,
+        known: dict[int, dict[int, ProducerState]],
+        rows: CommitRows,
+    ) -> dict[int, SectionAnswer]:
+        """The answers to the sections that are decided one by one."""
+        nobody: dict[int, ProducerState] = {}
+        answers: dict[int, SectionAnswer] = {}
+        for index in indexes:
+            section = self._commit.sections[index]
+            if not locked.is_there[index]:
+                answers[index] = SectionAnswer(-1, -1, -1, refuse_section(section.runs))
+                continue
+            log_end_offset = int(locked.log_end_offsets[index])
+            runs, end, moved = assign_section(section.runs, log_end_offset, known.get(index, nobody))
+            if end > log_end_offset:
+                rows.add_extents(index, extents_of_section(section, runs), end)
+            if moved:
+                rows.add_producers(index, moved)
+            log_start_offset, leader_epoch = locked.log_start_offsets[index], locked.leader_epochs[index]
+            answers[index] = SectionAnswer(int(log_start_offset), end, int(leader_epoch), runs)
+        return answers
 
-    def _write(self, answers: list[SectionAnswer]) -> None:
-        commit, rows, send = self._commit, self._rows, self._transaction.send
-        # What keeps the server busy goes first: the rest is made ready meanwhile.
-        of_file = {"file_id": commit.file_id, "now_ms": self._now_ms}
+    def _write(
+        self, rows: WrittenRows, make_answers: Callable[[], list[SectionAnswer]]
+    ) -> list[SectionAnswer]:
+        """Send what there is to write, and make the answers while the server is busy with the first of it."""
+        of_file, send = self._of_file(), self._transaction.send
         if len(rows):
             send(_COMMIT["move_partitions"], {**of_file, **rows.partition_params()})
+        answers = make_answers()
+        kept = write_answers(answers)
+        if len(rows):
             send(_COMMIT["insert_extents"], {**of_file, **rows.extent_params()})
         if rows.any_producers:
             send(_COMMIT["write_producers"], {**of_file, **rows.producer_params()})
+        self._write_file(rows, kept)
+        return answers
+
+    def _write_file(self, rows: WrittenRows, answers: bytes) -> None:
+        commit, send = self._commit, self._transaction.send
         live_bytes = rows.live_bytes
         file = {
-            **of_file,
+            **self._of_file(),
             "object_name": commit.object_name,
             "kind": FileKind.INGESTION.value,
             "size": commit.size,
@@ -223,9 +246,28 @@ class _Commit:
             "extents": len(rows),
             "born_bytes": live_bytes,
             "live_bytes": live_bytes,
-            "sections": write_answers(answers),
+            "sections": answers,
             "before_ms": self._now_ms - ANSWERS_KEPT_MS,
         }
         send(_COMMIT["insert_file"], file)
         send(_COMMIT["insert_result"], file)
         send(_COMMIT["forget_results"], file)
+
+    def _of_file(self) -> dict[str, object]:
+        return {"file_id": self._commit.file_id, "now_ms": self._now_ms}
+
+
+def _answers(
+    commit: FileCommit, locked: LockedPartitions, bulk: BulkAssignment, decided: dict[int, SectionAnswer]
+) -> list[SectionAnswer]:
+    """The answers to all sections, in their order; those that were decided one by one are there."""
+    columns = (
+        bulk.indexes,
+        locked.log_start_offsets[bulk.indexes],
+        bulk.base_offsets + bulk.offset_counts,
+        locked.leader_epochs[bulk.indexes],
+        bulk.base_offsets,
+    )
+    for index, log_start, end, leader_epoch, base in zip(*(each.tolist() for each in columns), strict=True):
+        decided[index] = SectionAnswer(log_start, end, leader_epoch, (RunResult(base_offset=base),))
+    return [decided[index] for index in range(len(commit.sections))]

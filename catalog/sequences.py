@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BATCHES_KEPT: Final = 5
 BATCH: Final = struct.Struct(">iiq")  # first sequence, last sequence, base offset
-_SEQUENCES: Final = 2**31
+SEQUENCES: Final = 2**31
 
 
 class ProducerState(NamedTuple):
@@ -34,7 +34,7 @@ class ProducerState(NamedTuple):
 
 def last_sequence(base_sequence: int, offset_count: int) -> int:
     """The number of the last of `offset_count` records of which the first has `base_sequence`."""
-    return (base_sequence + offset_count - 1) % _SEQUENCES
+    return (base_sequence + offset_count - 1) % SEQUENCES
 
 
 def check_sequence(state: ProducerState | None, stamp: ProducerStamp, offset_count: int) -> RunResult | None:
@@ -44,7 +44,7 @@ def check_sequence(state: ProducerState | None, stamp: ProducerStamp, offset_cou
     epoch, batches = state
     if stamp.producer_epoch != epoch:
         return _check_new_epoch(epoch, stamp)
-    expected = (int.from_bytes(batches[-12:-8], "big") + 1) % _SEQUENCES
+    expected = (int.from_bytes(batches[-12:-8], "big") + 1) % SEQUENCES
     if stamp.base_sequence == expected:
         return None
     last = last_sequence(stamp.base_sequence, offset_count)

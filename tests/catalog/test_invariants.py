@@ -104,6 +104,14 @@ def test_gaps_and_overlaps_are_found() -> None:
     assert not extents_cover_log(replace(_STATE, log_start_offset=10), [])
 
 
+def test_a_gap_below_the_log_start_is_no_gap() -> None:
+    """Older extents may still wait there when a swap puts nothing back; none may overlap."""
+    removed_soon = replace(_EXTENT, last_offset=1)
+    state = replace(_STATE, log_start_offset=_SECOND.base_offset)
+    assert not extents_cover_log(state, [removed_soon, _SECOND])
+    assert _names(extents_cover_log(state, [removed_soon, replace(removed_soon, base_offset=1), _SECOND]))
+
+
 def test_counts_that_disagree_are_found() -> None:
     assert _names(record_counts_agree(replace(_EXTENT, record_count=6))) == {"record_counts_agree"}
     assert _names(record_counts_agree(_EXTENT, 1)) == {"record_counts_agree"}
