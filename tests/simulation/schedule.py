@@ -30,7 +30,7 @@ from tests.crash.model import Found, Model
 from tests.planner.system import System
 from tests.simulation.chores import BoundsWatch, Chore, clean_up, operate, plan, read, replace_the_dead, work
 from tests.simulation.network import Weather
-from tests.simulation.virtual_time import Strands, ThreadsAtHome, VirtualClock, VirtualLoop
+from tests.simulation.virtual_time import Strands, VirtualClock, VirtualLoop
 from tests.simulation.world import GRACE_MS, Producer, Rules, SimulatedAgent, World
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ class Simulator:
         self._ids = SeededIds(0, self._clock)
         self._catalog = open_catalog(url, self._clock, self._ids)
         self._connection = psycopg.connect(url, autocommit=True)
-        self._home = ThreadsAtHome()
         self._runs = 0
 
     def __enter__(self) -> Self:
@@ -95,8 +94,7 @@ class Simulator:
         self.close()
 
     def close(self) -> None:
-        """Let threads and connections go."""
-        self._home.close()
+        """Let connections go."""
         self._catalog.close()
         self._connection.close()
 
@@ -109,7 +107,7 @@ class Simulator:
         clock.__init__()  # type: ignore[misc]  # the catalog keeps both; each schedule begins at their beginning
         self._ids.__init__(seed, clock)  # type: ignore[misc]
         loop = VirtualLoop(clock)
-        strands = clock.strands = Strands(loop, self._home)
+        strands = clock.strands = Strands(loop)
         world = World(
             catalog=self._catalog,
             clock=clock,

@@ -1,19 +1,19 @@
 """One event loop whose time is virtual, and blocking code that runs on it a stretch at a time.
 
-The loop never waits: when nothing is ready it sets the clock to the next timer. Blocking calls run in threads
-of which only one has the baton at any time: it goes on until it pauses (at a call to the store or the
-catalog, or when it sleeps), says for how long, and hands the baton back. So what happens next follows from
-the pauses alone, and these from the seed.
+The loop never waits: when nothing is ready it sets the clock to the next timer. Blocking calls run on stacks of
+their own (greenlets): each goes on until it pauses (at a call to the store or the catalog, or when it sleeps),
+says for how long, and the loop has its turn. So what happens next follows from the pauses alone, and these from
+the seed. All of it is one thread: to hand on between threads costs some twenty times as much.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from greenlet import greenlet
 from typing_extensions import override
 
 from bedrock.clock import ManualClock
@@ -83,85 +83,42 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 @dataclass(eq=False)
 class _Strand:
-    """One blocking call on its way; `thread` is lent to it until it ends."""
+    """One blocking call on its way; `stack` is where it stands between two stretches."""
 
     call: Callable[[], Any]
     machine: Machine
     future: asyncio.Future[Any]
-    thread: _Thread | None = None
+    stack: greenlet | None = None
     over: bool = False
 
-
-def _taken() -> threading.Lock:
-    """A lock that whoever wants to go on waits for, and another lets go of: a semaphore without its cost."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
-
-
-@dataclass(eq=False)
-class _Thread:
-    """A thread that runs one strand after the other."""
-
-    home: ThreadsAtHome
-    wake: threading.Lock = field(default_factory=_taken)
-    strand: _Strand | None = None
-
-    def start(self) -> None:
-        threading.Thread(target=self._run, daemon=True, name="a strand").start()
-
-    def _run(self) -> None:
-        while True:
-            self.wake.acquire()
-            if self.strand is None:
-                return
-            self._carry(self.strand)
-            self.home.idle.append(self)
-            self.home.baton.release()
-
-    def _carry(self, strand: _Strand) -> None:
+    def carry(self) -> None:
+        """Make the call, and hand what comes of it to whoever waits."""
         try:
-            result = strand.call()
+            result = self.call()
         except KilledError:
-            strand.future.cancel()
+            self.future.cancel()
         except BaseException as error:  # noqa: BLE001  # whatever it is, it goes to whoever waits
-            if not strand.future.done():
-                strand.future.set_exception(error)
+            if not self.future.done():
+                self.future.set_exception(error)
         else:
-            if not strand.future.done():
-                strand.future.set_result(result)
+            if not self.future.done():
+                self.future.set_result(result)
         finally:
-            strand.over = True
-
-
-@dataclass(eq=False)
-class ThreadsAtHome:
-    """Threads that wait for a strand, kept from one schedule to the next; close them at the end."""
-
-    idle: list[_Thread] = field(default_factory=list)
-    baton: threading.Lock = field(default_factory=_taken)
-
-    def close(self) -> None:
-        """Let them end."""
-        for thread in self.idle:
-            thread.strand = None
-            thread.wake.release()
-        self.idle.clear()
+            self.over = True
 
 
 class Strands:
     """Blocking calls as tasks of the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, home: ThreadsAtHome) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._home = home
         self._current: _Strand | None = None
-        self._open: list[_Strand] = []
+        self._open: dict[_Strand, None] = {}
 
     async def run(self, call: Callable[[], T], machine: Machine) -> T:
         """What `call` returns; it belongs to `machine`, and ends with it."""
         strand = _Strand(call, machine, self._loop.create_future())
-        self._open.append(strand)
+        self._open[strand] = None
         self._loop.call_soon(self._resume, strand)
         result: T = await strand.future
         return result
@@ -172,16 +129,16 @@ class Strands:
         return self._loop.time()
 
     def pause(self, seconds: float) -> bool:
-        """Hand the baton on for so long; False where no strand runs, and nobody else could go on."""
+        """Let others go on for so long; False where no strand runs, and nobody else could."""
         strand = self._current
-        if strand is None or strand.thread is None:
+        if strand is None or strand.stack is None:
             return False
-        machine = strand.machine
-        self._go_on(machine)
+        self._go_on(strand.machine)
         self._loop.call_later(seconds, self._resume, strand)
-        self._home.baton.release()
-        strand.thread.wake.acquire()
-        self._go_on(machine)
+        loops_own = strand.stack.parent
+        assert loops_own is not None
+        loops_own.switch()
+        self._go_on(strand.machine)
         return True
 
     @staticmethod
@@ -199,27 +156,15 @@ class Strands:
     def _resume(self, strand: _Strand) -> None:
         if strand.over:
             return
-        if strand.thread is None:
+        if strand.stack is None:
             if strand.machine.dead:
                 strand.over = True
                 strand.future.cancel()
-                self._open.remove(strand)
+                del self._open[strand]
                 return
-            strand.thread = self._lend(strand)
-        self._lend_baton(strand, strand.thread)
-        self._open = [each for each in self._open if not each.over]
-
-    def _lend_baton(self, strand: _Strand, thread: _Thread) -> None:
+            strand.stack = greenlet(strand.carry)
         self._current = strand
-        thread.wake.release()
-        self._home.baton.acquire()
+        strand.stack.switch()
         self._current = None
-
-    def _lend(self, strand: _Strand) -> _Thread:
-        if self._home.idle:
-            thread = self._home.idle.pop()
-        else:
-            thread = _Thread(self._home)
-            thread.start()
-        thread.strand = strand
-        return thread
+        if strand.over:
+            del self._open[strand]
