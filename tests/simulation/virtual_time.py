@@ -1,9 +1,9 @@
 """One event loop whose time is virtual, and blocking code that runs on it a stretch at a time.
 
-The loop never waits: when nothing is ready it sets the clock to the next timer. Blocking calls run on stacks of
-their own (greenlets): each goes on until it pauses (at a call to the store or the catalog, or when it sleeps),
-says for how long, and the loop has its turn. So what happens next follows from the pauses alone, and these from
-the seed. All of it is one thread: to hand on between threads costs some twenty times as much.
+The loop never waits: when nothing is ready it sets the clock to the next timer. Blocking calls run on stacks
+of their own (greenlets): each goes on until it pauses (at a call to the store or the catalog, or when it
+sleeps), says for how long, and the loop has its turn. So what happens next follows from the pauses alone, and
+these from the seed. All of it is one thread: to hand on between threads costs some twenty times as much.
 """
 
 from __future__ import annotations
