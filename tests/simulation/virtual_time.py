@@ -113,12 +113,12 @@ class Strands:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._current: _Strand | None = None
-        self._open: dict[_Strand, None] = {}
+        self._open: list[_Strand] = []
 
     async def run(self, call: Callable[[], T], machine: Machine) -> T:
         """What `call` returns; it belongs to `machine`, and ends with it."""
         strand = _Strand(call, machine, self._loop.create_future())
-        self._open[strand] = None
+        self._open.append(strand)
         self._loop.call_soon(self._resume, strand)
         result: T = await strand.future
         return result
@@ -156,15 +156,12 @@ class Strands:
     def _resume(self, strand: _Strand) -> None:
         if strand.over:
             return
-        if strand.stack is None:
-            if strand.machine.dead:
-                strand.over = True
-                strand.future.cancel()
-                del self._open[strand]
-                return
-            strand.stack = greenlet(strand.carry)
-        self._current = strand
-        strand.stack.switch()
-        self._current = None
-        if strand.over:
-            del self._open[strand]
+        if strand.stack is None and strand.machine.dead:
+            strand.over = True
+            strand.future.cancel()
+        else:
+            strand.stack = strand.stack or greenlet(strand.carry)
+            self._current = strand
+            strand.stack.switch()
+            self._current = None
+        self._open = [each for each in self._open if not each.over]
