@@ -6,7 +6,7 @@
     StaleStateError     SessionFencedError, JobSupersededError, ExtentsUnavailableError,
                         JobInputsChangedError, CommitForgottenError
     InvalidInputError   TopicExistsError, InvalidTopicError, InvalidConfigError, InvalidCommitError,
-                        JobOutputError, CatalogAddressError, SchemaVersionError
+                        JobOutputError, CatalogAddressError, SchemaVersionError, CatalogInUseError
       NotFoundError     TopicNotFoundError, JobNotFoundError
     FatalError          EmbeddedPostgresError
 """
@@ -70,6 +70,10 @@ class CatalogAddressError(InvalidInputError):
 
 class SchemaVersionError(InvalidInputError):
     """The database holds a schema that this version of Siltstone cannot work with."""
+
+
+class CatalogInUseError(InvalidInputError):
+    """What was asked may only be done while nothing runs, and somebody was heard of."""
 
 
 class TopicNotFoundError(NotFoundError):

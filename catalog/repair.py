@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from catalog.errors import CatalogInUseError
 from catalog.sql_files import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from catalog.database import Database, Transaction
+    from catalog.database import Database, Row, Transaction
     from catalog.model import PartitionId
 
 _SQL = load_queries("repair")
@@ -33,6 +34,14 @@ class FileTally:
     kept: tuple[int, int, int, bool]
     counted: tuple[int, int, int, bool]
     stale_claims: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgottenWriters:
+    """How many sessions of agents, and jobs, were forgotten that were not over."""
+
+    sessions: int
+    jobs: int
 
 
 class Repair:
@@ -70,20 +79,25 @@ class Repair:
 
         self._database.transact("repair.recount_file", work)
 
-    def forget_writers(self) -> tuple[int, int]:
+    def forget_writers(self, silent_for_ms: int = 0) -> ForgottenWriters:
         """Forget the sessions and jobs that are not over; how many of each there were.
 
         For a catalog that was restored from a backup, while nothing runs. What they wrote since the backup
         has no row here. If they were known, it would pass for what dead writers left, and be deleted; an
         owner that nobody knows keeps it.
+
+        CatalogInUseError, and nothing is forgotten, when one of them was heard of in the last
+        `silent_for_ms`. A backup that is younger than that looks no different.
         """
 
-        def work(transaction: Transaction) -> tuple[int, int]:
+        def work(transaction: Transaction) -> ForgottenWriters:
             transaction.send(_SQL["free_open_claims"])
             transaction.send(_SQL["forget_job_files"])
             jobs = transaction.rows(_SQL["forget_open_jobs"])
             sessions = transaction.rows(_SQL["forget_active_sessions"])
-            return len(sessions), len(jobs)
+            if silent_for_ms:
+                _refuse_those_at_work(transaction.now_ms() - silent_for_ms, sessions, jobs)
+            return ForgottenWriters(sessions=len(sessions), jobs=len(jobs))
 
         return self._database.transact("repair.forget_writers", work)
 
@@ -96,3 +110,15 @@ class Repair:
             transaction.send(_SQL["recount_partition"], params)
 
         self._database.transact("repair.recount_partition", work)
+
+
+def _refuse_those_at_work(since_ms: int, sessions: Sequence[Row], jobs: Sequence[Row]) -> None:
+    """Raise when one of these was heard of since then; each row ends in the time, None if it never was."""
+    agents, drivers = (
+        sum(row[-1] is not None and row[-1] > since_ms for row in rows) for rows in (sessions, jobs)
+    )
+    if agents or drivers:
+        raise CatalogInUseError(
+            f"the catalog is in use: it has just heard of {agents} agents and of {drivers} running jobs",
+            remedy="stop all agents and all compaction, and wait a minute",
+        )

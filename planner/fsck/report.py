@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from catalog.repair import ForgottenWriters
 
 
 class DifferenceKind(StrEnum):
@@ -66,6 +68,7 @@ class FsckReport:
     `checked` tells how much was looked at, by name of the thing. `pending` has, in numbers of objects and in
     bytes: `dead_files` that wait for their grace or for garbage collection, `unpublished` objects that a live
     session or a running job may still commit, and `foreign` objects whose name Siltstone did not build.
+    `forgotten` is None unless those were forgotten who wrote when a backup was taken.
     """
 
     differences: tuple[Difference, ...]
@@ -74,6 +77,7 @@ class FsckReport:
     pending: Mapping[str, int]
     deep: bool
     repaired_total: int = 0
+    forgotten: ForgottenWriters | None = None
 
     def as_dict(self) -> dict[str, object]:
         """For `--json`."""
@@ -84,6 +88,7 @@ class FsckReport:
             "checked": dict(self.checked),
             "pending": dict(self.pending),
             "deep": self.deep,
+            "forgotten": None if self.forgotten is None else asdict(self.forgotten),
         }
 
 

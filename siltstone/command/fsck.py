@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,8 +13,12 @@ from siltstone.output import count, emit_json, report_console, table
 from siltstone.rooms import opened, require_data, require_store
 
 if TYPE_CHECKING:
+    from catalog.repair import ForgottenWriters
     from planner.fsck import Difference, FsckReport
     from siltstone.configuration import Settings
+
+#: Agents and drivers are heard of several times in this while; one that is not passes for dead.
+SILENT_FOR_MS: Final = 60_000
 
 
 @click.command()
@@ -24,19 +29,27 @@ if TYPE_CHECKING:
     is_flag=True,
     help="First forget who was writing when a backup was taken that is the catalog now; while nothing runs.",
 )
+@click.option(
+    "--force", is_flag=True, help="With --restored: though agents or drivers were heard of a moment ago."
+)
 @json_option
 @with_settings()
-def command(settings: Settings, *, deep: bool, repair: bool, restored: bool, as_json: bool) -> None:
+def command(
+    settings: Settings, *, deep: bool, repair: bool, restored: bool, force: bool, as_json: bool
+) -> None:
     """Compare the catalog with the object store; change nothing without --repair or --restored.
 
     The exit code is 1 when there is a difference that was not repaired. Dead files that wait for garbage
     collection, and objects that a live agent or job may still commit, are none.
     """
+    if force and not restored:
+        raise click.UsageError("--force goes with --restored")
     require_data(settings)
     require_store(settings)
+    forgotten: ForgottenWriters | None = None
     with opened(settings, tied=False, create=False) as rooms:
         if restored:
-            rooms.catalog.repair.forget_writers()
+            forgotten = rooms.catalog.repair.forget_writers(0 if force else SILENT_FOR_MS)
         report = fsck(
             rooms.catalog,
             rooms.store,
@@ -45,6 +58,7 @@ def command(settings: Settings, *, deep: bool, repair: bool, restored: bool, as_
             repair=repair,
             grace_ms=settings.grace_seconds * 1000,
         )
+    report = replace(report, forgotten=forgotten)
     if as_json:
         emit_json(report.as_dict())
     else:
@@ -55,6 +69,10 @@ def command(settings: Settings, *, deep: bool, repair: bool, restored: bool, as_
 
 def _print(report: FsckReport) -> None:
     console = report_console()
+    if (forgotten := report.forgotten) is not None:
+        console.print(
+            f"Forgot {count(forgotten.sessions, 'session')} and {count(forgotten.jobs, 'open job')}."
+        )
     looked_at = [(name.replace("_", " "), count) for name, count in report.checked.items()]
     console.print(table("Looked at", "what", ">how many", rows=looked_at))
     if report.pending:

@@ -13,6 +13,7 @@ from bedrock.ids import SeededIds
 from catalog.model import JobState, PartitionId
 from catalog.open import open_catalog
 from catalog.postgres_host import programs
+from catalog.repair import ForgottenWriters
 from object_store.errors import ObjectNotFoundError
 from object_store.identity import tie
 from object_store.interface import Purpose
@@ -112,7 +113,7 @@ def _live(catalog: Catalog) -> frozenset[str]:
 def test_fsck_says_exactly_what_is_lost(restored: Restored) -> None:
     """Objects that went, by name; and those that came, which nobody will delete by himself."""
     tie(restored.after.store, restored.after.catalog.home, restored.after.ids)  # as each process does
-    assert restored.after.catalog.repair.forget_writers() == (1, 1)
+    assert restored.after.catalog.repair.forget_writers() == ForgottenWriters(sessions=1, jobs=1)
     assert restored.gone
     report = restored.check()
     assert restored.names(report, DifferenceKind.MISSING_OBJECT) == restored.gone

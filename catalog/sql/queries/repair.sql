@@ -96,8 +96,8 @@ DELETE FROM job_files;
 
 -- name: forget_open_jobs
 -- Forgets the jobs that are not over.
-DELETE FROM jobs WHERE state IN ('submitted', 'running') RETURNING job_id;
+DELETE FROM jobs WHERE state IN ('submitted', 'running') RETURNING job_id, heartbeat_ms;
 
 -- name: forget_active_sessions
 -- Forgets the sessions that are not over.
-DELETE FROM sessions WHERE state = 'active' RETURNING session_id;
+DELETE FROM sessions WHERE state = 'active' RETURNING session_id, heartbeat_ms;
