@@ -41,3 +41,7 @@ class AppendRouter:
         remote = [each for each in appends if not is_local(each.topic)]
         waiting = iter(self._write_path.enqueue(remote)) if remote else iter(())
         return [self.local.enqueue(each) if is_local(each.topic) else next(waiting) for each in appends]
+
+    def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
+        """As `enqueue`, of topics whose home is the object store, with one thing to wait for."""
+        return self._write_path.enqueue_together(appends)

@@ -9,9 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from catalog.model import PartitionId
-
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
     from agent.pending_append import PendingAppend
     from agent.validation import BatchColumns, ValidatedBatches
     from bedrock.errors import SiltstoneError
@@ -45,32 +46,37 @@ class Receipt:
 
 @dataclass(slots=True, eq=False)
 class OpenFile:
-    """One ingestion file to be: pieces by partition, and how many bytes of batches they are.
+    """One ingestion file to be: pieces by topic and partition, and how many bytes of batches they are.
 
     `requests` and `bytes` count, by idempotent producer, the requests that end in it. `opened` is the loop's
     time at its first append.
     """
 
-    sections: dict[PartitionId, list[Piece]] = field(default_factory=dict)
+    # By a topic first: neighbours in a request have the same one, and a UUID is slow to look up.
+    topics: dict[UUID, dict[int, list[Piece]]] = field(default_factory=dict)
     size: int = 0
     requests: Counter[int] = field(default_factory=Counter)
     bytes: Counter[int] = field(default_factory=Counter)
     opened: float = 0.0
 
-    def add(self, partition: PartitionId, piece: Piece) -> None:
+    def sections(self, topic_id: UUID) -> dict[int, list[Piece]]:
+        """What there is of a topic, by partition."""
+        found = self.topics.get(topic_id)
+        if found is None:
+            found = self.topics[topic_id] = {}
+        return found
+
+    def add(self, topic_id: UUID, partition: int, piece: Piece) -> None:
         """Append `piece` behind what the partition has in this file."""
-        section = self.sections.get(partition)
-        if section is None:
-            self.sections[partition] = [piece]
-        else:
-            section.append(piece)
+        self.sections(topic_id).setdefault(partition, []).append(piece)
         self.size += len(piece.data)
 
     def receipts(self) -> list[Receipt]:
         """Whom to answer for the file's batches."""
         return [
             Receipt(piece.pending, piece.first_batch, len(piece.batches))
-            for section in self.sections.values()
+            for sections in self.topics.values()
+            for section in sections.values()
             for piece in section
         ]
 
@@ -86,24 +92,53 @@ class IngestionBuffer:
         self._target = target
         self.open = OpenFile()
 
-    def add(self, validated: ValidatedBatches, pending: PendingAppend) -> list[OpenFile]:
-        """Take an append; returns the files that became full by it, oldest first."""
-        partition = PartitionId(validated.topic.topic_id, validated.partition)
+    def add_all(self, appends: Sequence[ValidatedBatches], size: int, pending: PendingAppend) -> bool:
+        """Take appends of `size` bytes in all, unless they fill the file: then none of them, and False.
+
+        The batches of all are numbered on through the appends in `pending`.
+        """
+        file = self.open
+        if file.size + size >= self._target:
+            return False
+        file.size += size
+        topic = None
+        sections: dict[int, list[Piece]] = {}
+        first = 0
+        for validated in appends:
+            if validated.topic is not topic:
+                topic = validated.topic
+                sections = file.sections(topic.topic_id)
+            batches = validated.batches
+            piece = Piece(validated.data, batches, pending, first)
+            section = sections.get(validated.partition)
+            if section is None:
+                sections[validated.partition] = [piece]
+            else:
+                section.append(piece)
+            first += len(batches)
+        return True
+
+    def add(
+        self, validated: ValidatedBatches, pending: PendingAppend, first_batch: int = 0
+    ) -> list[OpenFile]:
+        """Take an append; returns the files that became full by it, oldest first.
+
+        Its batches are those of `pending` from `first_batch` on.
+        """
+        topic_id, partition = validated.topic.topic_id, validated.partition
         full: list[OpenFile] = []
-        if self.open.size + len(validated.data) < self._target:
-            self.open.add(partition, Piece(validated.data, validated.batches, pending, 0))
-            return full
         first = 0
         while first < len(validated.batches):
             last, end = self._fill(validated, first)
             start = validated.batches[first].position
             self.open.add(
+                topic_id,
                 partition,
                 Piece(
                     data=validated.data[start:end],
                     batches=validated.batches[first:last],
                     pending=pending,
-                    first_batch=first,
+                    first_batch=first_batch + first,
                 ),
             )
             if self.open.size >= self._target:

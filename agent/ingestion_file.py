@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.pending_append import AppendResult
-from catalog.model import BatchRun, FileCommit, SectionCommit
+from catalog.model import BatchRun, FileCommit, PartitionId, SectionCommit
 from object_format.record_batch import place_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.names import IngestionName
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from agent.ingestion_buffer import OpenFile, Piece
     from agent.validation import BatchColumns
-    from catalog.model import PartitionId, SectionResult
+    from catalog.model import SectionResult
     from object_store.interface import Buffer
 
 
@@ -114,10 +114,11 @@ def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) ->
     )
     sections: list[SectionCommit] = []
     pieces: list[tuple[PieceRuns, ...]] = []
-    for partition in sorted(file.sections):
-        section, placed = _write_section(writer, partition, file.sections[partition])
-        sections.append(section)
-        pieces.append(placed)
+    for topic_id in sorted(file.topics):
+        for partition, waiting in sorted(file.topics[topic_id].items()):
+            section, placed = _write_section(writer, PartitionId(topic_id, partition), waiting)
+            sections.append(section)
+            pieces.append(placed)
     summary = writer.finish()
     name = IngestionName(session_id=session_id, file_id=file_id)
     return SealedFile(

@@ -61,6 +61,15 @@ class PendingAppend:
             if self._results[position] is None:
                 self.settle(position, [AppendResult(error=error)])
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all results are known."""
+        return self._open == 0
+
+    def results_so_far(self) -> list[AppendResult | None]:
+        """What is known of each batch."""
+        return self._results
+
     def results(self) -> list[AppendResult] | None:
         """The results in batch order; None while any is not known."""
         return None if self._open else [result for result in self._results if result is not None]

@@ -47,19 +47,29 @@ class TopicDirectory:
         self._known: dict[str, tuple[float, Topic]] = {}
         self._by_id: dict[UUID, tuple[float, Topic]] = {}
 
+    def fresh(self, name: str) -> Topic | None:
+        """The topic called `name`, where nobody needs to be asked."""
+        known = self._known.get(name)
+        return None if known is None or known[0] <= self._clock.monotonic() else known[1]
+
+    def fresh_by_id(self, topic_id: UUID) -> Topic | None:
+        """The topic of that identifier, where nobody needs to be asked."""
+        known = self._by_id.get(topic_id)
+        return None if known is None or known[0] <= self._clock.monotonic() else known[1]
+
     async def get(self, name: str) -> Topic:
         """The topic called `name`; `NotFoundError` when there is none."""
-        known = self._known.get(name)
-        if known is not None and known[0] > self._clock.monotonic():
-            return known[1]
+        topic = self.fresh(name)
+        if topic is not None:
+            return topic
         self._known.pop(name, None)
         return self._remember(await self._pool.run(partial(self._topics.get, name)))
 
     async def get_by_id(self, topic_id: UUID) -> Topic:
         """The topic of that identifier; `NotFoundError` when there is none."""
-        known = self._by_id.get(topic_id)
-        if known is not None and known[0] > self._clock.monotonic():
-            return known[1]
+        topic = self.fresh_by_id(topic_id)
+        if topic is not None:
+            return topic
         self._by_id.pop(topic_id, None)
         return self._remember(await self._pool.run(partial(self._topics.by_id, topic_id)))
 

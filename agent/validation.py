@@ -40,6 +40,7 @@ class AppendRules:
     append_time: bool
     before_max_ms: int
     after_max_ms: int
+    is_local: bool = False
 
     @staticmethod
     @lru_cache(maxsize=4096)
@@ -49,6 +50,7 @@ class AppendRules:
             require_keys=config.compacts,
             max_message_bytes=config.max_message_bytes,
             append_time=config.message_timestamp_type == "LogAppendTime",
+            is_local=config.storage_mode == "local",
             before_max_ms=config.message_timestamp_before_max_ms,
             after_max_ms=config.message_timestamp_after_max_ms,
         )

@@ -10,9 +10,9 @@ from uuid import UUID
 
 from agent.ingestion_buffer import OpenFile, Piece
 from agent.ingestion_file import seal
+from agent.kafka.codec.produce_survey import ProduceSurvey
 from agent.pending_append import PendingAppend
 from agent.validation import AppendRules, judge_batches
-from catalog.model import PartitionId
 from catalog.topic_config import TopicConfig
 from object_format.codecs import Codec
 from object_format.record_batch import patch_offsets, trim_batches
@@ -30,7 +30,8 @@ def warm_up() -> None:
         data, batches = judge_batches("nowhere", encode_records(records, codec=codec), rules, now_ms=1)
         pending = PendingAppend(len(batches))
         piece = Piece(data=data, batches=batches, pending=pending, first_batch=0)
-        file.add(PartitionId(_NOBODY, partition), piece)
+        file.add(_NOBODY, partition, piece)
         seal(file, file_id=_NOBODY, session_id=_NOBODY, created_ms=1)
         patch_offsets(data, 0, 0)
         trim_batches(data, first_offset=0)
+    ProduceSurvey(1).read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)

@@ -24,13 +24,14 @@ import asyncio
 from collections import Counter, deque
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from agent.byte_budget import ByteBudget
 from agent.errors import AppendFailedError, StoppingError
-from agent.ingestion_buffer import IngestionBuffer, OpenFile, Receipt
+from agent.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.ingestion_file import SealedFile, seal, settle
 from agent.pending_append import AppendResult, PendingAppend
 from bedrock.errors import SiltstoneError
@@ -38,7 +39,7 @@ from catalog.errors import SessionFencedError
 from object_store.interface import Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from agent.health import CallHealth
     from agent.metrics import AgentMetrics
@@ -78,9 +79,7 @@ class CommitListener(Protocol):
 class _Flight:
     """A file on its way."""
 
-    receipts: list[Receipt]
-    size: int
-    requests: Counter[int]
+    file: OpenFile
     upload: asyncio.Task[SealedFile]
 
 
@@ -150,38 +149,66 @@ class WritePath:
 
     def enqueue(self, appends: Sequence[ValidatedBatches]) -> list[PendingAppend]:
         """As `append`, without waiting: the calls' order is the log's order of each partition."""
+        size = self._reserve(appends)
+        waiting = [PendingAppend(len(validated.batches)) for validated in appends]
+        self._add(appends, size, zip(waiting, repeat(0)))
+        return waiting
+
+    def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
+        """As `enqueue`, with one thing to wait for: the results of the batches of all appends, in order."""
+        size = self._reserve(appends)
+        counts = [len(validated.batches) for validated in appends]
+        pending = PendingAppend(sum(counts))
+        file = self._buffer.open
+        if self._buffer.add_all(appends, size, pending):
+            self._added(appends, size, file)
+        else:
+            self._add(appends, size, zip(repeat(pending), accumulate(counts, initial=0)))
+        return pending
+
+    def _reserve(self, appends: Sequence[ValidatedBatches]) -> int:
+        """Hold memory for all of them; how much."""
         if self._stopping:
             raise StoppingError(
                 "this agent is stopping", remedy="send the request to another agent", retry_after_seconds=1.0
             )
-        self.budget.reserve(sum(len(validated.data) for validated in appends))
-        waiting = []
-        touched = [self._buffer.open]
-        for validated in appends:
-            pending = PendingAppend(len(validated.batches))
-            full = self._buffer.add(validated, pending)
+        size = sum([len(validated.data) for validated in appends])
+        self.budget.reserve(size)
+        return size
+
+    def _add(
+        self,
+        appends: Sequence[ValidatedBatches],
+        size: int,
+        places: Iterable[tuple[PendingAppend, int]],
+    ) -> None:
+        """Put them into the open file and as many more as they fill."""
+        file = self._buffer.open
+        for validated, (pending, first_batch) in zip(appends, places, strict=False):
+            full = self._buffer.add(validated, pending, first_batch)
             if full:
                 self._closed.extend(full)
-                touched += [*full[1:], self._buffer.open]
-            waiting.append(pending)
-        now = asyncio.get_running_loop().time()
-        for file in touched:
-            if file.size:
-                file.opened = file.opened or now
-        self._note_producers(
-            appends, next(file for file in reversed(touched) if file.size or file is touched[0])
-        )
+                now = asyncio.get_running_loop().time()
+                for each in full:
+                    each.opened = each.opened or now
+                file = self._buffer.open if self._buffer.open.size else full[-1]
+        self._added(appends, size, file)
+
+    def _added(self, appends: Sequence[ValidatedBatches], size: int, file: OpenFile) -> None:
+        """The request, of `size` bytes, ends in `file`."""
+        if file.size and not file.opened:
+            file.opened = asyncio.get_running_loop().time()
+        self._note_producer(appends, size, file)
         self._idle.clear()
         self._schedule()
-        return waiting
 
-    def _note_producers(self, appends: Sequence[ValidatedBatches], file: OpenFile) -> None:
-        """Count the request, which ends in `file`; that waits no longer for a producer about to stall."""
+    def _note_producer(self, appends: Sequence[ValidatedBatches], size: int, file: OpenFile) -> None:
+        """Count the request; `file` waits no longer for a producer about to stall."""
         producer_id = appends[0].producer_id if appends else None
         if producer_id is None:
             return
         file.requests[producer_id] += 1
-        file.bytes[producer_id] += sum(len(validated.data) for validated in appends)
+        file.bytes[producer_id] += size
         self._unanswered[producer_id] += 1
         is_stalling = self._unanswered[producer_id] >= _MANY_UNANSWERED
         if is_stalling and file.bytes[producer_id] >= self._settings.stalled_flush_bytes:
@@ -255,7 +282,7 @@ class WritePath:
         upload = asyncio.get_running_loop().create_task(self._upload(file), name="upload")
         self._uploads.add(upload)
         upload.add_done_callback(self._uploads.discard)
-        self._flights.put_nowait(_Flight(file.receipts(), file.size, file.requests, upload))
+        self._flights.put_nowait(_Flight(file, upload))
 
     async def _upload(self, file: OpenFile) -> SealedFile:
         sealed = await self._pools.uploads.run(
@@ -288,8 +315,8 @@ class WritePath:
             else:
                 await self._commit_and_settle(flight, sealed)
             self._in_flight -= 1
-            self.budget.release(flight.size)
-            self._unanswered -= flight.requests  # what comes to nought is dropped
+            self.budget.release(flight.file.size)
+            self._unanswered -= flight.file.requests  # what comes to nought is dropped
             self._schedule()
 
     async def _commit_and_settle(self, flight: _Flight, sealed: SealedFile) -> None:
@@ -315,14 +342,16 @@ class WritePath:
     def _fail(self, flight: _Flight, error: Exception, what: str) -> None:
         self._metrics.files_failed.inc()
         reason = error.message if isinstance(error, SiltstoneError) else type(error).__name__
-        _log.error("an ingestion file failed", what=what, reason=reason, bytes=flight.size, exc_info=error)
+        _log.error(
+            "an ingestion file failed", what=what, reason=reason, bytes=flight.file.size, exc_info=error
+        )
         failure = AppendFailedError(
             f"{what}: {reason}",
             remedy="send them again",
             retry_after_seconds=1.0,
         )
         failure.__cause__ = error
-        for receipt in flight.receipts:
+        for receipt in flight.file.receipts():
             receipt.fail(failure)
 
     def _tell(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:

@@ -12,7 +12,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-_PARTS = {"__main__", "cost", "measuring", "dedupe_data", "kafka_loads", "kafka_process", "kafka_wire"}
+_PARTS = {
+    "__main__",
+    "cost",
+    "measuring",
+    "dedupe_data",
+    "kafka_limits",
+    "kafka_loads",
+    "kafka_process",
+    "kafka_steps",
+    "kafka_wire",
+}
 """Modules of this package that measure nothing by themselves."""
 
 

@@ -19,11 +19,11 @@ from typing import Any
 import click
 import orjson
 
-from benchmarks import kafka_limits, kafka_loads, kafka_wire
+from benchmarks import kafka_limits, kafka_loads, kafka_steps, kafka_wire
 from benchmarks.kafka_process import Cluster
 from benchmarks.measuring import machine
 
-PARTS = ("throughput", "cost", "idle", "many", "latency")
+PARTS = ("throughput", "steps", "cost", "idle", "many", "latency")
 
 
 def _throughput(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
@@ -50,6 +50,11 @@ def _throughput(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
         if direction == "in":
             figures[name]["ratio_to_disk"] = round(figures[name]["mb_per_second"] / disk["in_parallel"], 3)
     return figures
+
+
+def _steps(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
+    del cluster
+    return kafka_steps.steps(20 if quick else 100)
 
 
 def _cost(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
@@ -79,6 +84,7 @@ def _latency(cluster: Cluster, *, quick: bool) -> dict[str, Any]:
 
 _STEPS = {
     "throughput": _throughput,
+    "steps": _steps,
     "cost": _cost,
     "idle": _idle,
     "many": _many,

@@ -117,7 +117,7 @@ def request_cost(agent: AgentProcess, requests: int) -> dict[str, dict[str, floa
     """
     agent.create_topic("cost", PARTITIONS)
     batch = encode_records([Record(number, 1, None, bytes(BATCH_BYTES // 16 - 10)) for number in range(16)])
-    produce = request_frame("produce", PRODUCE, _produce_request(bytes(batch)))
+    produce = request_frame("produce", PRODUCE, produce_request(bytes(batch)))
     with Wire(agent.address) as wire:
         _counted(wire, produce, 80, depth=40)
         produced = _cost(agent, requests, lambda: _counted(wire, produce, requests, depth=40))
@@ -172,7 +172,7 @@ def _fetch_cost(agent: AgentProcess, wire: Wire, batch_bytes: int, requests: int
     """Read what the last of those requests wrote, a batch of each partition at a time."""
     newest = requests  # of the records of 80 more requests, all before are there
     frames = [
-        request_frame("fetch", FETCH, _fetch_request(16 * (newest - number % 100), batch_bytes))
+        request_frame("fetch", FETCH, fetch_request(16 * (newest - number % 100), batch_bytes))
         for number in range(100)
     ]
     _read_all(wire, frames, 100, batch_bytes)
@@ -187,12 +187,12 @@ def _read_all(wire: Wire, frames: list[bytes], count: int, batch_bytes: int) -> 
             raise RuntimeError(f"a fetch brought {len(answer)} bytes")
 
 
-def _produce_request(batch: bytes) -> Struct:
+def produce_request(batch: bytes) -> Struct:
     parts = [Struct(index=number, records=batch) for number in range(PARTITIONS)]
     return Struct(acks=-1, timeout=60_000, topic_data=[Struct(name="cost", partition_data=parts)])
 
 
-def _fetch_request(offset: int, batch_bytes: int) -> Struct:
+def fetch_request(offset: int, batch_bytes: int) -> Struct:
     parts = [
         Struct(partition=number, fetch_offset=offset, partition_max_bytes=batch_bytes)
         for number in range(PARTITIONS)

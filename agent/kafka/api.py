@@ -7,6 +7,8 @@ as a `Struct` with the fields of every version, and returns
 - a `Later`: the answer to come. The connection's next request is taken meanwhile, answers keep their order;
 - None: nobody wants an answer.
 
+An API may also take usual requests `at_once`: from their bytes to those of the answer, past the structs.
+
 Whatever a handler raises becomes the answer of `refuse`: by default one with that error code at its top.
 Requests of one connection are handled one after the other, so a handler may rely on their order.
 """
@@ -14,7 +16,7 @@ Requests of one connection are handled one after the other, so a handler may rel
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from agent.kafka.codec.messages import Message, api_key_of
 from agent.kafka.codec.struct import Struct
@@ -23,6 +25,7 @@ from agent.kafka.errors import code_of, message_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from agent.kafka.codec.writing import Buffers
     from agent.kafka.services import Services
 
 
@@ -52,6 +55,27 @@ class Later:
     answer: Callable[[], Awaitable[Struct]]
 
 
+class AtOnce(Protocol):
+    """Takes requests without a step between; belongs to one dispatch."""
+
+    def take(self, frame: RequestFrame, context: Context) -> Callable[[], Awaitable[Buffers]] | None:
+        """What gives the whole answer, called once as that of a `Later`.
+
+        None for a request that has to go the usual way; nothing was done for it then. It is judged there
+        from its begin, and so is everything that is wrong with it.
+        """
+        ...
+
+
+class RequestFrame(NamedTuple):
+    """A request as it came; `position` is where its body begins."""
+
+    data: memoryview
+    position: int
+    is_flexible: bool
+    correlation_id: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """One API: `name` is its schema's (`list_offsets`), versions are inclusive.
@@ -64,6 +88,7 @@ class Api:
     lowest: int
     highest: int
     handle: Callable[[Struct, Context], Awaitable[Struct | Later | None]]
+    at_once: Callable[[], AtOnce] | None = None
     refuse: Callable[[Struct, Context, Exception], Struct] | None = None
     advertised_lowest: int | None = None
     outlives_client: bool = False

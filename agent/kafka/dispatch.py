@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from agent.errors import BusyError
-from agent.kafka.api import Context, Later
+from agent.kafka.api import Context, Later, RequestFrame
 from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
 from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
 from agent.kafka.errors import ErrorCode, code_of
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from prometheus_client import Counter
 
     from agent.kafka.api import Api
+    from agent.kafka.codec.writing import Buffers
     from agent.kafka.services import Services
 
 _log = structlog.get_logger(__name__)
 _API_VERSIONS = 18
-Buffers = list[bytes | bytearray | memoryview]
 Answer: TypeAlias = "Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | None"
 
 
@@ -54,6 +54,7 @@ class Dispatch:
         self._services = services
         self._messages: dict[tuple[int, int], Message] = {}
         self._counts: dict[tuple[int, int], Counter] = {}
+        self._at_once = {api.key: api.at_once() for api in apis if api.at_once is not None}
 
     async def take(self, frame: memoryview, client_host: str) -> Answer:
         """Handle one request: the answer, or what to call for the answer to come, or None without one.
@@ -73,7 +74,6 @@ class Dispatch:
         client_id = None if length == -1 else read_string(cursor, length)
         if message.is_flexible:
             read_tags(cursor, {}, {})
-        request = message.read_request(cursor)
         context = Context(
             services=self._services,
             version=version,
@@ -81,6 +81,14 @@ class Dispatch:
             client_host=client_host,
             apis=self._apis,
         )
+        at_once = self._at_once.get(key)
+        if at_once is not None:
+            whole = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
+            to_come = at_once.take(whole, context)
+            if to_come is not None:
+                self._counts[key, version].inc()
+                return to_come
+        request = message.read_request(cursor)
         try:
             answer = await self._handle(api, request, context, correlation_id)
         except BaseException:

@@ -93,7 +93,7 @@ def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
         row = rows[b]
         if row.fault != _NONE or (row.attributes & CODEC_MASK != 0) != compressed:
             continue
-        fault, at, lowest, highest, keyless = _judge(
+        fault, at, lowest, highest, keyless = judge_records(
             data, row.records_start, row.records_end, row.record_count, row.base_timestamp
         )
         row.fault = fault
@@ -104,7 +104,7 @@ def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _judge(
+def judge_records(
     data: ByteArray, start: Integer, stop: Integer, count: Integer, base_timestamp: Integer
 ) -> Integers:
     """Of `count` records that should fill a range: fault, its place, lowest and highest time, keyless."""
@@ -154,7 +154,7 @@ def judge_plain_batch(data: ByteArray) -> Integers:
         and count == load_i32(data, LAST_OFFSET_DELTA) + 1
         and (producer_id < 0 or sequence >= 0)
     )
-    fault, _at, lowest, highest, keyless = _judge(
+    fault, _at, lowest, highest, keyless = judge_records(
         data, BATCH_OVERHEAD, size, count if is_plain else 0, load_i64(data, BASE_TIMESTAMP)
     )
     return (

@@ -29,7 +29,11 @@ def _file(number: int, *values: str, producer: int = -1) -> SealedFile:
     validated = batches(TOPIC, 0, *values, producer=producer)
     file = OpenFile()
     pending = PendingAppend(len(values))
-    file.add(PLACE, Piece(data=validated.data, batches=validated.batches, pending=pending, first_batch=0))
+    file.add(
+        TOPIC.topic_id,
+        0,
+        Piece(data=validated.data, batches=validated.batches, pending=pending, first_batch=0),
+    )
     return seal(file, file_id=UUID(int=number), session_id=UUID(int=9), created_ms=1)
 
 

@@ -5,6 +5,8 @@ compressing otherwise, KAFKA-18659) and not served. Version 13 names topics by i
 the same: the answer comes after the catalog's commit. With acks 0 there is no answer, and a refusal closes
 the connection, as in Kafka. `timeout` holds for acks all alone, as in Kafka.
 
+Requests of a usual kind, with few bytes, go by a shorter way (`plain_produce`), to the same end.
+
 Batches are validated in the kernel pool, or on the spot where that takes less than the way there and back,
 and enqueued in the order of the connection's requests; what waits for the commit does not keep the next
 request waiting. A full write buffer is NOT_ENOUGH_REPLICAS, a file that
@@ -18,12 +20,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.errors import InvalidRecordError
 from agent.kafka.api import Api, Later
-from agent.kafka.codec import MalformedMessageError, Struct
-from agent.kafka.errors import ErrorCode, KafkaError, code_of, code_of_refusal, message_of
+from agent.kafka.codec import MalformedMessageError
+from agent.kafka.errors import ErrorCode, KafkaError
+from agent.kafka.plain_produce import PlainProduce
+from agent.kafka.produce_answer import IDENTIFIERS_SINCE, PartitionFate, answer_of
 from agent.kafka.topics import check_partition, find_topic
-from agent.validation import AppendRules, ValidatedBatches, validate
+from agent.validation import ValidatedBatches, validate
 from bedrock.errors import SiltstoneError
 from object_format.codecs import Codec
 from object_format.record_batch import peek_attributes, seems_compressed
@@ -33,34 +36,29 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.kafka.api import Context
-    from agent.pending_append import AppendResult, PendingAppend
+    from agent.kafka.codec import Struct
+    from agent.pending_append import PendingAppend
     from catalog.model import Topic
 
 _ZSTD_SINCE = 7
 # Uncompressed batches of that many bytes are judged in 50 µs, or in 300 µs where all records are tiny; a pool
 # takes two changes of threads, which on a busy machine cost more than that.
 _JUDGED_ON_THE_SPOT_BYTES = 256 * 1024
-_IDENTIFIERS_SINCE = 13
 
 
-@dataclass(slots=True)
-class _Item:
+@dataclass(slots=True, kw_only=True)
+class _Item(PartitionFate):
     """One partition of a request, and how far it has come."""
 
-    name: str
-    topic_id: UUID | None
-    index: int
     records: memoryview | None
     topic: Topic | None = None
-    validated: ValidatedBatches | None = None
     pending: PendingAppend | None = None
-    error: Exception | None = None
 
 
 async def handle(request: Struct, context: Context) -> Later | None:
     """Validate and enqueue; the answer comes with the commit."""
     items = [
-        _Item(topic.name, topic.topic_id, part.index, part.records)
+        _Item(name=topic.name, topic_id=topic.topic_id, index=part.index, records=part.records)
         for topic in request.topic_data
         for part in topic.partition_data
     ]
@@ -96,7 +94,7 @@ def _refusal(request: Struct) -> KafkaError | None:
 
 
 async def _find_topics(items: Sequence[_Item], context: Context) -> None:
-    by_id = context.version >= _IDENTIFIERS_SINCE
+    by_id = context.version >= IDENTIFIERS_SINCE
     found: dict[tuple[str, UUID | None], Topic] = {}
     for item in items:
         key = (item.name, item.topic_id)
@@ -198,55 +196,18 @@ async def _answer(items: Sequence[_Item], seconds: float | None) -> Struct:
                     await item.pending.wait()
     except TimeoutError:
         pass  # those that are not settled say so
-    topics: dict[tuple[str, UUID | None], Struct] = {}
     for item in items:
-        topic = topics.setdefault(
-            (item.name, item.topic_id),
-            Struct(name=item.name, topic_id=item.topic_id, partition_responses=[]),
-        )
-        topic.partition_responses.append(_partition(item))
-    return Struct(responses=list(topics.values()))
+        results = None if item.pending is None else item.pending.results()
+        item.result = None if results is None else results[0]
+    return answer_of(items)
 
 
-def _partition(item: _Item) -> Struct:
-    if item.error is None and item.pending is not None and item.validated is not None:
-        results = item.pending.results()
-        if results is not None:
-            return _appended(item, item.validated, results[0])
-        item.error = KafkaError(ErrorCode.request_timed_out, "the records were not committed in time")
-    error = item.error or KafkaError(ErrorCode.unknown_server_error)
-    bad = error.record_errors if isinstance(error, InvalidRecordError) else ()
-    return Struct(
-        index=item.index,
-        error_code=code_of(error),
-        base_offset=-1,
-        error_message=message_of(error),
-        record_errors=[Struct(batch_index=record, batch_index_error_message=why) for _, record, why in bad],
-    )
-
-
-def _appended(item: _Item, validated: ValidatedBatches, result: AppendResult) -> Struct:
-    if result.refusal is not None:
-        return Struct(
-            index=item.index,
-            error_code=code_of_refusal(result.refusal),
-            base_offset=-1,
-            error_message=result.detail,
-        )
-    if result.error is not None:
-        return Struct(
-            index=item.index,
-            error_code=code_of(result.error),
-            base_offset=-1,
-            error_message=result.error.message,
-        )
-    append_time = AppendRules.of(validated.topic.config).append_time
-    return Struct(
-        index=item.index,
-        base_offset=result.base_offset,
-        log_append_time=validated.batches[0].max_timestamp if append_time else -1,
-        log_start_offset=result.log_start_offset,
-    )
-
-
-API = Api(name="produce", lowest=3, highest=13, handle=handle, advertised_lowest=0, outlives_client=True)
+API = Api(
+    name="produce",
+    lowest=3,
+    highest=13,
+    handle=handle,
+    at_once=PlainProduce,
+    advertised_lowest=0,
+    outlives_client=True,
+)

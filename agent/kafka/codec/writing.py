@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     Write = Callable[["Output", Any], None]
 
+Buffers = list[bytes | bytearray | memoryview]
+
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _BUFFERS = (bytes, bytearray, memoryview)

@@ -1,0 +1,250 @@
+"""The agent's own code for single Kafka requests, taken apart: no socket, no disk, no catalog, one process.
+
+Produce requests of `PARTITIONS` partitions go through the dispatch and the write path as a connection's
+would, `REQUESTS` of them to an ingestion file, with a store and a catalog that only answer. Fetches read back
+what the tail holds. Steps are told apart by processor time; a figure is the fastest of its rounds, in
+microseconds for each request, for what else the machine does only ever adds to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import process_time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import uvloop
+
+from agent.append_router import AppendRouter
+from agent.commit_listeners import AppendCounting
+from agent.commit_watch import CommitWatch
+from agent.health import CallHealth
+from agent.hot_tail import HotTail
+from agent.kafka.dispatch import Dispatch, HeldBuffers
+from agent.kafka.fetch_sessions import FetchSessions
+from agent.kafka.table import APIS
+from agent.known_log import KnownBounds
+from agent.local_logs.copies import TailCopies
+from agent.local_logs.disk_reads import DiskReads
+from agent.log_view import LogView
+from agent.metrics import AgentMetrics
+from agent.pools import Pools
+from agent.read_path import ReadPath
+from agent.retry import RetryPolicy
+from agent.settings import AgentSettings
+from agent.topic_directory import TopicDirectory
+from agent.write_path import WritePath
+from bedrock.clock import SystemClock
+from bedrock.ids import SystemIds
+from benchmarks.kafka_wire import BATCH_BYTES, FETCH, PARTITIONS, PRODUCE, fetch_request, produce_request
+from benchmarks.kafka_wire import request_frame as frame_of
+from catalog.model import PartitionId, PartitionState, RunResult, SectionResult, Topic
+from catalog.topic_config import TopicConfig
+from object_format.records import Record, encode_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.ingestion_file import SealedFile
+    from agent.kafka.services import Services
+    from agent.session import Session
+    from catalog.model import FileCommit, SectionCommit
+    from object_store.interface import Buffer, ObjectStore
+
+REQUESTS = 40
+_NAME = "cost"
+_DAY_MS = 86_400_000
+
+
+class _Places:
+    """Store, catalog and session that only answer, and note when they were asked."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.session_id = topic.topic_id
+        self.ends = [0] * topic.partition_count
+        self.asked: dict[str, float] = {}
+        self.settled = asyncio.Event()
+
+    def put(self, name: str, body: Sequence[Buffer], *, purpose: object) -> int:
+        del name, purpose
+        self.asked["put"] = process_time()
+        return sum(len(memoryview(part)) for part in body)
+
+    def commit(self, commit: FileCommit) -> tuple[SectionResult, ...]:
+        self.asked["commit"] = process_time()
+        results = tuple(self._append(section) for section in commit.sections)
+        self.asked["committed"] = process_time()
+        return results
+
+    def _append(self, section: SectionCommit) -> SectionResult:
+        runs = []
+        for run in section.runs:
+            runs.append(RunResult(base_offset=self.ends[section.partition]))
+            self.ends[section.partition] += run.offset_count
+        end = self.ends[section.partition]
+        return SectionResult(
+            topic_id=section.topic_id,
+            partition=section.partition,
+            log_start_offset=0,
+            high_watermark=end,
+            leader_epoch=0,
+            runs=tuple(runs),
+        )
+
+    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+        del sealed, results
+        self.asked["settled"] = process_time()
+        self.settled.set()
+
+    def get(self, name: str) -> Topic:
+        assert name == _NAME
+        return self.topic
+
+    def states(self, partitions: Sequence[PartitionId]) -> list[PartitionState]:
+        return [
+            PartitionState(
+                topic_id=each.topic_id,
+                partition=each.partition,
+                log_start_offset=0,
+                last_stable_offset=self.ends[each.partition],
+                high_watermark=self.ends[each.partition],
+                log_end_offset=self.ends[each.partition],
+                first_dirty_offset=0,
+                leader_epoch=0,
+            )
+            for each in partitions
+        ]
+
+
+class _Bench:
+    """The parts of an agent that a Produce and a Fetch go through, with everything else left out."""
+
+    def __init__(self) -> None:
+        clock = SystemClock()
+        ids = SystemIds(clock)
+        settings = AgentSettings(flush_interval_ms=_DAY_MS, flush_bytes=128 * 2**20, known_bounds_ms=_DAY_MS)
+        topic = Topic(
+            topic_id=ids.new_uuid(),
+            name=_NAME,
+            partition_count=PARTITIONS,
+            config=TopicConfig(),
+            created_ms=clock.now_ms(),
+        )
+        self.places = places = _Places(topic)
+        self.pools = pools = Pools.open(settings)
+        metrics = AgentMetrics()
+        health = CallHealth(clock, limit_seconds=1.0)
+        retry = RetryPolicy(attempts=1, first_pause=1.0, max_pause=1.0, ids=ids)
+        tail = HotTail(settings.tail_bytes)
+        bounds = KnownBounds(clock, bounds_ms=settings.known_bounds_ms, limit=settings.max_known_partitions)
+        directory = TopicDirectory(cast("Any", places), pool=pools.catalog, clock=clock, keep_ms=_DAY_MS)
+        watch = CommitWatch(cast("Any", None), bounds, health=health, retry=retry)
+        self.write_path = WritePath(
+            settings=settings,
+            store=cast("ObjectStore", places),
+            log=places,
+            session=cast("Session", places),
+            pools=pools,
+            retry=retry,
+            clock=clock,
+            ids=ids,
+            metrics=metrics,
+            store_health=health,
+            listeners=(tail, bounds, AppendCounting(metrics), directory, watch, places),
+        )
+        disks = DiskReads(TailCopies(directory, max_waiting_bytes=1), pools.disks)
+        read_path = ReadPath(
+            settings=settings,
+            log=LogView(
+                settings=settings,
+                bounds=places,
+                extents=cast("Any", None),
+                known_bounds=bounds,
+                pool=pools.catalog,
+                clock=clock,
+            ),
+            tail=tail,
+            reader=cast("Any", None),
+            watch=watch,
+            pools=pools,
+            clock=clock,
+            metrics=metrics,
+            timestamps=cast("Any", None),
+            disks=disks,
+        )
+        sessions = FetchSessions(
+            clock=clock, ids=ids, most_sessions=10, most_partitions=1000, evict_ms=_DAY_MS
+        )
+        services = SimpleNamespace(
+            settings=settings,
+            directory=directory,
+            appends=AppendRouter(self.write_path),
+            read_path=read_path,
+            fetch_sessions=sessions,
+            pools=pools,
+            metrics=metrics,
+            clock=clock,
+            brokers=SimpleNamespace(own=SimpleNamespace(rack=None)),
+        )
+        self.dispatch = Dispatch(APIS, cast("Services", services))
+
+    async def produce(self, frames: Sequence[memoryview]) -> dict[str, float]:
+        """Take the requests, write the file, answer them; processor seconds of each step."""
+        asked = self.places.asked
+        begin = process_time()
+        waiting = [await self.dispatch.take(frame, "127.0.0.1") for frame in frames]
+        taken = process_time()
+        self.write_path.flush()
+        await self.places.settled.wait()
+        self.places.settled.clear()
+        begin_answers = process_time()
+        for each in waiting:
+            assert callable(each)
+            await each()
+        answered = process_time()
+        return {
+            "take": taken - begin,
+            "lay_out": asked["put"] - taken,
+            "settle": asked["settled"] - asked["committed"],
+            "answer": answered - begin_answers,
+        }
+
+    async def fetch(self, frames: Sequence[memoryview], least: int) -> dict[str, float]:
+        """Read back, a batch of each partition at a time."""
+        begin = process_time()
+        for frame in frames:
+            answer = await self.dispatch.take(frame, "127.0.0.1")
+            assert isinstance(answer, HeldBuffers)
+            assert sum(len(buffer) for buffer in answer.buffers) > least
+            answer.release()
+        return {"fetch": process_time() - begin}
+
+
+def steps(rounds: int) -> dict[str, dict[str, float]]:
+    """Microseconds for each request by step: the fastest round of each."""
+    return uvloop.run(_steps(rounds))
+
+
+async def _steps(rounds: int) -> dict[str, dict[str, float]]:
+    records = [Record(number, 1, None, bytes(BATCH_BYTES // 16 - 10)) for number in range(16)]
+    batch = bytes(encode_records(records))
+    frame = frame_of("produce", PRODUCE, produce_request(batch))[4:]
+    bench = _Bench()
+    bench.write_path.start()
+    fastest: dict[str, float] = {}
+    for number in range(rounds + 1):
+        figures = await bench.produce([memoryview(bytearray(frame)) for _ in range(REQUESTS)])
+        newest = bench.places.ends[0]
+        fetches = [
+            memoryview(frame_of("fetch", FETCH, fetch_request(newest - 16 * (each + 1), len(batch)))[4:])
+            for each in range(REQUESTS)
+        ]
+        figures |= await bench.fetch(fetches, PARTITIONS * len(batch))
+        if number:  # the first one only warms up
+            fastest = {name: min(fastest.get(name, 1.0), taken) for name, taken in figures.items()}
+    await bench.write_path.stop()
+    bench.pools.close()
+    taken = {name: round(seconds / REQUESTS * 1e6, 1) for name, seconds in fastest.items()}
+    fetched = taken.pop("fetch")
+    return {"produce": {**taken, "sum": round(sum(taken.values()), 1)}, "fetch": {"sum": fetched}}

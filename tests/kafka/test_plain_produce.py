@@ -1,0 +1,256 @@
+"""The short way of usual Produce requests against the long one: the same appends, and the same bytes back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agent.errors import AppendFailedError, BusyError
+from agent.kafka.apis import produce
+from agent.kafka.codec import MalformedMessageError, Struct
+from agent.kafka.dispatch import Dispatch
+from agent.metrics import AgentMetrics
+from agent.pending_append import AppendResult, PendingAppend
+from bedrock.errors import NotFoundError
+from catalog.model import RunRefusal, Topic
+from catalog.topic_config import TopicConfig
+from object_format.codecs import Codec
+from object_format.records import encode_batch
+from tests.kafka.wire import request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.kafka.services import Services
+    from agent.validation import ValidatedBatches
+
+_NOW_MS = 1_000_000
+_FATES = (
+    AppendResult(base_offset=2**40, log_start_offset=3, high_watermark=2**41),
+    AppendResult(base_offset=0, duplicate=True, log_start_offset=0, high_watermark=9),
+    AppendResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="a gap"),
+    AppendResult(error=AppendFailedError("the store is away", retry_after_seconds=1.0)),
+)
+
+
+def _topic(number: int, name: str, **config: str) -> Topic:
+    texts = {key.replace("_", "."): value for key, value in config.items()}
+    return Topic(
+        topic_id=UUID(int=number),
+        name=name,
+        partition_count=2,
+        config=TopicConfig.of(texts),
+        created_ms=1,
+    )
+
+
+_TOPICS = (
+    _topic(1, "plain"),
+    _topic(2, "other-topic" * 20),
+    _topic(3, "keyed", cleanup_policy="compact"),
+    _topic(4, "small", max_message_bytes="90"),
+    _topic(5, "recent", message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="1000"),
+    _topic(6, "stamped", message_timestamp_type="LogAppendTime"),
+)
+
+
+class _Directory:
+    def __init__(self) -> None:
+        self._names = {topic.name: topic for topic in _TOPICS}
+        self._ids = {topic.topic_id: topic for topic in _TOPICS}
+
+    def fresh(self, name: str) -> Topic | None:
+        return self._names.get(name)
+
+    def fresh_by_id(self, topic_id: UUID) -> Topic | None:
+        return self._ids.get(topic_id)
+
+    async def get(self, name: str) -> Topic:
+        return self._found(self.fresh(name))
+
+    async def get_by_id(self, topic_id: UUID) -> Topic:
+        return self._found(self.fresh_by_id(topic_id))
+
+    def _found(self, topic: Topic | None) -> Topic:
+        if topic is None:
+            raise NotFoundError("there is no such topic")
+        return topic
+
+
+class _Appends:
+    """Takes appends and settles each as the test has it; None leaves it open."""
+
+    def __init__(self, fates: Sequence[AppendResult | None], *, is_full: bool) -> None:
+        self._fates = fates
+        self._is_full = is_full
+        self.taken: list[tuple[str, int, bytes, tuple[object, ...]]] = []
+        self.was_together = False
+
+    def _fate(self, appends: Sequence[ValidatedBatches]) -> list[AppendResult | None]:
+        if self._is_full:
+            raise BusyError("the write buffer is full", retry_after_seconds=1.0)
+        for each in appends:
+            self.taken.append((each.topic.name, each.partition, bytes(each.data), each.batches))
+        return [self._fates[number % len(self._fates)] for number in range(len(appends))]
+
+    def enqueue(self, appends: Sequence[ValidatedBatches]) -> list[PendingAppend]:
+        waiting = []
+        for fate in self._fate(appends):
+            pending = PendingAppend(1)
+            if fate is not None:
+                pending.settle(0, [fate])
+            waiting.append(pending)
+        return waiting
+
+    def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
+        fates = self._fate(appends)
+        self.was_together = True
+        pending = PendingAppend(len(appends))
+        for number, fate in enumerate(fates):
+            if fate is not None:
+                pending.settle(number, [fate])
+        return pending
+
+
+class _Pool:
+    async def run(self, call: Any) -> object:  # noqa: ANN401  # whatever it gives
+        return call()
+
+
+def _outcome(
+    frame: bytes, fates: Sequence[AppendResult | None], *, is_full: bool, short: bool
+) -> tuple[object, _Appends]:
+    """What the client hears (the type of an error that closes its connection), and what was taken."""
+    appends = _Appends(fates, is_full=is_full)
+    services = SimpleNamespace(
+        directory=_Directory(),
+        appends=appends,
+        clock=SimpleNamespace(now_ms=lambda: _NOW_MS),
+        pools=SimpleNamespace(kernels=_Pool(), rendering=_Pool()),
+        metrics=AgentMetrics(),
+    )
+    api = produce.API if short else replace(produce.API, at_once=None)
+
+    async def ask() -> object:
+        dispatch = Dispatch((api,), cast("Services", services))
+        try:
+            answer = await dispatch.take(memoryview(bytearray(frame)), "nowhere")
+            if answer is None:
+                return None
+            assert callable(answer)
+            return b"".join(await answer())
+        except MalformedMessageError as error:
+            return type(error)
+
+    return asyncio.run(ask()), appends
+
+
+def _compare(frame: bytes, fates: Sequence[AppendResult | None], *, is_full: bool = False) -> bool:
+    """Both ways; whether the short one was taken."""
+    expected, long_way = _outcome(frame, fates, is_full=is_full, short=False)
+    heard, short_way = _outcome(frame, fates, is_full=is_full, short=True)
+    assert heard == expected
+    assert short_way.taken == long_way.taken
+    return short_way.was_together
+
+
+_batches = st.builds(
+    lambda stamps, key, codec, producer, size: bytes(
+        encode_batch(stamps, [key] * len(stamps), [bytes(size)] * len(stamps), codec=codec, producer=producer)
+    ),
+    stamps=st.lists(st.sampled_from([_NOW_MS, _NOW_MS - 5, 1, _NOW_MS * 9]), min_size=1, max_size=4),
+    key=st.sampled_from([None, b"key"]),
+    codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.NONE, Codec.LZ4]),
+    producer=st.sampled_from([(-1, -1, -1), (7, 0, 5), (7, 0, -1)]),
+    size=st.integers(0, 40),
+)
+
+
+@st.composite
+def _records(draw: st.DrawFn) -> bytes | None:
+    """One batch for the most part; sometimes none, two, or one with a byte changed."""
+    batch = draw(_batches)
+    what = draw(st.sampled_from(["one"] * 9 + ["none", "nothing", "two", "changed", "cut"]))
+    if what == "changed":
+        place = draw(st.integers(0, len(batch) - 1))
+        return batch[:place] + bytes([batch[place] ^ (1 << draw(st.integers(0, 7)))]) + batch[place + 1 :]
+    return {"none": None, "nothing": b"", "two": batch * 2, "cut": batch[:-1]}.get(what, batch)
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> tuple[int, Struct]:
+    version = draw(st.integers(3, 13))
+    topics = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([*_TOPICS, *_TOPICS[:2] * 3, _topic(99, "unknown")]),
+                st.lists(st.tuples(st.sampled_from([0, 1] * 5 + [2, -1]), _records()), max_size=3),
+            ),
+            max_size=3,
+        )
+    )
+    return version, Struct(
+        transactional_id=draw(st.sampled_from([None] * 9 + ["mine"])),
+        acks=draw(st.sampled_from([-1, -1, -1, 1, 1, 0, 3])),
+        timeout=0,
+        topic_data=[
+            Struct(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_data=[Struct(index=index, records=records) for index, records in parts],
+            )
+            for topic, parts in topics
+        ],
+    )
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    request=_requests(),
+    fates=st.lists(st.sampled_from([*_FATES[:1] * 4, *_FATES, None]), min_size=1, max_size=4),
+    is_full=st.sampled_from([False] * 7 + [True]),
+)
+def test_both_ways_do_and_say_the_same(
+    request: tuple[int, Struct], fates: list[AppendResult | None], *, is_full: bool
+) -> None:
+    """Whatever a request holds and whatever becomes of it, the client cannot tell which way it went."""
+    version, body = request
+    _compare(request_frame("produce", version, 5, body, client_id="test"), fates, is_full=is_full)
+
+
+def _usual(version: int, partitions: int = 2) -> bytes:
+    batch = bytes(encode_batch([_NOW_MS], [b"key"], [bytes(60)]))
+    parts = [Struct(index=index, records=batch) for index in range(partitions)]
+    topics = [Struct(name=topic.name, topic_id=topic.topic_id, partition_data=parts) for topic in _TOPICS[:3]]
+    body = Struct(acks=-1, timeout=0, topic_data=topics)
+    return request_frame("produce", version, 5, body, client_id="test")[4:]
+
+
+def test_usual_requests_go_the_short_way_in_every_version() -> None:
+    """Several topics and partitions with plain batches are taken at once, whatever becomes of them."""
+    for version in range(3, 14):
+        for fates in ([_FATES[0]], list(_FATES), [None]):
+            assert _compare(_usual(version), fates)
+
+
+@settings(max_examples=300, deadline=None)
+@given(version=st.integers(3, 13), seed=st.integers(0, 2**32))
+@example(version=9, seed=0)
+def test_damaged_requests_are_the_same_both_ways(version: int, seed: int) -> None:
+    """A frame with bytes changed, or cut off, is read as far as it goes and never beyond its end."""
+    chance = random.Random(seed)
+    frame = bytearray(_usual(version))
+    for _ in range(chance.randint(1, 3)):
+        frame[chance.randrange(14, len(frame))] = chance.choice(
+            (0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256))
+        )
+    if chance.random() < 0.3:
+        del frame[chance.randrange(14, len(frame)) :]
+    _compare(bytes(frame), [_FATES[0]])
