@@ -11,6 +11,7 @@ from agent.settings import AgentSettings
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+    from pathlib import Path
 
     from object_store.open import StoreConfig
 
@@ -24,14 +25,19 @@ _GROUPS = GroupSettings(
 
 
 class AgentProcess:
-    """One agent: its process is there at once, and serves when it is told to."""
+    """One agent: its process is there at once, and serves when it is told to.
 
-    def __init__(self, catalog_url: str, store: StoreConfig) -> None:
+    With disks below `local_root` it is the node whose disks it finds there, once that one is gone.
+    """
+
+    def __init__(self, catalog_url: str, store: StoreConfig, local_root: Path | None = None) -> None:
         # All are forked from one that has imported everything, and nothing of this process.
         kind = multiprocessing.get_context("forkserver")
         kind.set_forkserver_preload([__name__])
         self._control, theirs = kind.Pipe()
-        self._process = kind.Process(target=_agent, args=(catalog_url, store, theirs), daemon=True)
+        self._process = kind.Process(
+            target=_agent, args=(catalog_url, store, local_root, theirs), daemon=True
+        )
         self._process.start()
         theirs.close()
 
@@ -48,7 +54,7 @@ class AgentProcess:
         self._process.join(_PATIENCE_SECONDS)
 
 
-def _agent(catalog_url: str, store: StoreConfig, control: Connection) -> None:
+def _agent(catalog_url: str, store: StoreConfig, local_root: Path | None, control: Connection) -> None:
     settings = AgentSettings(
         http_port=0,
         kafka_host="127.0.0.1",
@@ -56,6 +62,7 @@ def _agent(catalog_url: str, store: StoreConfig, control: Connection) -> None:
         flush_interval_ms=20,
         heartbeat_interval_ms=300,
         broker_silent_ms=1_500,
+        local_root=local_root,
         groups=_GROUPS,
     )
     run(settings, store_config=store, catalog_url=catalog_url, on_ready=control.send)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # as it exports them
 
-from object_store.open import StoreConfig
-from tests.kafka.real_clients.killed_agents import AgentProcess
+from tests.kafka.real_clients.scene import Scene
 from tests.kafka.waiting import until
 
 if TYPE_CHECKING:
@@ -19,122 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.integration
-_TOPIC = "stratum"
-_PARTITIONS = 4
-_QUICK = {"reconnect.backoff.max.ms": 300, "topic.metadata.refresh.interval.ms": 1_000}
-Place = tuple[int, int]
-
-
-class Sending:
-    """An idempotent producer that sends without a pause; `sent` is what it was told of."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.sent: dict[Place, bytes] = {}
-        self.failures: list[str] = []
-        self._enough = threading.Event()
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **_QUICK})
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
-
-    def _work(self) -> None:
-        number = 0
-        while not self._enough.is_set():
-            self._producer.produce(
-                _TOPIC, b"%d" % number, partition=number % _PARTITIONS, on_delivery=self._told
-            )
-            number += 1
-            self._producer.poll(0.02)
-        self._producer.flush(60)
-
-    def _told(self, error: object, message: Message) -> None:
-        if error is not None:
-            self.failures.append(str(error))
-        self.sent[message.partition() or 0, message.offset() or 0] = message.value() or b""
-
-    def finish(self) -> None:
-        self._enough.set()
-        self._thread.join()
-
-
-class Member:
-    """librdkafka, which commits what it has read."""
-
-    def __init__(self, bootstrap: str, group: str, protocol: str) -> None:
-        self.seen: dict[Place, bytes] = {}
-        self._leaving = threading.Event()
-        classic = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 200}
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "group.protocol": protocol,
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                **_QUICK,
-                **(classic if protocol == "classic" else {}),
-            }
-        )
-        self._consumer.subscribe([_TOPIC])
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
-
-    def _work(self) -> None:
-        while not self._leaving.is_set():
-            messages = [each for each in self._consumer.consume(100, 0.1) if each.error() is None]
-            for each in messages:
-                self.seen[each.partition() or 0, each.offset() or 0] = each.value() or b""
-            if messages:
-                self._commit()
-        self._consumer.close()
-
-    def _commit(self) -> None:
-        try:
-            self._consumer.commit(asynchronous=False)
-        except KafkaException:
-            return  # the next one does, or whoever reads this again
-
-    def leave(self) -> None:
-        self._leaving.set()
-        self._thread.join()
-
-
-class Scene:
-    """Two agents, a third one that waits, a producer, and a group for each protocol."""
-
-    def __init__(self, stack: ExitStack, catalog_url: str, directory: Path) -> None:
-        store = StoreConfig(url=str(directory / "objects"))
-        self.agents = [AgentProcess(catalog_url, store) for _ in range(3)]
-        for agent in self.agents:
-            stack.callback(agent.kill)
-        self.ports = [agent.serve() for agent in self.agents[:2]]
-        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports)
-        self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        self._admin.create_topics([NewTopic(_TOPIC, _PARTITIONS, 1)])[_TOPIC].result(60)
-        self.groups: dict[str, list[Member]] = {}
-        for protocol in ("classic", "consumer"):
-            members = [Member(self.bootstrap, protocol, protocol) for _ in range(2)]
-            for member in members:
-                stack.callback(member.leave)
-            self.groups[protocol] = members
-        self.sending = Sending(self.bootstrap)
-        stack.callback(self.sending.finish)
-
-    def seen(self, group: str) -> dict[Place, bytes]:
-        return {place: value for each in self.groups[group] for place, value in each.seen.items()}
-
-    def goes_on(self) -> None:
-        """Until every group has read records that were not there before."""
-        before = len(self.sending.sent)
-        for group in self.groups:
-            until(lambda group=group: len(self.seen(group)) > before + 10)  # type: ignore[misc]  # bound here
-
-    def committed(self, group: str) -> list[int]:
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
-        try:
-            places = consumer.committed([TopicPartition(_TOPIC, each) for each in range(_PARTITIONS)], 30)
-        finally:
-            consumer.close()
-        return [each.offset for each in places]
 
 
 def test_every_record_is_read_and_every_commit_survives(
@@ -142,7 +22,7 @@ def test_every_record_is_read_and_every_commit_survives(
 ) -> None:
     """One agent is killed, one comes in its place, and then the other one is killed."""
     with ExitStack() as stack:
-        scene = Scene(stack, new_catalog_url(), tmp_path)
+        scene = Scene(stack, new_catalog_url(), tmp_path, agents=3, protocols=("classic", "consumer"))
         first, second, third = scene.agents
         scene.goes_on()
         first.kill()
@@ -153,9 +33,7 @@ def test_every_record_is_read_and_every_commit_survives(
         scene.goes_on()
         scene.sending.finish()
         assert scene.sending.failures == []
-        sent = scene.sending.sent
-        ends = [1 + max(offset for part, offset in sent if part == each) for each in range(_PARTITIONS)]
-        assert len(sent) == sum(ends)
+        sent, ends = scene.sending.sent, scene.ends()
         for group in scene.groups:
             until(lambda group=group: scene.seen(group) == sent)  # type: ignore[misc]  # bound here
             until(lambda group=group: scene.committed(group) == ends)  # type: ignore[misc]  # bound here
