@@ -8,13 +8,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
 from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.settings import GroupSettings
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.work_pool import WorkPool
-from bedrock.clock import SystemClock
+from bedrock.clock import ManualClock, SystemClock
 from tests.groups.test_expiry_sweep import Alone
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
 
 _SESSION_SECONDS = 0.3
+_JOIN = ConsumerHeartbeat(
+    member_id="m",
+    member_epoch=0,
+    rebalance_timeout_ms=1_000,
+    topics=frozenset({"granite"}),
+    owned=NOTHING,
+)
 
 
 @pytest.fixture
@@ -33,7 +41,9 @@ def clock() -> Clock:
 
 
 @asynccontextmanager
-async def coordinating(catalog: Catalog, clock: Clock, ids: Ids) -> AsyncIterator[GroupCoordinator]:
+async def coordinating(
+    catalog: Catalog, clock: Clock, ids: Ids, session_ms: int = round(1000 * _SESSION_SECONDS)
+) -> AsyncIterator[GroupCoordinator]:
     """A coordinator whose members must not be silent for long."""
     pool = WorkPool("catalog", threads=1, max_waiting=8)
     made = GroupCoordinator(
@@ -44,7 +54,7 @@ async def coordinating(catalog: Catalog, clock: Clock, ids: Ids) -> AsyncIterato
         pool=pool,
         clock=clock,
         ids=ids,
-        settings=GroupSettings(consumer_session_timeout_ms=round(1000 * _SESSION_SECONDS)),
+        settings=GroupSettings(consumer_session_timeout_ms=session_ms),
     )
     yield made
     await made.stop()
@@ -53,14 +63,7 @@ async def coordinating(catalog: Catalog, clock: Clock, ids: Ids) -> AsyncIterato
 
 async def _join_and_hold_the_loop_up(coordinator: GroupCoordinator) -> ConsumerHeartbeat:
     """A member joins, then the loop does nothing for longer than its session; gives its next heartbeat."""
-    first = ConsumerHeartbeat(
-        member_id="m",
-        member_epoch=0,
-        rebalance_timeout_ms=1_000,
-        topics=frozenset({"granite"}),
-        owned=NOTHING,
-    )
-    answer = await coordinator.consumers.heartbeat("g", first)
+    answer = await coordinator.consumers.heartbeat("g", _JOIN)
     time.sleep(2 * _SESSION_SECONDS)  # noqa: ASYNC251  # what a loop should not do
     return ConsumerHeartbeat(member_id="m", member_epoch=answer.member_epoch)
 
@@ -92,3 +95,37 @@ def test_a_member_that_stays_silent_is_out_nevertheless(catalog: Catalog, clock:
             assert refused.value.code is ErrorCode.unknown_member_id
 
     asyncio.run(story())
+
+
+class LoopOnClock(asyncio.SelectorEventLoop):
+    """A loop whose timers are due when the clock says so: to move the clock by much is to hold it up."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._manual = clock
+
+    @override
+    def time(self) -> float:
+        return self._manual.monotonic()
+
+
+@pytest.mark.parametrize(("late_seconds", "grace_seconds"), [(2, 2), (5, 5), (60, 6), (7_200, 6)])
+def test_a_loop_that_was_held_up_for_long_gives_members_six_seconds(
+    catalog: Catalog, ids: Ids, late_seconds: int, grace_seconds: int
+) -> None:
+    """However late it is, who stays silent is out after that."""
+    clock = ManualClock()
+
+    async def story() -> None:
+        async with coordinating(catalog, clock, ids, session_ms=45_000) as coordinator:
+            await coordinator.consumers.heartbeat("g", _JOIN)
+            (group,) = coordinator.held.groups()
+            clock.advance(45 + late_seconds)
+            for seconds, is_out in ((0, False), (grace_seconds - 0.01, False), (0.02, True)):
+                clock.advance(seconds)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                assert group.is_empty is is_out
+
+    with asyncio.Runner(loop_factory=lambda: LoopOnClock(clock)) as runner:
+        runner.run(story())
