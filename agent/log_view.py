@@ -72,11 +72,15 @@ class LogView:
         return None if fetch.topic.config.compacts else self._known_bounds.get(fetch.partition_id)
 
     async def find_bounds(self, cursors: Sequence[Cursor], *, believing: bool) -> None:
-        """Set the cursors' states, or what is wrong with them."""
+        """Set the cursors' states, or what is wrong with them.
+
+        Nobody is refused by what was only believed: a reader that comes from another agent may be further
+        than the word of that one's commits.
+        """
         unknown = []
         for cursor in cursors:
             cursor.state = self.known_state(cursor.fetch) if believing else None
-            if cursor.state is None:
+            if cursor.state is None or fault_of(cursor) is not None:
                 unknown.append(cursor)
         if unknown:
             ids = [cursor.fetch.partition_id for cursor in unknown]

@@ -186,9 +186,8 @@ class ReadPath:
         cursors = [Cursor.at(fetch) for fetch in wanted]
         for cursor in cursors:
             cursor.state = self._log.known_state(cursor.fetch)
-            if cursor.state is None:
+            if cursor.state is None or fault_of(cursor) is not None:
                 return None
-            cursor.error = fault_of(cursor)
         left = self._serve_from_tail(cursors, max_bytes)
         if left > 0 and not all(cursor.is_done for cursor in cursors):
             return None

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.errors import OffsetOutOfRangeError
 from agent.fetch_plan import PartitionFetch
 from agent.kafka.codec import Struct
+from catalog.model import PartitionId
 from object_store.accounting import RequestKind
 from tests.agent.test_write_path import batches
 from tests.kafka.wire import Wire
@@ -81,6 +83,35 @@ def test_a_reader_that_does_not_wait_asks_where_the_log_ends(broker: BrokerThrea
     for number in range(1, 4):
         _fetch(broker, topic, 0, max_wait_ms=0)
         assert _asked(broker, before) == (number, 0)
+
+
+def test_a_reader_that_is_further_than_this_agent_knows_is_not_refused(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """It comes from another agent, and the word of that one's commit is on its way: it would begin anew."""
+    writer, other = start_broker(), start_broker(known_bounds_ms=3_600_000)
+    topic = writer.create_topic("t", PARTITIONS)
+    _produce(writer, topic, "a")
+    _fetch(other, topic, 0)
+    known = other.agent.read_path._log._known_bounds
+    before = [
+        state for number in range(PARTITIONS) if (state := known.get(PartitionId(topic.topic_id, number)))
+    ]
+    _produce(writer, topic, "b", "c")
+
+    async def not_heard_of_it() -> list[FetchResult]:
+        known.remember(before, {PartitionId(state.topic_id, state.partition) for state in before})
+        wanted = [
+            PartitionFetch(topic=topic, partition=number, offset=3, max_bytes=2**20)
+            for number in range(PARTITIONS)
+        ]
+        return await other.agent.read_path.fetch(wanted, max_bytes=2**24, max_wait_ms=1)
+
+    assert len(before) == PARTITIONS
+    results = other.run(not_heard_of_it())
+    assert [(result.error, result.high_watermark) for result in results] == [(None, 3)] * PARTITIONS
+    beyond = _fetch(other, topic, 4)
+    assert all(isinstance(result.error, OffsetOutOfRangeError) for result in beyond)
 
 
 def test_batches_leave_as_the_bytes_that_came_in(broker: BrokerThread) -> None:
