@@ -32,6 +32,7 @@ from agent.kafka.services import Services as KafkaServices
 from agent.known_log import KnownBounds
 from agent.local_logs.disks import Disks
 from agent.log_view import LogView
+from agent.memory_reads import MemoryReads
 from agent.metrics import AgentMetrics, CatalogCollector, StoreCollector
 from agent.numbers import numbers_of
 from agent.object_reader import ObjectReader
@@ -175,6 +176,14 @@ class Agent:
             clock=clock,
             metrics=self.metrics,
         )
+        self._memory_reads = MemoryReads(
+            tail=self.tail,
+            bounds=known_bounds,
+            budget=self.read_path.budget,
+            clock=clock,
+            metrics=self.metrics,
+            max_fetch_bytes=settings.max_fetch_bytes,
+        )
         self.request_budget = ByteBudget("the memory for request bodies", settings.max_requests_bytes)
         self.fetch_sessions = FetchSessions(
             clock=clock,
@@ -270,6 +279,7 @@ class Agent:
             disks=self.disks.reads,
             leaders=leaders,
             read_path=self.read_path,
+            memory_reads=self._memory_reads,
             timestamps=self._timestamps,
             brokers=brokers,
             groups=self._groups,

@@ -22,7 +22,7 @@ from catalog.model import PartitionId
 from object_format.record_batch import place_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from agent.ingestion_file import PieceRuns, SealedFile
@@ -44,7 +44,7 @@ class TailRead:
 
 
 @dataclass(slots=True)
-class _Line:
+class Line:
     """The batches of one partition in offset order; those before `first` are gone."""
 
     bases: list[int] = field(default_factory=list)
@@ -64,6 +64,7 @@ class _Line:
 
 
 _NOTHING = memoryview(b"")
+_NO_LINES: Mapping[int, Line] = {}
 
 
 class HotTail:
@@ -73,7 +74,7 @@ class HotTail:
         self.limit = limit
         self.size = 0
         self.hits = 0
-        self._lines: dict[PartitionId, _Line] = {}
+        self._topics: dict[UUID, dict[int, Line]] = {}  # a UUID is slow to look up
         self._files: deque[list[tuple[PartitionId, int, int]]] = deque()
 
     def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
@@ -100,9 +101,10 @@ class HotTail:
         """Put the offsets into a piece's batches and keep them: how many, and what they cost."""
         piece = placed.piece
         count = size = 0
-        line = self._lines.get(partition)
+        lines = self._topics.setdefault(partition.topic_id, {})
+        line = lines.get(partition.partition)
         if line is None:
-            line = self._lines[partition] = _Line()
+            line = lines[partition.partition] = Line()
         for batch, (number, offset) in zip(piece.batches, placed.places, strict=True):
             run = result.runs[number]
             if run.refusal is not None or run.duplicate:
@@ -126,9 +128,17 @@ class HotTail:
 
         With `file_id`, batches of that file alone.
         """
-        line = self._lines.get(partition)
-        if line is None:
-            return None
+        line = self.lines(partition.topic_id).get(partition.partition)
+        return None if line is None else self.read_line(line, offset, max_bytes, file_id=file_id)
+
+    def lines(self, topic_id: UUID) -> Mapping[int, Line]:
+        """What is held of a topic, by partition; to be used at once."""
+        return self._topics.get(topic_id, _NO_LINES)
+
+    def read_line(
+        self, line: Line, offset: int, max_bytes: int, *, file_id: UUID | None = None
+    ) -> TailRead | None:
+        """As `read`, of one of the `lines`."""
         index = bisect_right(line.bases, offset, line.first) - 1
         if index < line.first or line.lasts[index] < offset:
             return None
@@ -150,8 +160,11 @@ class HotTail:
 
     def _drop_oldest(self) -> None:
         for partition, count, size in self._files.popleft():
-            line = self._lines[partition]
+            lines = self._topics[partition.topic_id]
+            line = lines[partition.partition]
             line.drop(count)
             self.size -= size
             if not line.bases:
-                del self._lines[partition]
+                del lines[partition.partition]
+                if not lines:
+                    del self._topics[partition.topic_id]

@@ -26,11 +26,15 @@ from typing import TYPE_CHECKING
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from uuid import UUID
 
     from agent.ingestion_file import SealedFile
     from bedrock.clock import Clock
     from catalog.model import Extent, PartitionState, SectionResult
+
+
+_NOTHING_KNOWN: Mapping[int, tuple[float, PartitionState]] = {}
 
 
 class KnownBounds:
@@ -41,6 +45,8 @@ class KnownBounds:
         self._keep_seconds = bounds_ms / 1000
         self._limit = limit
         self._known: OrderedDict[PartitionId, tuple[float, PartitionState]] = OrderedDict()
+        # The same by topic: a UUID is slow to look up.
+        self._topics: dict[UUID, dict[int, tuple[float, PartitionState]]] = {}
         # By number, for look-ups of the same partitions are equal and yet not the same.
         self._looking: dict[int, set[PartitionId]] = {}
         self._numbers = count()
@@ -52,6 +58,25 @@ class KnownBounds:
             return None
         self._known.move_to_end(partition)
         return known[1]
+
+    def of_topic(self, topic_id: UUID) -> Mapping[int, tuple[float, PartitionState]]:
+        """What is known of a topic's partitions, and until when on the clock; to be used at once.
+
+        For who looks up many: it does not count as a use of any of them.
+        """
+        return self._topics.get(topic_id, _NOTHING_KNOWN)
+
+    def _keep(self, partition: PartitionId, known: tuple[float, PartitionState]) -> None:
+        self._known[partition] = known
+        self._topics.setdefault(partition.topic_id, {})[partition.partition] = known
+
+    def _drop(self, partition: PartitionId) -> None:
+        if self._known.pop(partition, None) is None:
+            return
+        states = self._topics[partition.topic_id]
+        del states[partition.partition]
+        if not states:
+            del self._topics[partition.topic_id]
 
     @contextmanager
     def looking_up(self, partitions: Iterable[PartitionId]) -> Iterator[set[PartitionId]]:
@@ -69,10 +94,10 @@ class KnownBounds:
         for state in states:
             partition = PartitionId(state.topic_id, state.partition)
             if partition in wanted:
-                self._known[partition] = (until, state)
+                self._keep(partition, (until, state))
                 self._known.move_to_end(partition)
         while len(self._known) > self._limit:
-            self._known.popitem(last=False)
+            self._drop(next(iter(self._known)))
 
     def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
         """This agent's own commits: they come in the log's order, and tell all."""
@@ -84,27 +109,26 @@ class KnownBounds:
             known = self._known.get(partition)
             if known is None or result.high_watermark < known[1].high_watermark:
                 continue
-            self._known[partition] = (
-                known[0],
-                replace(
-                    known[1],
-                    log_start_offset=max(known[1].log_start_offset, result.log_start_offset),
-                    last_stable_offset=result.high_watermark,
-                    high_watermark=result.high_watermark,
-                    log_end_offset=result.high_watermark,
-                ),
+            moved = replace(
+                known[1],
+                log_start_offset=max(known[1].log_start_offset, result.log_start_offset),
+                last_stable_offset=result.high_watermark,
+                high_watermark=result.high_watermark,
+                log_end_offset=result.high_watermark,
             )
+            self._keep(partition, (known[0], moved))
 
     def forget(self, partitions: Iterable[PartitionId]) -> None:
         """Somebody else changed them."""
         for partition in partitions:
-            self._known.pop(partition, None)
+            self._drop(partition)
             for wanted in self._looking.values():
                 wanted.discard(partition)
 
     def forget_all(self) -> None:
         """Somebody may have changed anything."""
         self._known.clear()
+        self._topics.clear()
         for wanted in self._looking.values():
             wanted.clear()
 

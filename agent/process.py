@@ -59,6 +59,17 @@ def run(
         runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
 
 
+def settle_garbage() -> None:
+    """What is there by now stays, and need not be searched for garbage again and again.
+
+    That takes longer than a request. What a request makes lives until its file is committed: it is looked at
+    after that.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS, 10, 10)
+
+
 async def _serve(
     settings: AgentSettings,
     store: ObjectStore,
@@ -71,11 +82,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def ready(addresses: Mapping[str, str]) -> None:
-        # What is there by now stays, and need not be searched for garbage again and again, which takes longer
-        # than a request. What a request makes lives until its file is committed: look at it after that.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_NEW_OBJECTS, 10, 10)
+        settle_garbage()
         on_ready(addresses)
 
     def stop() -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from agent.ingestion_buffer import OpenFile, Piece
 from agent.ingestion_file import seal
+from agent.kafka.codec.fetch_survey import FetchSurvey
 from agent.kafka.codec.produce_survey import ProduceSurvey
 from agent.pending_append import PendingAppend
 from agent.validation import AppendRules, judge_batches
@@ -34,4 +35,5 @@ def warm_up() -> None:
         seal(file, file_id=_NOBODY, session_id=_NOBODY, created_ms=1)
         patch_offsets(data, 0, 0)
         trim_batches(data, first_offset=0)
+    FetchSurvey(1).read(memoryview(bytearray(1)), 0, 12)
     ProduceSurvey(1).read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)

@@ -20,15 +20,18 @@ from agent.commit_listeners import AppendCounting
 from agent.commit_watch import CommitWatch
 from agent.health import CallHealth
 from agent.hot_tail import HotTail
-from agent.kafka.dispatch import Dispatch, HeldBuffers
+from agent.kafka.api import HeldBuffers
+from agent.kafka.dispatch import Dispatch
 from agent.kafka.fetch_sessions import FetchSessions
 from agent.kafka.table import APIS
 from agent.known_log import KnownBounds
 from agent.local_logs.copies import TailCopies
 from agent.local_logs.disk_reads import DiskReads
 from agent.log_view import LogView
+from agent.memory_reads import MemoryReads
 from agent.metrics import AgentMetrics
 from agent.pools import Pools
+from agent.process import settle_garbage
 from agent.read_path import ReadPath
 from agent.retry import RetryPolicy
 from agent.settings import AgentSettings
@@ -181,6 +184,14 @@ class _Bench:
             directory=directory,
             appends=AppendRouter(self.write_path),
             read_path=read_path,
+            memory_reads=MemoryReads(
+                tail=tail,
+                bounds=bounds,
+                budget=read_path.budget,
+                clock=clock,
+                metrics=metrics,
+                max_fetch_bytes=settings.max_fetch_bytes,
+            ),
             fetch_sessions=sessions,
             pools=pools,
             metrics=metrics,
@@ -232,6 +243,7 @@ async def _steps(rounds: int) -> dict[str, dict[str, float]]:
     frame = frame_of("produce", PRODUCE, produce_request(batch))[4:]
     bench = _Bench()
     bench.write_path.start()
+    settle_garbage()
     fastest: dict[str, float] = {}
     for number in range(rounds + 1):
         figures = await bench.produce([memoryview(bytearray(frame)) for _ in range(REQUESTS)])

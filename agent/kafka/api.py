@@ -55,11 +55,26 @@ class Later:
     answer: Callable[[], Awaitable[Struct]]
 
 
+@dataclass(frozen=True, slots=True)
+class HeldBuffers:
+    """An answer that holds memory: `release` is to be called once, when it has left or is given up."""
+
+    buffers: Buffers
+    releases: list[Callable[[], None]]
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        for release in self.releases:
+            release()
+
+
 class AtOnce(Protocol):
     """Takes requests without a step between; belongs to one dispatch."""
 
-    def take(self, frame: RequestFrame, context: Context) -> Callable[[], Awaitable[Buffers]] | None:
-        """What gives the whole answer, called once as that of a `Later`.
+    def take(
+        self, frame: RequestFrame, context: Context
+    ) -> HeldBuffers | Callable[[], Awaitable[Buffers]] | None:
+        """The whole answer, or what gives it, called once as that of a `Later`.
 
         None for a request that has to go the usual way; nothing was done for it then. It is judged there
         from its begin, and so is everything that is wrong with it.

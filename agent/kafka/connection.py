@@ -16,8 +16,8 @@ import structlog
 from typing_extensions import override
 
 from agent.errors import BusyError
+from agent.kafka.api import HeldBuffers
 from agent.kafka.codec import MalformedMessageError
-from agent.kafka.dispatch import HeldBuffers
 from agent.kafka.frames import RECEIVE_BYTES, FrameReceiver
 
 if TYPE_CHECKING:

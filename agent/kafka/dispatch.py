@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
 from agent.errors import BusyError
-from agent.kafka.api import Context, Later, RequestFrame
+from agent.kafka.api import Context, HeldBuffers, Later, RequestFrame
 from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
 from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
 from agent.kafka.errors import ErrorCode, code_of
@@ -27,19 +26,6 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _API_VERSIONS = 18
 Answer: TypeAlias = "Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | None"
-
-
-@dataclass(frozen=True, slots=True)
-class HeldBuffers:
-    """An answer that holds memory: `release` is to be called once, when it has left or is given up."""
-
-    buffers: Buffers
-    releases: list[Callable[[], None]]
-
-    def release(self) -> None:
-        """Let go of the memory."""
-        for release in self.releases:
-            release()
 
 
 class UnsupportedRequestError(MalformedMessageError):

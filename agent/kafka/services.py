@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from agent.kafka.fetch_sessions import FetchSessions
     from agent.local_logs.disk_reads import DiskReads
     from agent.local_logs.leaders import LeaderDirectory
+    from agent.memory_reads import MemoryReads
     from agent.metrics import AgentMetrics
     from agent.pools import Pools
     from agent.read_path import ReadPath
@@ -35,6 +36,7 @@ class Services:
     disks: DiskReads
     leaders: LeaderDirectory
     read_path: ReadPath
+    memory_reads: MemoryReads
     timestamps: TimestampLookup
     brokers: Brokers
     groups: GroupCoordinator

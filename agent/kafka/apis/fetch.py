@@ -4,6 +4,8 @@ Versions 4 to 18. Version 7 brought sessions (KIP-227), 11 the client's rack, 13
 A consumer that names its rack is sent to an agent there, if there is one and this is none (KIP-392): every
 agent is as good as the leader. Without transactions both isolation levels see the same.
 Batches that zstd compressed are not for clients below version 10.
+
+Requests that memory can answer go by a shorter way (`plain_fetch`), to the same end.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from agent.kafka.api import Api
 from agent.kafka.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.plain_fetch import PlainFetch
 from agent.kafka.topics import check_partition, find_topic
 from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId
@@ -205,4 +208,4 @@ def _code(error: Exception) -> ErrorCode:
     return ErrorCode.kafka_storage_error if code in retriable else code
 
 
-API = Api(name="fetch", lowest=4, highest=18, handle=handle)
+API = Api(name="fetch", lowest=4, highest=18, handle=handle, at_once=PlainFetch)

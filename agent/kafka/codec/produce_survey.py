@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit
 
+from agent.kafka.codec.survey import length_at, untagged
 from object_format.buffers import readable
 from object_format.kernels.layout import (
     ATTRIBUTES,
@@ -45,39 +46,6 @@ max timestamp, producer id, epoch, base sequence."""
 _UNUSUAL: Final = CODEC_MASK | LOG_APPEND_TIME | CONTROL | TRANSACTIONAL
 _IDENTIFIER_BYTES: Final = 16
 _NO_ROWS: Final = (-1, 0, 0)
-
-
-@njit(nogil=True, cache=True)
-def _varint(data: ByteArray, at: Integer) -> Integers:
-    """An unsigned varint of at most 32 bits, and where it ends: -1 where it does not."""
-    value = np.int64(0)
-    for i in range(5):
-        if at + i >= data.size:
-            break
-        byte = np.int64(data[at + i])
-        value |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            return value, at + i + 1
-    return 0, -1
-
-
-@njit(nogil=True, cache=True)
-def _length(data: ByteArray, at: Integer, is_flexible: Integer, width: Integer) -> Integers:
-    """A length (of `width` bytes where messages are not flexible), and where it ends: -1 for none."""
-    if is_flexible:
-        value, end = _varint(data, at)
-        return value - 1, end
-    if at + width > data.size:
-        return 0, -1
-    return (load_i16(data, at) if width == 2 else load_i32(data, at)), at + width
-
-
-@njit(nogil=True, cache=True)
-def _untagged(data: ByteArray, at: Integer, is_flexible: Integer) -> Integer:
-    """Behind the tagged fields, of which there are none; -1 where there are."""
-    if not is_flexible:
-        return at
-    return at + 1 if at < data.size and data[at] == 0 else -1
 
 
 @njit(nogil=True, cache=True)
@@ -118,11 +86,11 @@ def _topic(
     data: ByteArray, at: Integer, is_flexible: Integer, by_id: Integer, rows: Numbers, count: Integer
 ) -> Integers:
     """One topic's batches into the rows from `count` on: how many rows there are now, and where it ends."""
-    length, name = (_IDENTIFIER_BYTES, at) if by_id else _length(data, at, is_flexible, 2)
+    length, name = (_IDENTIFIER_BYTES, at) if by_id else length_at(data, at, is_flexible, 2)
     if name < 0 or length < 0:
         return count, -1
     named = name + length
-    batches, at = _length(data, named, is_flexible, 4)
+    batches, at = length_at(data, named, is_flexible, 4)
     if at < 0 or batches < 0 or batches > rows.shape[0] - count:
         return count, -1
     for _ in range(batches):
@@ -132,14 +100,14 @@ def _topic(
         row[0] = name
         row[1] = named
         row[2] = load_i32(data, at)
-        length, at = _length(data, at + 4, is_flexible, 4)
+        length, at = length_at(data, at + 4, is_flexible, 4)
         if at < 0 or length < 0 or length > data.size - at or not _judge_batch(data, at, at + length, row):
             return count, -1
         count += 1
-        at = _untagged(data, at + length, is_flexible)
+        at = untagged(data, at + length, is_flexible)
         if at < 0:
             return count, -1
-    return count, _untagged(data, at, is_flexible)
+    return count, untagged(data, at, is_flexible)
 
 
 @njit(nogil=True, cache=True)
@@ -153,11 +121,11 @@ def survey_request(
     """
     data = borrowed(data)
     rows = borrowed(rows)
-    length, at = _length(data, at, is_flexible, 2)
+    length, at = length_at(data, at, is_flexible, 2)
     if at < 0 or length != -1 or at + 6 > data.size:
         return _NO_ROWS
     acks, timeout = load_i16(data, at), load_i32(data, at + 2)
-    topics, at = _length(data, at + 6, is_flexible, 4)
+    topics, at = length_at(data, at + 6, is_flexible, 4)
     if at < 0 or topics < 0:
         return _NO_ROWS
     count = 0

@@ -1,0 +1,141 @@
+"""Fetches that memory alone can answer, for many partitions at a time and without a step that could wait.
+
+The rules are those of `ReadPath.fetch`, of which this is the shortest way: bounds that may be believed, and
+batches of the tail. It says nothing where anything else is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent.byte_budget import ByteBudget
+    from agent.hot_tail import HotTail, Line
+    from agent.known_log import KnownBounds
+    from agent.metrics import AgentMetrics
+    from bedrock.clock import Clock
+    from catalog.model import PartitionState, Topic
+
+_LEAST_ROOM = 64 * 1024  # as others are made to wait for (`held_fetch`)
+
+
+class Wanted(NamedTuple):
+    """Batches of one partition from the one with `offset` on, about `max_bytes` of them."""
+
+    partition: int
+    offset: int
+    max_bytes: int
+
+
+class Remembered(NamedTuple):
+    """What memory has for one partition."""
+
+    state: PartitionState
+    batches: Sequence[memoryview]
+    size: int
+    next_offset: int
+
+
+class MemoryReads:
+    """What the tail and the known bounds say. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        tail: HotTail,
+        bounds: KnownBounds,
+        budget: ByteBudget,
+        clock: Clock,
+        metrics: AgentMetrics,
+        max_fetch_bytes: int,
+    ) -> None:
+        self._tail = tail
+        self._bounds = bounds
+        self._budget = budget
+        self._clock = clock
+        self._max_fetch_bytes = max_fetch_bytes
+        self._with_records = metrics.fetches.labels("records")
+        self._empty = metrics.fetches.labels("empty")
+        self._bytes = metrics.fetched_bytes
+
+    def read(
+        self, wanted: Sequence[tuple[Topic, list[Wanted]]], *, max_bytes: int, min_bytes: int
+    ) -> tuple[list[Remembered], int] | None:
+        """What there is of each, in order, and how many bytes of the budget that holds from now on.
+
+        None where memory does not know, or whoever asked should wait for more.
+        """
+        free = self._budget.free
+        if free < min(_LEAST_ROOM, max(max_bytes, 1)):
+            return None
+        most = min(max_bytes, free, self._max_fetch_bytes)
+        found: list[Remembered] = []
+        left = most
+        is_short = False
+        now = self._clock.monotonic()
+        for topic, parts in wanted:
+            if topic.config.compacts:
+                return None
+            states = self._bounds.of_topic(topic.topic_id)
+            lines = self._tail.lines(topic.topic_id)
+            for part in parts:
+                state = _state(states, part, now)
+                if state is None:
+                    return None
+                read = self._one(state, lines.get(part.partition), part, left, most)
+                is_short = is_short or read.next_offset == part.offset < state.high_watermark
+                left -= read.size
+                found.append(read)
+        if left > 0 and is_short:
+            return None
+        size = most - left
+        if size > free or not (size >= min(min_bytes, free) or _has_more(wanted, found)):
+            return None
+        self._count(found, size)
+        self._budget.reserve(size)
+        return found, size
+
+    def _one(
+        self, state: PartitionState, line: Line | None, part: Wanted, left: int, most: int
+    ) -> Remembered:
+        """What the tail has for one partition, with `left` of `most` bytes to hand out."""
+        is_full = left <= 0 and left < most
+        if line is not None and not is_full and part.offset < state.high_watermark:
+            read = self._tail.read_line(line, part.offset, min(part.max_bytes, left))
+            if read is not None:
+                return Remembered(state, read.batches, read.size, read.next_offset)
+        return Remembered(state, (), 0, part.offset)
+
+    def release(self, size: int) -> None:
+        """Let go of what a read holds; its batches were handed out."""
+        self._budget.release(size)
+
+    def _count(self, found: Sequence[Remembered], size: int) -> None:
+        served = sum([1 for each in found if each.size])
+        if served:
+            self._with_records.inc(served)
+        if served < len(found):
+            self._empty.inc(len(found) - served)
+        self._bytes.inc(size)
+
+
+def _state(
+    states: Mapping[int, tuple[float, PartitionState]], part: Wanted, now: float
+) -> PartitionState | None:
+    """Where the partition begins and ends, if that may be believed and the offset lies there."""
+    known = states.get(part.partition)
+    if known is None or known[0] < now:
+        return None
+    state = known[1]
+    return state if state.log_start_offset <= part.offset <= state.high_watermark else None
+
+
+def _has_more(wanted: Sequence[tuple[Topic, list[Wanted]]], found: Sequence[Remembered]) -> bool:
+    """Whether there is more than was read, so that nobody has to wait for it."""
+    parts = (part for _, parts in wanted for part in parts)
+    return any(
+        part.offset < each.next_offset < each.state.high_watermark
+        for part, each in zip(parts, found, strict=True)
+    )
