@@ -323,6 +323,7 @@ class Agent:
             await self._groups.stop()
         if self._http is not None:
             await self._http.stop()
+        await self.read_path.ahead.stop()
         await _before(deadline, "commit everything that was taken", self.write_path.stop())
         await self.write_path.abandon()
         await _before(deadline, "close the local logs", self.disks.stop())

@@ -90,6 +90,15 @@ class AgentMetrics:
             "siltstone_fetched_bytes", "Bytes of batches handed to readers", registry=registry
         )
         self.fetches = Counter("siltstone_fetches", "Fetches, by outcome", ["outcome"], registry=registry)
+        self.read_ahead = Counter(
+            "siltstone_read_ahead",
+            "Windows that were to be read ahead of sequential readers, by outcome",
+            ["outcome"],
+            registry=registry,
+        )
+        self.read_ahead_bytes = Counter(
+            "siltstone_read_ahead_bytes", "Bytes of objects that were read ahead", registry=registry
+        )
         self.kafka_requests = Counter(
             "siltstone_kafka_requests", "Kafka requests", ["api", "version"], registry=registry
         )

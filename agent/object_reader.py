@@ -69,6 +69,10 @@ class ObjectReader:
         self._limit = limit
         self._health = health
 
+    def has(self, wanted: ByteRange) -> bool:
+        """Whether a read of `wanted` makes no request of its own."""
+        return self.cache.has(wanted)
+
     async def read(self, wanted: Sequence[WantedRange]) -> list[memoryview]:
         """The bytes of each range, read-only, in the order of `wanted`.
 

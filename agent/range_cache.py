@@ -63,6 +63,11 @@ class RangeCache:
                 return _part(self._ranges[held], held, wanted)
         return None
 
+    def has(self, wanted: ByteRange) -> bool:
+        """Whether the bytes of `wanted` are here, or on their way."""
+        held = self._by_object.get(wanted.object_name, ())
+        return any(each.covers(wanted) for each in (*held, *self._flights))
+
     def put(self, held: ByteRange, data: Buffer) -> None:
         """Keep `data`, whose owner never changes it again, if there is room for it at all."""
         if len(data) != held.length:

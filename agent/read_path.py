@@ -34,6 +34,7 @@ from agent.fetch_plan import (
 from agent.fetch_result import fault_of, is_enough, result_of, unknown_partition
 from agent.local_logs.local_topics import is_local
 from agent.object_reader import WantedRange
+from agent.read_ahead import ReadAhead
 from bedrock.errors import InvalidInputError
 from catalog.model import PartitionId
 from object_store.errors import ObjectNotFoundError
@@ -100,6 +101,14 @@ class ReadPath:
         self._pools = pools
         self._clock = clock
         self._metrics = metrics
+        self.ahead = ReadAhead(
+            reader,
+            read_indexes=self._read_indexes,
+            is_hot=self._is_hot,
+            settings=settings,
+            clock=clock,
+            metrics=metrics,
+        )
 
     async def fetch_one(
         self, wanted: PartitionFetch, *, min_bytes: int = 1, max_wait_ms: int = 0
@@ -268,8 +277,10 @@ class ReadPath:
         parts = [part for plan in plans for _, part in plan.steps if part is not None]
         wanted = [WantedRange(part.range, self._is_hot(part.extent)) for part in parts]
         with self.budget.holding(sum(part.range.length for part in parts)):
+            self.ahead.before(plans, indexes)
             data = await self._reader.read(wanted)
             await self._pools.rendering.run(partial(_serve, plans, data))
+        self.ahead.after(cursors, indexes)
 
     async def _read_indexes(self, extents: Sequence[Extent]) -> dict[ByteRange, SectionIndex]:
         large = [

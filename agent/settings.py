@@ -100,6 +100,9 @@ class AgentSettings:
     # Ranges of one object that are at most this far apart are read by one GET, up to this length.
     coalesce_gap_bytes: int = 64 * KIB
     max_read_bytes: int = 32 * MIB
+    # What is read ahead of a reader of one large section by one GET (0: nothing), and of all readers.
+    read_ahead_bytes: int = 8 * MIB
+    max_read_ahead_bytes: int = 48 * MIB
     # A section of at least this length is read through its index, when it has one.
     index_threshold_bytes: int = 1 * MIB
     default_fetch_bytes: int = 1 * MIB
@@ -164,6 +167,7 @@ _MAY_BE_ZERO = frozenset(
         "kafka_port",
         "flush_interval_ms",
         "cache_bytes",
+        "read_ahead_bytes",
         "tail_bytes",
         "coalesce_gap_bytes",
         "drain_ms",

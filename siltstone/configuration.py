@@ -133,6 +133,12 @@ class Settings(CompactionSettings, KafkaSettings):
     cache_bytes: ByteSize = Field(
         default=ByteSize(_AGENT.cache_bytes), ge=0, description="An agent's cache of ranges of objects."
     )
+    read_ahead_bytes: ByteSize = Field(
+        default=ByteSize(_AGENT.read_ahead_bytes),
+        ge=0,
+        description="How much of a large section it reads ahead of a sequential reader by one request to the"
+        " object store; 0: it reads nothing ahead.",
+    )
     drain_ms: int = Field(
         default=_AGENT.drain_ms,
         ge=0,

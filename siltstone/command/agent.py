@@ -84,6 +84,7 @@ def _agent_settings(settings: Settings) -> AgentSettings:
         max_request_bytes=settings.max_request_bytes,
         tail_bytes=settings.tail_bytes,
         cache_bytes=settings.cache_bytes,
+        read_ahead_bytes=settings.read_ahead_bytes,
         drain_ms=settings.drain_ms,
         stop_timeout_ms=settings.stop_timeout_ms,
     )
