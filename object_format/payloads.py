@@ -124,23 +124,70 @@ def _decompress_some(
     """The next stretch of `indexes` ends where? And its records, in `room` where that can be."""
     calls = native_calls()
     if calls is not None:
-        end, used = decompress_rows(data, rows, indexes, first, room, calls)
+        end, used = decompress_rows(data, rows, indexes, first, room, 0, calls)
         if end > first:
             return end, readable(room[:used].data)
     return _decompress_here(data, rows, indexes, first, () if calls is None else NATIVE)
 
 
+OpenRuns = list[tuple[Bytes, "BatchRows"]]
+"""As `open_batches` gives them."""
+
+
+def open_at_once(
+    data: Bytes, rows: BatchRows, memory: Bytes, used: int, times: CodecTimes
+) -> tuple[OpenRuns | None, int]:
+    """As `open_batches`, with the records of all compressed batches in `memory` from `used` on at a time.
+
+    And where they end. None when they do not fit, or one is not for the kernels that should be: then the rows
+    point anywhere.
+    """
+    compressed, edges = runs_by_compression(rows["attributes"])
+    runs = []
+    for first, end in pairwise(edges):
+        run = rows[first:end]
+        if not compressed[first]:
+            runs.append((data, run))
+            continue
+        with times.decompress():
+            used = _decompress_run(data, run, memory, used)
+        if used < 0:
+            return None, 0
+        runs.append((readable(memory[:used].data), run))
+    return runs, used
+
+
+def _decompress_run(data: Bytes, run: BatchRows, memory: Bytes, used: int) -> int:
+    """The end of what was written to `memory` from `used` on, or -1."""
+    calls = native_calls()
+    natives: Collection[Codec] = () if calls is None else NATIVE
+    indexes = np.arange(run.size)
+    done = 0
+    while done < run.size:
+        if calls is not None and _codec(run, done) in natives:
+            done, used = decompress_rows(data, run, indexes, done, memory, used, calls)
+            if done < run.size and _codec(run, done) in natives:
+                return -1
+            continue
+        records = readable(open_records(data, run, done))
+        if records.size > memory.size - used:
+            return -1
+        memory[used : used + records.size] = records
+        run["records_start"][done] = used
+        run["records_end"][done] = used = used + records.size
+        done += 1
+    return used
+
+
 def held_batches(
     data: Bytes, rows: BatchRows, indexes: Indexes, held: Bytes
 ) -> Iterator[tuple[int, int, Bytes]]:
-    """As `decompress_batches`, and in the same stretches, of batches whose records are all in `held` already.
-
-    Their rows point there; kernels have decompressed them.
-    """
+    """As `decompress_batches`, and in the same stretches, of batches that `open_at_once` has opened."""
     del data
+    native = native_calls() is not None
     first = 0
     while first < indexes.size:
-        end = stretch_end(rows, indexes, first, SCRATCH_BYTES)
+        end = stretch_end(rows, indexes, first, SCRATCH_BYTES, native)
         yield first, end, held
         first = end
 

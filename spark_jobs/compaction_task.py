@@ -30,7 +30,7 @@ from catalog.model import JobResult
 from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, ThinnedAhead
 from object_format.payloads import Scratch
 from spark_jobs.arrangement import arrange, input_uses
-from spark_jobs.input_pass import InputPass
+from spark_jobs.input_pass import InputPass, placed
 from spark_jobs.output_files import OutputFiles, OutputPolicy
 from spark_jobs.partition_writer import PartitionWriter, rewriting_of
 from spark_jobs.task_counts import TaskCounts
@@ -41,11 +41,10 @@ if TYPE_CHECKING:
 
     from bedrock.clock import Clock
     from bedrock.ids import Ids
-    from catalog.model import Extent, JobSpec
+    from catalog.model import JobSpec
     from object_format.dedupe.ahead import SectionAhead
     from object_store.interface import ObjectStore
     from spark_jobs.arrangement import PartitionWork
-    from spark_jobs.extent_cut import Piece
 
 _STREAM_BUFFERS = 64 << 20  # bytes that all open streams share
 _LARGEST_STREAM_BUFFER = 1 << 20
@@ -177,15 +176,18 @@ class _Task:
             scratch=self._scratch,
         )
 
-        def take(piece: Piece, extent: Extent) -> None:
-            with self._counts.timed("kernels_ms"):
-                finder.feed(piece.batches, offset_shift=extent.offset_shift, leader_epoch=extent.leader_epoch)
-
         for part in reversed(work.parts):
             if not part.has_bytes:
                 continue
             finder.begin_section(unique_keys=all(extent.unique_keys for extent in part.extents))
-            self._survey.read(work, part, take)
+            for piece, extent, place in self._survey.pieces(work, part):
+                with self._counts.timed("kernels_ms"), placed(place):
+                    finder.feed(
+                        piece.batches,
+                        offset_shift=extent.offset_shift,
+                        leader_epoch=extent.leader_epoch,
+                        origin=place,
+                    )
             with self._counts.timed("kernels_ms"):
                 finder.end_section()
         with self._counts.timed("kernels_ms"):

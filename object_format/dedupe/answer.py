@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,16 @@ from object_format.kernels.key_table import (
     COUNT_KEYS,
     COUNT_OUTSIDE,
     COUNT_TOMBSTONES_DROPPED,
-    KEEP,
-    KEEP_TOMBSTONE,
     collect,
-    count_verdicts,
+    count_survivors,
 )
 
 if TYPE_CHECKING:
     from object_format.dedupe.key_table import Flags, KeyTable, Words
+
+
+_PENDING_OFFSETS: Final = 1 << 17
+"""One MiB of them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +70,37 @@ class Judged(NamedTuple):
     tombstones: npt.NDArray[np.int64]
 
 
+class _Pending:
+    """Offsets that are to go into a bitmap, so many at a time that each is added in bulk."""
+
+    def __init__(self) -> None:
+        self.bitmap = BitMap64()
+        self._parts: list[npt.NDArray[np.int64]] = []
+        self._count = 0
+
+    def add(self, offsets: npt.NDArray[np.int64]) -> None:
+        """Offsets that rise, and were not there."""
+        if not offsets.size:
+            return
+        if self._parts and (offsets[-1] >= self._parts[-1][0] or self._count >= _PENDING_OFFSETS):
+            self._flush()
+        self._parts.append(offsets)
+        self._count += offsets.size
+
+    def take(self) -> BitMap64:
+        """All of them; and there are none any more."""
+        self._flush()
+        bitmap, self.bitmap = self.bitmap, BitMap64()
+        bitmap.run_optimize()
+        return bitmap
+
+    def _flush(self) -> None:
+        if self._parts:
+            self.bitmap |= bitmap_of(np.concatenate(self._parts[::-1]))
+        self._parts.clear()
+        self._count = 0
+
+
 class Answer:
     """Survivors as they are found: what a key table decides goes into bitmaps, in bulk.
 
@@ -78,8 +111,7 @@ class Answer:
         table.clear(expected_keys)
         self._table = table
         self._records_in = 0
-        self._offsets = BitMap64()
-        self._tombstones = BitMap64()
+        self._offsets, self._tombstones = _Pending(), _Pending()
 
     def judge(
         self,
@@ -104,12 +136,12 @@ class Answer:
             settled=settled,
         )
         self._records_in += count
-        kept = _collected(offsets, verdicts, count, KEEP)
-        self._offsets |= bitmap_of(kept)
-        tombstones = _collected(offsets, verdicts, count, KEEP_TOMBSTONE)
-        if tombstones.size:
-            self._tombstones |= bitmap_of(tombstones)
-        return Judged(kept, tombstones)
+        kept, tombstones = (np.empty(each + 1, np.int64) for each in count_survivors(verdicts, count))
+        collect(offsets, verdicts, count, kept, tombstones)
+        judged = Judged(kept[:-1], tombstones[:-1])
+        self._offsets.add(judged.offsets)
+        self._tombstones.add(judged.tombstones)
+        return judged
 
     @property
     def exact(self) -> bool:
@@ -118,14 +150,11 @@ class Answer:
 
     def finish(self, *, max_buffer_bytes: int) -> Survivors:
         """What it came to since the last answer."""
-        offsets, tombstones, records_in = self._offsets, self._tombstones, self._records_in
-        self._offsets, self._tombstones, self._records_in = BitMap64(), BitMap64(), 0
-        offsets.run_optimize()
-        tombstones.run_optimize()
+        records_in, self._records_in = self._records_in, 0
         counts = self._table.counts
         return Survivors(
-            offsets=offsets,
-            tombstones=tombstones,
+            offsets=self._offsets.take(),
+            tombstones=self._tombstones.take(),
             records_in=records_in,
             keys=int(counts[COUNT_KEYS]),
             keys_outside_table=int(counts[COUNT_OUTSIDE]),
@@ -133,11 +162,3 @@ class Answer:
             records_invalid=int(counts[COUNT_INVALID]),
             max_buffer_bytes=max_buffer_bytes,
         )
-
-
-def _collected(
-    offsets: npt.NDArray[np.int64], verdicts: Flags, count: int, wanted: int
-) -> npt.NDArray[np.int64]:
-    out = np.empty(count_verdicts(verdicts, count, wanted), np.int64)
-    collect(offsets, verdicts, count, wanted, out)
-    return out

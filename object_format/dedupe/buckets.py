@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bedrock.errors import CorruptDataError, FatalError, InvalidInputError
+from object_format.buffers import readable
 from object_format.dedupe.answer import Answer, Survivors
 from object_format.dedupe.fingerprinting import Columns, Fingerprinter
 from object_format.kernels.buckets import FLAG_BITS, MOST_SPAN, cut_into_buckets
@@ -84,7 +85,9 @@ class BucketCutter:
 
     def feed(self, batches: Buffer, *, offset_shift: int) -> Iterator[Blob]:
         """The next whole batches, in the order of their offsets, else MalformedBatchError."""
-        for _full in self._fingerprinter.fill(self._columns, batches, offset_shift=offset_shift):
+        array = readable(batches)
+        rows = self._fingerprinter.rows_of(array, offset_shift)
+        for _full in self._fingerprinter.fill(self._columns, array, rows, offset_shift=offset_shift):
             yield from self.flush()
 
     def flush(self) -> Iterator[Blob]:

@@ -9,20 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from bedrock.errors import InvalidInputError
-from object_format.buffers import Bytes, readable
 from object_format.errors import MalformedBatchError
 from object_format.kernels.fingerprints import WORDS, fingerprint_rows
 from object_format.kernels.layout import CODEC_MASK
 from object_format.payloads import Scratch, open_batches
-from object_format.record_batch import BatchRows, scan_rising_batches
+from object_format.record_batch import scan_rising_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from typing_extensions import Buffer
-
-    from object_format.dedupe.ahead import ThinnedAhead
+    from object_format.buffers import Bytes
+    from object_format.dedupe.ahead import HeldPiece
     from object_format.dedupe.key_table import Flags, Words
+    from object_format.record_batch import BatchRows
 
 _SEED: Final = struct.Struct("<QQ")
 
@@ -31,7 +30,7 @@ class Columns:
     """Room for records: three words of a fingerprint, the absolute offset, and the flags of each."""
 
     def __init__(self, room: int) -> None:
-        self.count = 0
+        self.start = self.count = 0
         self._reserve(room)
 
     def _reserve(self, room: int) -> None:
@@ -43,6 +42,12 @@ class Columns:
     def nbytes(self) -> int:
         """What the columns take, filled or not."""
         return self.words.nbytes + self.offsets.nbytes + self.flags.nbytes
+
+    def begin_at_end(self, records: int) -> None:
+        """Forget what is there; there is room for so many then, and what comes next goes before what came."""
+        if self.offsets.size < records:
+            self._reserve(records)
+        self.start = self.count = self.offsets.size
 
     def grow(self, bound: int) -> bool:
         """Make more room, for up to `bound` records; False when there is as much already."""
@@ -70,40 +75,37 @@ class Fingerprinter:
         self._keys = np.uint64(k0), np.uint64(k1)
         self._now_ms = now_ms
         self._next_offset = 0
-        self._scratch = scratch or Scratch()
+        self.scratch = scratch or Scratch()
 
     def restart(self) -> None:
         """What comes next may lie anywhere in the log."""
         self._next_offset = 0
 
-    def fill(
-        self,
-        columns: Columns,
-        batches: Buffer,
-        *,
-        offset_shift: int,
-        leader_epoch: int = 0,
-        ahead: ThinnedAhead | None = None,
-    ) -> Iterator[None]:
-        """Append the records of the next whole batches to `columns`; yields whenever these are full.
-
-        Whoever takes that step makes room before the next. What is opened is shown to `ahead`, for which
-        `leader_epoch` is that of the batches. Raises MalformedBatchError, also for batches that do not follow
-        those before them.
-        """
-        array = readable(batches)
+    def rows_of(self, array: Bytes, offset_shift: int) -> BatchRows:
+        """The next whole batches; MalformedBatchError, also for those that do not follow the ones before."""
         rows, self._next_offset = scan_rising_batches(array, offset_shift, self._next_offset)
-        scratch = None
-        if ahead is not None and rows.size:
-            scratch = ahead.begin_piece(array, rows, offset_shift=offset_shift, leader_epoch=leader_epoch)
-        for opened, run in open_batches(array, rows, scratch or self._scratch):
+        return rows
+
+    def fill(self, columns: Columns, array: Bytes, rows: BatchRows, *, offset_shift: int) -> Iterator[None]:
+        """Append the records of batches to `columns`; yields whenever these are full.
+
+        Whoever takes that step makes room before the next. Raises MalformedBatchError.
+        """
+        for opened, run in open_batches(array, rows, self.scratch):
             cursor = np.zeros(4, np.int64)
             while self._fill(columns, opened, run, cursor, offset_shift):
                 yield
-            if scratch is not None and ahead is not None:
-                ahead.opened(opened, run)
-        if scratch is not None and ahead is not None:
-            ahead.end_piece()
+
+    def fill_before(
+        self, columns: Columns, opened: Iterable[tuple[Bytes, BatchRows]], piece: HeldPiece
+    ) -> None:
+        """Put the records of a piece before what is in columns that were begun at their end and have room."""
+        columns.start -= piece.record_count
+        end, columns.count = columns.count, columns.start
+        for records, run in opened:
+            more = self._fill(columns, records, run, np.zeros(4, np.int64), piece.offset_shift)
+            assert not more
+        columns.count = end
 
     def _fill(
         self, columns: Columns, data: Bytes, rows: BatchRows, cursor: npt.NDArray[np.int64], offset_shift: int

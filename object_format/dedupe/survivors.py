@@ -2,21 +2,29 @@
 
 Sections are fed newest first. A record survives when its key was not seen yet, so the table holds
 fingerprints and nothing else. Inside a section, records come oldest first: unless all its keys are distinct,
-they are held back until its end and then judged from the last to the first.
+they are held back until its end and then judged from the last to the first. Held back are their fingerprints,
+or the batches as they are stored (`ahead`), which are opened then.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from bedrock.errors import FatalError
+from object_format.buffers import readable
 from object_format.dedupe.answer import Answer, Survivors
 from object_format.dedupe.fingerprinting import Columns, Fingerprinter
+from object_format.errors import MalformedBatchError
+from object_format.kernels.fingerprints import WORDS
+from object_format.payloads import OpenRuns, open_batches
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Buffer
 
-    from object_format.dedupe.ahead import ThinnedAhead
+    from object_format.dedupe.ahead import HeldPiece, ThinnedAhead
     from object_format.dedupe.answer import Judged
     from object_format.dedupe.key_table import KeyTable
     from object_format.payloads import Scratch
@@ -28,6 +36,23 @@ measure."""
 
 _STEP_RECORDS: Final = 32_768
 """How many records are fingerprinted before they are judged, where nothing must be held back."""
+
+
+_GROUP_BYTES: Final = 1 << 20
+"""Of batches as they are stored, that are judged together."""
+
+
+@contextmanager
+def _within(piece: HeldPiece) -> Iterator[None]:
+    """Says of malformed batches where they come from, unless whoever feeds them is there to say so."""
+    try:
+        yield
+    except MalformedBatchError as error:
+        if not piece.origin:
+            raise
+        raise MalformedBatchError(
+            f"{piece.origin}: {error.message}", position=error.position, fault=error.fault
+        ) from error
 
 
 class SurvivorFinder:
@@ -54,11 +79,12 @@ class SurvivorFinder:
     ) -> None:
         self._fingerprinter = Fingerprinter(seed, now_ms=now_ms, scratch=scratch)
         self._ahead = ahead
-        self._judged: list[Judged] = []
         self._answer = Answer(table, expected_keys=expected_records)
         self._reaches_log_start = reaches_log_start
         self._max_held = max_held_records
         self._held = Columns(_STEP_RECORDS)
+        self._opened = Columns(0)
+        self._pieces: list[tuple[int, HeldPiece]] = []
         self._in_section = False
         self._unique_keys = False
         self._settled = False
@@ -75,35 +101,46 @@ class SurvivorFinder:
             raise FatalError("a section begins before the last has ended")
         self._in_section, self._unique_keys, self._settled = True, unique_keys or settled, settled
         self._overflowed = False
-        self._judged.clear()
         self._fingerprinter.restart()
         if self._ahead is not None:
-            self._ahead.begin_section(judged_at_once=self._unique_keys)
+            self._ahead.begin_section()
 
-    def feed(self, batches: Buffer, *, offset_shift: int, leader_epoch: int = 0) -> None:
+    def feed(
+        self, batches: Buffer, *, offset_shift: int, leader_epoch: int = 0, origin: str = "a section"
+    ) -> None:
         """The next whole batches of the section, in the order of their offsets, else MalformedBatchError.
 
-        `leader_epoch` is what those will have that are written ahead.
+        With `ahead`, what is wrong with records may only be found at the section's end; it is then said to be
+        in `origin`. `leader_epoch` is what those will have that are written ahead.
         """
         if not self._in_section:
             raise FatalError("batches are fed outside a section")
-        for _full in self._fingerprinter.fill(
-            self._held, batches, offset_shift=offset_shift, leader_epoch=leader_epoch, ahead=self._ahead
-        ):
+        array = readable(batches)
+        rows = self._fingerprinter.rows_of(array, offset_shift)
+        if self._ahead is not None and rows.size:
+            piece = self._ahead.hold(
+                array,
+                rows,
+                offset_shift=offset_shift,
+                leader_epoch=leader_epoch,
+                stays=self._unique_keys,
+                origin="" if self._unique_keys else origin,
+            )
+            if piece is not None:
+                self._pieces.append((self._held.count, piece))
+                if self._unique_keys:
+                    self._settle(self._ahead)
+                return
+        for _full in self._fingerprinter.fill(self._held, array, rows, offset_shift=offset_shift):
             self._make_room()
-        if self._unique_keys and self._ahead is not None:
-            if self._ahead.waits:
-                self._judge(may_add=True)
-                self._thin(self._ahead)
-            self._judged.clear()  # of a piece that was let go before its end
 
     def end_section(self) -> None:
         """All batches of the section have been fed."""
         if not self._in_section:
             raise FatalError("a section ends that has not begun")
-        self._judge(may_add=True)
-        if self._ahead is not None and self._ahead.waits:
-            self._thin(self._ahead)
+        if self._ahead is not None:
+            self._settle(self._ahead)
+        self._judge_held(0, may_add=True)
         self._in_section = False
 
     def finish(self) -> Survivors:
@@ -115,39 +152,78 @@ class SurvivorFinder:
         return self._answer.finish(max_buffer_bytes=self._max_buffer_bytes)
 
     def _make_room(self) -> None:
-        """Judge what is held where that is sound, else hold more, else let go of what cannot be proven."""
-        if self._unique_keys:
-            self._judge(may_add=True)
-        elif not self._held.grow(self._max_held):
-            self._overflowed = True
-            if self._ahead is not None:
-                self._ahead.give_up_section()
-            self._judge(may_add=False)
-        self._max_buffer_bytes = max(self._max_buffer_bytes, self._held.nbytes)
-
-    def _judge(self, *, may_add: bool) -> None:
-        """Let the survivors among the held records into the bitmaps.
+        """Judge what is held where that is sound, else hold more, else let go of what cannot be proven.
 
         Records of a section that is too long to be held are judged before newer ones of the same section are
         known: they must not enter the table, or they would push those out. None of that section's tombstones
         goes, as records that they shadow may have stayed.
         """
-        held = self._held
-        judged = self._answer.judge(
-            held.words,
-            held.offsets,
-            held.flags,
-            held.count,
+        if self._unique_keys:
+            self._judge_held(0, may_add=True)
+        elif not self._held.grow(self._max_held):
+            self._overflowed = True
+            self._judge_held(0, may_add=False)
+            self._pieces = [(0, piece) for _, piece in self._pieces]
+        self._note_buffers()
+
+    def _settle(self, ahead: ThinnedAhead) -> None:
+        """Judge the pieces that wait, the newest first, and the records between them; thin the pieces."""
+        while self._pieces:
+            self._judge_held(self._pieces[-1][0], may_add=True)
+            group = self._open_group(ahead)
+            judged = self._judge(self._opened, self._opened.start, may_add=True)
+            self._note_buffers()
+            for piece, runs in group:
+                if runs is not None:
+                    ahead.thin(piece, judged, exact=self._answer.exact)
+            ahead.close()
+        ahead.let_go()
+
+    def _open_group(self, ahead: ThinnedAhead) -> list[tuple[HeldPiece, OpenRuns | None]]:
+        """Open the newest of the pieces that wait, or some that follow each other, and fingerprint them.
+
+        Where each was judged alone, opening the next would push the way to the key table out of the caches.
+        """
+        group: list[tuple[HeldPiece, OpenRuns | None]] = []
+        columns = self._opened
+        columns.begin_at_end(max(self._pieces[-1][1].record_count, _STEP_RECORDS))
+        size = 0
+        while self._pieces:
+            between, piece = self._pieces[-1]
+            size += piece.data.size
+            if group and (
+                between < self._held.count or size > _GROUP_BYTES or piece.record_count > columns.start
+            ):
+                break
+            with _within(piece):
+                runs = ahead.open(piece)
+                if runs is None and group:
+                    break
+                records = runs or open_batches(piece.data, piece.rows, self._fingerprinter.scratch)
+                self._fingerprinter.fill_before(columns, records, piece)
+            self._pieces.pop()
+            group.append((piece, runs))
+            if runs is None:
+                break
+        return group
+
+    def _judge_held(self, start: int, *, may_add: bool) -> None:
+        """Let survivors among the held records from `start` on into the bitmaps, and be done with them."""
+        if self._held.count > start:
+            self._judge(self._held, start, may_add=may_add)
+            self._held.count = start
+
+    def _judge(self, columns: Columns, start: int, *, may_add: bool) -> Judged:
+        return self._answer.judge(
+            columns.words[start * WORDS :],
+            columns.offsets[start:],
+            columns.flags[start:],
+            columns.count - start,
             newest_last=not self._unique_keys,
             drop_tombstones=self._reaches_log_start and not self._overflowed,
             may_add=may_add and not self._settled,
             settled=self._settled,
         )
-        held.count = 0
-        if self._ahead is not None and self._ahead.waits:
-            self._judged.append(judged)
 
-    def _thin(self, ahead: ThinnedAhead) -> None:
-        """What waits has been judged, all of it."""
-        ahead.thin(self._judged, exact=self._answer.exact)
-        self._judged.clear()
+    def _note_buffers(self) -> None:
+        self._max_buffer_bytes = max(self._max_buffer_bytes, self._held.nbytes + self._opened.nbytes)

@@ -212,24 +212,32 @@ def find_survivors(
 
 
 @njit(nogil=True, cache=True)
-def collect(offsets: Numbers, verdicts: Numbers, count: Integer, wanted: Integer, out: Numbers) -> Integer:
-    """Write the offsets of records whose verdict has the bits `wanted` to `out`, and return how many."""
-    offsets = borrowed(offsets)
+def count_survivors(verdicts: Numbers, count: Integer) -> Integers:
+    """How many of the records stay, and how many of these are tombstones."""
     verdicts = borrowed(verdicts)
-    out = borrowed(out)
-    n = 0
+    kept = 0
+    tombstones = 0
     for i in range(count):
-        if verdicts[i] & wanted == wanted:
-            out[n] = offsets[i]
-            n += 1
-    return n
+        kept += verdicts[i] & KEEP
+        tombstones += verdicts[i] >> 1
+    return kept, tombstones
 
 
 @njit(nogil=True, cache=True)
-def count_verdicts(verdicts: Numbers, count: Integer, wanted: Integer) -> Integer:
-    """How many `collect` would write."""
+def collect(offsets: Numbers, verdicts: Numbers, count: Integer, kept: Numbers, tombstones: Numbers) -> None:
+    """Write the offsets of the records that stay to `kept`, and those of tombstones to `tombstones`, too.
+
+    Each has room for one more than `count_survivors` says, for that is written to whether or not it is one.
+    """
+    offsets = borrowed(offsets)
     verdicts = borrowed(verdicts)
+    kept = borrowed(kept)
+    tombstones = borrowed(tombstones)
     n = 0
+    m = 0
     for i in range(count):
-        n += int(verdicts[i] & wanted == wanted)
-    return n
+        offset = offsets[i]
+        kept[n] = offset
+        tombstones[m] = offset
+        n += verdicts[i] & KEEP
+        m += verdicts[i] >> 1

@@ -144,15 +144,15 @@ def zstd_into(
 
 @njit(nogil=True, cache=True)
 def decompress_rows(
-    data: ByteArray, rows: Rows, indexes: Numbers, first: Integer, out: ByteArray, calls: Numbers
+    data: ByteArray, rows: Rows, indexes: Numbers, first: Integer, out: ByteArray, at: Integer, calls: Numbers
 ) -> Integers:
-    """Decompress the batches rows[indexes[first:]] behind each other into `out`, as far as that goes.
+    """Decompress the batches rows[indexes[first:]] behind each other to `out` from `at` on, while that goes.
 
     Their rows are changed to point there. Returns the place in `indexes` of the first that was not done, for
     want of room or whatever reason, and the end of what was written.
     """
     data, rows, out, calls = borrowed(data), borrowed(rows), borrowed(out), borrowed(calls)
-    used: Integer = np.int64(0)
+    used: Integer = np.int64(at)
     length: Integer = np.int64(0)
     for n in range(first, indexes.size):
         row = rows[indexes[n]]
@@ -175,22 +175,38 @@ def decompress_rows(
 
 
 @njit(nogil=True, cache=True)
-def stretch_end(rows: Rows, indexes: Numbers, first: Integer, room: Integer) -> Integer:
-    """Where `decompress_rows` would have stopped with so much room, for batches that it decompressed before.
+def stretch_end(rows: Rows, indexes: Numbers, first: Integer, room: Integer, native: Integer) -> Integer:
+    """Where `payloads.decompress_batches` would have stopped, with so much room, for batches that are open.
 
-    Each of them has gone into as much room.
+    `native`: the libraries' functions were there, so that `decompress_rows` came first.
     """
     rows, indexes = borrowed(rows), borrowed(indexes)
     used: Integer = np.int64(0)
     length: Integer = np.int64(0)
-    for n in range(first, indexes.size):
-        row = rows[indexes[n]]
+    n = first
+    while native and n < indexes.size and rows[indexes[n]].attributes & CODEC_MASK >= _LZ4:
         behind = used + length
-        length = row.records_end - row.records_start
+        length = opened_size(rows, indexes[n])
         if behind >= room or length > room - used:
-            return n
+            break
         used += length
-    return indexes.size
+        n += 1
+    if n > first:
+        return n
+    used = opened_size(rows, indexes[first])
+    n = first + 1
+    while n < indexes.size and not (native and rows[indexes[n]].attributes & CODEC_MASK >= _LZ4):
+        used += opened_size(rows, indexes[n])
+        if used > room:
+            break
+        n += 1
+    return n
+
+
+@njit(nogil=True, cache=True)
+def opened_size(rows: Rows, b: Integer) -> Integer:
+    """How many bytes the records of batch `b` are, which is open."""
+    return rows[b].records_end - rows[b].records_start
 
 
 @njit(nogil=True, cache=True)

@@ -100,7 +100,7 @@ def by_kernel(data: bytes, out: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> l
     rows = scan_batches(array)
     calls = native_calls()
     assert calls is not None
-    taken, _used = decompress_rows(array, rows, np.arange(rows.size), 0, out, calls)
+    taken, _used = decompress_rows(array, rows, np.arange(rows.size), 0, out, 0, calls)
     return [
         out[start:end].tobytes()
         for start, end in zip(
