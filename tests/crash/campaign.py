@@ -8,7 +8,7 @@ import random
 import socket
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -41,6 +41,23 @@ RECORDS_A_ROUND: Final = 60
 #: Everything is imported once, and each child begins as a fork of that.
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([children.__name__])
+
+
+class Process(Protocol):
+    """What may die at any time, and is started again."""
+
+    def start(self) -> None:
+        """Start it; whether it gets ready or dies before is its own affair."""
+
+    def wait_ready(self) -> bool:
+        """False when it died first."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+    def stop(self) -> None:
+        """Let it come to its end in good order, unless it has ended."""
 
 
 class Child:
@@ -115,15 +132,19 @@ class Campaign:
     deaths: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._draw = random.Random(self.seed)
+        self.draw = random.Random(self.seed)
         self.agents = [
             Child(children.agent, replace(self.place, kafka_port=port, disks=(self.disks / str(number),)))
             for number, port in enumerate(_free_ports(2))
         ]
-        self.worker = Child(children.worker, self.place)
+        self.compactors: Sequence[Process] = self.make_compactors()
         for topic, config in TOPICS.items():
             self.catalog.topics.create(topic, PARTITIONS, config)
         self._failures: list[str] = []
+
+    def make_compactors(self) -> Sequence[Process]:
+        """Who plans, compacts and collects garbage."""
+        return [Child(children.worker, self.place)]
 
     @property
     def bootstrap(self) -> str:
@@ -132,7 +153,7 @@ class Campaign:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """All of it runs inside the block; afterwards nothing does, whatever happened."""
-        everyone = [*self.agents, self.worker]
+        everyone = [*self.agents, *self.compactors]
         try:
             for child in everyone:
                 child.start()
@@ -161,47 +182,64 @@ class Campaign:
 
     def round(self) -> None:
         """Kill somebody, somewhere, while records are sent; then let all of them arrive."""
-        victim, name, strike = self._choose()
+        victim, name, strike = self.choose()
         if strike is not None:
             victim.kill()
             victim.start(strike)
         for number in range(RECORDS_A_ROUND):
-            self._send()
-            self._producer.poll(0.002)
+            self.send_for(0.002)
             if strike is None and number == RECORDS_A_ROUND // 2:
                 victim.kill()
         if strike is not None and not self._dies(victim):
             name = "before its point"
         victim.kill()
-        self.deaths[name] = self.deaths.get(name, 0) + 1
+        self.note_death(name)
         victim.start()
         assert victim.wait_ready(), "a child died that nobody killed"
+        self.settle()
+
+    def note_death(self, name: str) -> None:
+        """Count it."""
+        self.deaths[name] = self.deaths.get(name, 0) + 1
+
+    def settle(self) -> None:
+        """Let all records arrive."""
         assert self._producer.flush(PATIENCE_SECONDS) == 0, "records did not arrive"
         assert self._failures == [], self.deaths
 
-    def _choose(self) -> tuple[Child, str, Strike | None]:
-        if self._draw.random() < 0.2:
-            victim = self._draw.choice([*self.agents, self.worker])
-            return victim, "at random", None
-        if self._draw.random() < 0.5:
-            point = self._draw.choice(AGENT_POINTS)
-            return self._draw.choice(self.agents), point, Strike(point, self._draw.randint(1, 3))
-        point = self._draw.choice(WORKER_POINTS)
-        return self.worker, point, Strike(point, self._draw.randint(1, 2))
+    def choose(self) -> tuple[Child, str, Strike | None]:
+        """Who dies in the next round, and where; None stands for any moment."""
+        (worker,) = self.compactors
+        assert isinstance(worker, Child)
+        if self.draw.random() < 0.2:
+            return self.draw.choice([*self.agents, worker]), "at random", None
+        if self.draw.random() < 0.5:
+            return self.choose_agent()
+        point = self.draw.choice(WORKER_POINTS)
+        return worker, point, Strike(point, self.draw.randint(1, 2))
+
+    def choose_agent(self) -> tuple[Child, str, Strike]:
+        """An agent, and one of its points."""
+        point = self.draw.choice(AGENT_POINTS)
+        return self.draw.choice(self.agents), point, Strike(point, self.draw.randint(1, 3))
 
     def _dies(self, victim: Child) -> bool:
         """Give it something to do until it reaches its point; False when it does not: some seldom are."""
         victim.wait_ready()
         end = time.monotonic() + 4.0
         while victim.is_alive and time.monotonic() < end:
-            self._send()
-            self._producer.poll(0.02)
+            self.send_for(0.02)
         return not victim.is_alive
 
+    def send_for(self, seconds: float) -> None:
+        """Send a record, and take what is acknowledged in so much time."""
+        self._send()
+        self._producer.poll(seconds)
+
     def _send(self) -> None:
-        topic = self._draw.choice(sorted(TOPICS))
-        key = b"key %d" % self._draw.randrange(12)
-        sent = self.model.send(topic, self._draw.randrange(PARTITIONS), key)
+        topic = self.draw.choice(sorted(TOPICS))
+        key = b"key %d" % self.draw.randrange(12)
+        sent = self.model.send(topic, self.draw.randrange(PARTITIONS), key)
 
         def delivered(error: object, message: Message) -> None:
             if error is not None:
@@ -217,13 +255,14 @@ class Campaign:
             topic, value=sent.value, key=sent.key, partition=sent.partition, on_delivery=delivered
         )
 
-    def check(self) -> None:
+    def check(self, *, go_on: bool = True) -> None:
         """Read everything and hold it against the model; look at every byte and every row.
 
         Nobody collects garbage meanwhile: the graces here are shorter than fsck takes. It is done before, as
         what a slow worker has not come to yet may be older than fsck allows.
         """
-        self.worker.stop()
+        for each in self.compactors:
+            each.stop()
         collect_garbage(self.catalog, self.store, self.clock, children.GARBAGE)
         logs = {place: self._read(place) for place in self._places()}
         problems = self.model.problems(logs)
@@ -231,8 +270,9 @@ class Campaign:
         report = fsck(self.catalog, self.store, self.clock, deep=True, grace_ms=60_000)
         differences = [each.as_dict() for each in report.differences]
         assert differences == [], differences
-        self.worker.start()
-        assert self.worker.wait_ready()
+        for each in self.compactors if go_on else ():
+            each.start()
+        assert all(each.wait_ready() for each in self.compactors if go_on)
 
     @staticmethod
     def _places() -> Sequence[Place]:

@@ -6,14 +6,18 @@ after every call stands a named point. A plan names one of them and the passage 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from typing_extensions import override
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from catalog.open import Catalog
     from object_store.interface import ObjectStore
@@ -89,6 +93,40 @@ class FailPoints:
             return answer
 
         return guarded
+
+
+class ArmedPoints(FailPoints):
+    """Strikes that are told while the process runs, by a file, to several processes.
+
+    Each counts for itself; the first to come to the passage takes the file away, and only that one dies.
+    """
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(None)
+        self._file = file
+
+    @override
+    def reach(self, point: str) -> None:
+        try:
+            armed, passage = self._file.read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return
+        if armed != point:
+            return
+        with self._lock:
+            self._passages += 1
+            if self._passages < int(passage):
+                return
+        with contextlib.suppress(FileNotFoundError):
+            self._file.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(file: Path, strike: Strike) -> Path:
+    """Tell those whose `ArmedPoints` look at the file; returns it."""
+    draft = file.with_suffix(".draft")
+    draft.write_text(f"{strike.point}\n{strike.passage}\n", encoding="utf-8")
+    return draft.rename(file)
 
 
 class Guarded:

@@ -63,7 +63,7 @@ def test_whoever_dies_nothing_is_lost_doubled_or_left_behind(
                 if number % CHECK_EVERY == 0:
                     campaign.check()
             weather.begin(SEED, 0.0)
-            campaign.check()
+            campaign.check(go_on=False)
         assert sum(campaign.deaths.values()) == ROUNDS
         assert campaign.deaths.get("before its point", 0) < ROUNDS
         assert campaign.leaks() == []

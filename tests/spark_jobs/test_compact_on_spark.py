@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
+from object_store.identity import tie
 from spark_jobs import queries
 from spark_jobs.compact import run_jobs
 from spark_jobs.errors import JobCancelledError
@@ -22,10 +23,12 @@ from spark_jobs.job_kernel import PackedJob
 from spark_jobs.queries import JobQueries
 from spark_jobs.report import JobFailure
 from spark_jobs.transport import pack_spec
+from tests.end_to_end.processes import as_url
 from tests.spark_jobs.model_log import batch
 from tests.spark_jobs.poison import poison
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from bedrock.clock import Clock
@@ -42,13 +45,14 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = str(ROOT / "spark_jobs" / "compact.py")
 
 
-def fill(published: PublishedLog, name: str, policy: str = "compact") -> PartitionId:
+def fill(published: PublishedLog, name: str, *, submitted: bool = True) -> PartitionId:
     """A topic of one partition with three files of two records of one key each; returns the partition."""
-    topic = published.create_topic(name, policy)
+    topic = published.create_topic(name, "compact")
     here = PartitionId(topic.topic_id, 0)
     for index in range(3):
         published.ingest({here: [batch((b"key", b"old"), (b"key", b"%d" % index))]})
-    published.submit(topic)
+    if submitted:
+        published.submit(topic)
     return here
 
 
@@ -92,44 +96,69 @@ def test_jobs_run_on_spark_and_one_that_fails_harms_no_other(
     assert done.counts["get_requests"] == 6
 
 
-@pytest.mark.parametrize("way", ["spark-submit", "connect"])
-def test_the_script_empties_the_queue(
-    way: str,
-    request: pytest.FixtureRequest,
+def reports_of(command: Sequence[str], catalog_url: str, directory: Path) -> list[dict[str, Any]]:
+    """What an application says, which must succeed."""
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(write_java_home(find_java(os.environ), directory / "java")),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SILTSTONE_CATALOG": catalog_url,
+    }
+    ran = subprocess.run(
+        command, env=environment, cwd=directory, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+
+
+def test_the_script_empties_the_queue_by_a_connect_server(
+    spark: SparkForTests,
     published: PublishedLog,
     store_config: StoreConfig,
     catalog: Catalog,
     catalog_url: str,
     tmp_path: Path,
 ) -> None:
-    """Started by `spark-submit`, and as a plain program against a Spark Connect server."""
+    """As a plain program."""
     here = fill(published, "flights")
-    environment = {
-        **os.environ,
-        "JAVA_HOME": str(write_java_home(find_java(os.environ), tmp_path / "java")),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SILTSTONE_CATALOG": catalog_url,
-    }
-    arguments = [SCRIPT, "--object-store", store_config.url, "--json"]
-    if way == "connect":
-        spark: SparkForTests = request.getfixturevalue("spark")
-        command = [sys.executable, *arguments, "--master", spark.connect_url]
-    else:
-        submit = str(Path(sys.executable).with_name("spark-submit"))
-        conf = ["--conf", "spark.ui.enabled=false", "--driver-memory", "512m"]
-        command = [submit, "--master", "local[1]", *conf, *arguments]
+    command = [sys.executable, SCRIPT, "--object-store", store_config.url, "--json"]
 
-    ran = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
-    )
+    (report,) = reports_of([*command, "--master", spark.connect_url], catalog_url, tmp_path)
 
-    assert ran.returncode == 0, ran.stderr
-    report = json.loads(ran.stdout.splitlines()[-1])
     assert report["get_requests_per_input_file"] == 2.0
     assert [each.value for each in published.read(here)] == [b"2"]
     assert catalog.jobs.counts()[JobState.COMPLETED] == 1
+
+
+def test_applications_of_spark_submit_take_its_session(
+    published: PublishedLog, store_config: StoreConfig, catalog: Catalog, catalog_url: str, tmp_path: Path
+) -> None:
+    """The script, which empties the queue, and then the command, which plans what is not in it."""
+    tie(published.store, catalog.home, published.ids)
+    queued = fill(published, "flights")
+    where = ("--object-store", store_config.url, "--json")
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    conf = ("--conf", "spark.ui.enabled=false", "--driver-memory", "512m")
+    planned = fill(published, "weather", submitted=False)
+
+    script, command = reports_of(
+        [
+            *(submit, "--master", "local[1]", *conf, str(ROOT / "tests" / "spark_jobs" / "applications.py")),
+            *(SCRIPT, *where),
+            "--",
+            *(str(ROOT / "deploy" / "spark_submit.py"), "compact", "--once", *where),
+            *("--data-dir", str(tmp_path / "data")),
+        ],
+        as_url(catalog_url),
+        tmp_path,
+    )
+
+    assert (script["jobs_completed"], script["get_requests_per_input_file"]) == (1, 2.0)
+    assert (command["rounds"], command["jobs_completed"]) == (1, 1)
+    assert [each.value for here in (queued, planned) for each in published.read(here)] == [b"2", b"2"]
+    assert catalog.jobs.counts()[JobState.COMPLETED] == 2
 
 
 def packed(spec: JobSpec, attempt_id: UUID, data: bytes | None = None) -> PackedJob:
