@@ -233,8 +233,10 @@ class Campaign:
 
     def send_for(self, seconds: float) -> None:
         """Send a record, and take what is acknowledged in so much time."""
+        end = time.monotonic() + seconds
         self._send()
-        self._producer.poll(seconds)
+        while (left := end - time.monotonic()) > 0:
+            self._producer.poll(left)
 
     def _send(self) -> None:
         topic = self.draw.choice(sorted(TOPICS))

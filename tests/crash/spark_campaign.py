@@ -201,7 +201,7 @@ class SparkCampaign(Campaign):
         armed = arm(self.strikes / who, strike)
         end = time.monotonic() + seconds
         while armed.exists() and time.monotonic() < end:
-            self.send_for(0.1)
+            self.send_for(0.25)
         struck = not armed.exists()
         armed.unlink(missing_ok=True)
         self.note_death(f"{who} {strike.point}" if struck else "before its point")
@@ -213,7 +213,7 @@ class SparkCampaign(Campaign):
             if time.monotonic() > end:
                 self.note_death("before its point")
                 return
-            self.send_for(0.1)
+            self.send_for(0.25)
         self.send_for(self.draw.random())
         with contextlib.suppress(psutil.NoSuchProcess):
             self.draw.choice(found).kill()

@@ -37,8 +37,9 @@ _DIRECTORY: Final = "CRASH_STRIKES"
 def fork_workers() -> None:
     """What `pyspark.daemon` does, with stores that have points; all workers find everything imported."""
     guard_stores(ArmedPoints(Path(os.environ[_DIRECTORY]) / WORKER_STRIKES))
-    import spark_jobs.shuffle_query  # noqa: F401, PLC0415
     from pyspark.daemon import manager  # noqa: PLC0415  it reads the command line
+
+    import spark_jobs.shuffle_query  # noqa: F401, PLC0415
 
     manager()
 
