@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from catalog.model import JobState
 from planner.fsck.run import fsck
 from planner.garbage import GarbageSettings, collect_garbage
 from tests.crash import children
@@ -309,10 +310,15 @@ class Campaign:
             consumer.close()
 
     def leaks(self) -> list[str]:
-        """Objects and uploads that are left once everybody is gone and every grace is over."""
+        """Objects and uploads that are left once everybody is gone and every grace is over.
+
+        Jobs that wait are given up: what an attempt that died has written lies there as long as its job.
+        """
         for session in self.catalog.sessions.active():
             self.catalog.sessions.fence(session.session_id)
         self.catalog.jobs.release_expired(0)
+        for job in self.catalog.jobs.list({JobState.SUBMITTED, JobState.RUNNING}):
+            self.catalog.jobs.cancel(job.spec.job_id, "the campaign is over")
         at_once = GarbageSettings(grace_ms=0, session_silence_ms=0, unfinished_upload_ms=0)
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
