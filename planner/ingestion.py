@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.model import FileKind, PartitionId
+from catalog.spans import span_of
 from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
 from planner.plan import JobKind
 from planner.selection import JobDraft
@@ -69,8 +70,9 @@ def _groups(
         held = len(candidates.get(file.file_id, ()))
         if not held:
             continue
+        reads = span_of(candidates[file.file_id]).length
         full = (
-            size + file.size > settings.max_job_input_bytes
+            size + reads > settings.max_job_input_bytes
             or len(group) >= settings.max_job_files
             or extents + held > settings.max_job_extents
         )
@@ -78,7 +80,7 @@ def _groups(
             yield group
             group, size, extents = [], 0, 0
         group.append(file)
-        size, extents = size + file.size, extents + held
+        size, extents = size + reads, extents + held
     if group and not waits_for_more(group, snapshot.now_ms, settings):
         yield group
 
@@ -91,17 +93,14 @@ def waits_for_more(group: list[FileView], now_ms: int, settings: PlannerSettings
 
 
 def _join_older_extents(draft: JobDraft, now_ms: int, settings: PlannerSettings) -> None:
-    """Let the partitions that are due reach back to their log start, the dirtiest first."""
-    due: list[tuple[float, PartitionView, tuple[Extent, ...]]] = []
+    """Let the partitions that are due reach back to their log start, neighbours together."""
     for view, run in draft.partitions():
         whole = takeable_extents(view, now_ms)
         judged = measure(view, whole, now_ms, force=settings.force)
         if judged.due and _may_be_cleaned_at_once(view, whole, run):
-            due.append((judged.ratio, view, whole))
-    due.sort(key=lambda each: -each[0])  # stable: section order among equals
-    for _, view, whole in due:
-        if draft.fits(view, whole):
-            draft.take(view, whole)
+            older = [extent for extent in whole if extent.file_kind is FileKind.COMPACTED]
+            if draft.fits(view, whole) and draft.is_near(older):
+                draft.take(view, whole)
 
 
 def _may_be_cleaned_at_once(view: PartitionView, whole: tuple[Extent, ...], run: tuple[Extent, ...]) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from catalog.model import PartitionId
+from catalog.spans import span_of
 from planner.plan import JobKind
 from planner.selection import JobDraft
 
@@ -111,16 +112,16 @@ class _Group:
     live_bytes: int = 0
     extents: int = 0
 
-    def has_room(self, file: Mergeable) -> bool:
-        """Whether the bounds of a job allow one file more."""
+    def has_room(self, file: Mergeable, reads: int) -> bool:
+        """Whether the bounds of a job allow one file more, of which so many bytes are read."""
         limits = self.settings
         return not self.files or (
-            self.input_bytes + file.file.size <= limits.max_job_input_bytes
+            self.input_bytes + reads <= limits.max_job_input_bytes
             and len(self.files) < limits.max_job_files
             and self.extents + len(file.extents) <= limits.max_job_extents
         )
 
-    def take(self, file: Mergeable) -> bool:
+    def take(self, file: Mergeable, reads: int) -> bool:
         """Add a file, unless a partition would not be one range any more, or one that spans too much time."""
         joined: dict[PartitionId, _Run] = {}
         for extent in file.extents:
@@ -132,7 +133,7 @@ class _Group:
             joined[key] = both
         self.runs |= joined
         self.files.append(file)
-        self.input_bytes += file.file.size
+        self.input_bytes += reads
         self.live_bytes += file.live_bytes
         self.extents += len(file.extents)
         return True
@@ -177,17 +178,18 @@ def _fill(snapshot: Snapshot, settings: PlannerSettings, files: Sequence[Mergeab
     closed: list[_Group] = []
     groups: list[_Group] = []
     for file in files:
+        reads = span_of(file.extents).length
         for group in tuple(groups):
-            if not group.has_room(file):
+            if not group.has_room(file, reads):
                 groups.remove(group)
                 closed.append(group)
-            elif group.take(file):
+            elif group.take(file, reads):
                 break
         else:
             if len(groups) == _MOST_OPEN_GROUPS:
                 closed.append(groups.pop(0))
             fresh = _Group(settings, snapshot.mergeable_views)
-            if fresh.take(file):
+            if fresh.take(file, reads):
                 groups.append(fresh)
     return closed + groups
 

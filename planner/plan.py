@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from catalog.spans import span_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
@@ -58,9 +60,9 @@ class PartitionDecision:
 class PlannedJob:
     """A job as the policy wants it: everything of a `JobSpec` that is decided rather than drawn.
 
-    `input_bytes` is the size of the whole input files, which is what each of the two streams reads;
-    `taken_bytes` is the part of it that belongs to the job's extents; `output_bytes` from what size on output
-    files are ended.
+    `input_bytes` is what each of the two streams reads: of every input, from the first wanted section to the
+    last one; `taken_bytes` is the part of it that belongs to the job's extents; `output_bytes` from what size
+    on output files are ended.
     """
 
     kind: JobKind
@@ -73,7 +75,7 @@ class PlannedJob:
     @property
     def input_bytes(self) -> int:
         """Bytes that one stream over every input reads."""
-        return sum(each.size for each in self.inputs)
+        return sum(span_of(each.extents).length for each in self.inputs)
 
     @property
     def taken_bytes(self) -> int:

@@ -150,7 +150,7 @@ class CellLog:
         for key, arrival in arrivals.items():
             part = self.parts[key]
             part.records.append(arrival.records)
-            extent = _extent(part, file.view, arrival.records, begun_ms, now_ms)
+            extent = _extent(part, file.view, (size, arrival.records), begun_ms, now_ms)
             part.log_end = extent.last_offset + 1
             part.extents.append(extent)
             part.rows[extent.base_offset] = arrival.rows
@@ -224,7 +224,9 @@ def _expired(part: Part, now_ms: int) -> int:
     return gone
 
 
-def _extent(part: Part, file: FileView, records: int, begun_ms: int, now_ms: int) -> Extent:
+def _extent(part: Part, file: FileView, held: tuple[int, int], begun_ms: int, now_ms: int) -> Extent:
+    """What a file has of a partition: from which byte on, and how many records."""
+    position, records = held
     return Extent(
         topic_id=part.key.topic_id,
         partition=part.key.partition,
@@ -236,7 +238,7 @@ def _extent(part: Part, file: FileView, records: int, begun_ms: int, now_ms: int
         file_id=file.file_id,
         object_name=file.object_name,
         file_kind=FileKind.INGESTION,
-        position=0,
+        position=position,
         length=part.length_of(records),
         index_position=0,
         index_length=0,

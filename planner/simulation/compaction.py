@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from catalog.model import FileKind, PartitionId
+from catalog.spans import span_of
 from planner.plan import JobKind
 from planner.simulation.cell import SECTION_BYTES, CellFile, CellLog, Part, taken_extents
 from planner.simulation.cleanings import PART_BYTES, Cleaned
@@ -118,6 +119,7 @@ def _rewrite(
         file_id=file.view.file_id,
         object_name=file.view.object_name,
         file_kind=FileKind.COMPACTED,
+        position=outputs.sizes[file.view.file_id],
         length=length,
         offset_shift=0,
         unique_keys=spec.deduplicate,
@@ -170,10 +172,10 @@ def _count_reads(log: CellLog, job: PlannedJob, counts: Counts, rhythm: Rhythm) 
         file = log.files.get(each.file_id) or log.ingestion.get(each.file_id)
         if file is None or (rhythm.stream is not None and job.kind is not JobKind.MERGING):
             continue
-        keyed = any(PartitionId(one.topic_id, one.partition) in deduplicated for one in each.extents)
-        passes = 2 if keyed else 1
-        counts.get_compaction += passes * file.objects
-        counts.read_bytes += passes * each.size * log.scale.thinning
+        keyed = [one for one in each.extents if PartitionId(one.topic_id, one.partition) in deduplicated]
+        # Pass 1 reads what is deduplicated, pass 2 all that the job takes.
+        counts.get_compaction += (2 if keyed else 1) * file.objects
+        counts.read_bytes += (span_of(keyed).length + span_of(each.extents).length) * log.scale.thinning
 
 
 def _count_writes(log: CellLog, job: PlannedJob, outputs: _Outputs, counts: Counts, rhythm: Rhythm) -> None:

@@ -139,9 +139,11 @@ class ModelLog:
                 size = 100 + job.taken_bytes
                 outputs[policy] = self._new_file(FileKind.COMPACTED, size, self.now_ms)
             file = outputs[policy]
+            position = 50 + sizes.get(file.file_id, 0)
             sizes[file.file_id] = sizes.get(file.file_id, 0) + length
             merged = replace(
                 taken[0],
+                position=position,
                 last_offset=part.upper_offset - 1,
                 record_count=sum(extent.record_count for extent in taken),
                 min_timestamp=min(extent.min_timestamp for extent in taken),
