@@ -65,6 +65,7 @@ class LiveFile:
     size: int
     kind: FileKind
     committed_ms: int
+    live_extents: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +198,33 @@ class Planning:
         rows = self._database.read("planning.dirty_partitions", _SQL["dirty_partitions"], params)
         return [_size_of(row) for row in rows]
 
+    def fragmented_partitions(
+        self, *, section_bytes: int, resting_extents: int, start: float, limit: int
+    ) -> list[PartitionSize]:
+        """At most `limit` partitions with more extents in compacted files than they may rest with.
+
+        That is `resting_extents`, and one for each `section_bytes` of data. Where there are more of them than
+        may be answered, those in a row that begins where the part `start` of them lies, round the end.
+        """
+        params = {
+            "section_bytes": section_bytes,
+            "resting_extents": resting_extents,
+            "start": start,
+            "limit": limit,
+        }
+        rows = self._database.read("planning.fragmented", _SQL["fragmented_partitions"], params)
+        return [_size_of(row) for row in rows]
+
+    def newest_compacted_extents(self, partitions: Collection[PartitionId], limit_each: int) -> list[Extent]:
+        """The newest extents of each partition in compacted files, in section order, with who claims them."""
+        params = {
+            "topic_ids": arrays.uuids(partition.topic_id for partition in partitions),
+            "partitions": arrays.integers([partition.partition for partition in partitions]),
+            "limit": limit_each,
+        }
+        rows = self._database.read("planning.newest_extents", _SQL["newest_compacted_extents"], params)
+        return [extent_of(row) for row in rows]
+
     def files_of(self, file_ids: Collection[UUID]) -> list[LiveFile]:
         """Those of the given files that are live, in commit order."""
         params = {"file_ids": arrays.uuids(file_ids)}
@@ -211,16 +239,19 @@ class Planning:
         dead_share: float,
         limit: int,
         max_extents: int,
+        extents_each: int = 2**62,
         from_bytes: int = 0,
     ) -> list[MergeFile]:
         """Compacted files that are small, or so much of which is dead; the smallest and the most dead first.
 
-        Where there are more than may be answered, small ones begin at `from_bytes` of live data.
+        Where there are more than may be answered, small ones begin at `from_bytes` of live data; such as have
+        more than `extents_each` extents are left out.
         Only such of which no job has any part, at most `limit`, and only so many that they have not more than
         `max_extents` together; beside them one that has more by itself, for it would never be seen.
         """
         params = {
             "from_bytes": from_bytes,
+            "extents_each": extents_each,
             "below_bytes": below_bytes,
             "dead_bytes": dead_bytes,
             "dead_share": dead_share,
@@ -232,9 +263,9 @@ class Planning:
         for extent in self.extents_of_files(list(found)) if found else ():
             found[extent.file_id].append(extent)
         return [
-            MergeFile(file=_live_file_of(row), live_bytes=row[5], dead_bytes=row[6], extents=extents)
+            MergeFile(file=_live_file_of(row), live_bytes=row[6], dead_bytes=row[7], extents=extents)
             for row in few
-            if len(extents := tuple(found[row[0]])) == row[7]  # all of them, as it was counted
+            if len(extents := tuple(found[row[0]])) == row[5]  # all of them, as it was counted
             and not any(extent.claimed_by for extent in extents)
         ]
 
@@ -290,7 +321,7 @@ def _fitting(rows: Sequence[Row], max_extents: int) -> list[Row]:
     few: list[Row] = []
     room, has_large = max_extents, False
     for row in rows:
-        extents = row[7]
+        extents = row[5]
         if extents <= room:
             room -= extents
             few.append(row)
@@ -302,7 +333,12 @@ def _fitting(rows: Sequence[Row], max_extents: int) -> list[Row]:
 
 def _live_file_of(row: Row) -> LiveFile:
     return LiveFile(
-        file_id=row[0], object_name=row[1], size=row[2], kind=FileKind(row[3]), committed_ms=row[4]
+        file_id=row[0],
+        object_name=row[1],
+        size=row[2],
+        kind=FileKind(row[3]),
+        committed_ms=row[4],
+        live_extents=row[5],
     )
 
 

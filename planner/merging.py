@@ -3,7 +3,8 @@
 A job takes whole files, all their extents, so that each of them dies. Files go together where every
 partition's extents stay one range of offsets, and where they are of one kind of cleanup policy. What comes
 out is cut at section borders into files that are large enough, each of which covers a range of (topic,
-partition). Nothing is deduplicated: a merge writes what is live, no more and no less.
+partition). Nothing is deduplicated: a merge writes what is live, no more and no less. Files with so many
+extents that a plan has no room for as many as the fan-in are left to `sorting`.
 
 Small files have levels by their live bytes, each level `merge_fan_in` times as large as the one below. A
 group is worth a job when it has `merge_fan_in` files of its highest level (then every byte of it rises a
@@ -17,11 +18,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from catalog.model import PartitionId
 from catalog.spans import span_of
 from planner.plan import JobKind
 from planner.selection import JobDraft
+from planner.sorting import SPAN_OF_RETENTION, is_sorted_by_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,8 +34,7 @@ if TYPE_CHECKING:
     from planner.snapshot import Mergeable, PartitionView, Snapshot
 
 _MOST_OPEN_GROUPS: Final = 64
-# A merged extent expires as a whole, with its youngest record: it may span this part of retention.ms.
-_SPAN_OF_RETENTION: Final = 4
+_NO_PARTITION: Final = PartitionId(UUID(int=0), -1)
 
 
 def draft_merging_jobs(
@@ -111,6 +113,8 @@ class _Group:
     input_bytes: int = 0
     live_bytes: int = 0
     extents: int = 0
+    first: PartitionId = _NO_PARTITION
+    last: PartitionId = _NO_PARTITION
 
     def has_room(self, file: Mergeable, reads: int) -> bool:
         """Whether the bounds of a job allow one file more, of which so many bytes are read."""
@@ -122,7 +126,14 @@ class _Group:
         )
 
     def take(self, file: Mergeable, reads: int) -> bool:
-        """Add a file, unless a partition would not be one range any more, or one that spans too much time."""
+        """Add a file, unless a partition would not be one range any more, or one that spans too much time.
+
+        Nor one of another range of partitions, if it is sorted by ranges: that would save nobody a request.
+        """
+        first, last = _key(file.extents[0]), _key(file.extents[-1])
+        elsewhere = bool(self.files) and (last < self.first or self.last < first)
+        if elsewhere and is_sorted_by_ranges(file.file, self.settings):
+            return False
         joined: dict[PartitionId, _Run] = {}
         for extent in file.extents:
             key = _key(extent)
@@ -132,6 +143,9 @@ class _Group:
                 return False
             joined[key] = both
         self.runs |= joined
+        self.first, self.last = (
+            (min(self.first, first), max(self.last, last)) if self.files else (first, last)
+        )
         self.files.append(file)
         self.input_bytes += reads
         self.live_bytes += file.live_bytes
@@ -140,7 +154,7 @@ class _Group:
 
     def _spans_too_much(self, key: PartitionId, run: _Run) -> bool:
         expires = self.views[key].rules.expires_after_ms
-        return expires is not None and run.newest_ms - run.oldest_ms > expires // _SPAN_OF_RETENTION
+        return expires is not None and run.newest_ms - run.oldest_ms > expires // SPAN_OF_RETENTION
 
     def is_worth_a_job(self, level: int) -> bool:
         """Whether all of it rises above `level`, or nothing small need come out."""
@@ -154,7 +168,11 @@ def _groups(
     snapshot: Snapshot, settings: PlannerSettings, candidates: Iterable[Mergeable]
 ) -> list[list[Mergeable]]:
     """Small files that go together, from the lowest level up; no file is in two groups."""
-    small = [each for each in candidates if each.live_bytes < settings.full_bytes]
+    small = [
+        each
+        for each in candidates
+        if each.live_bytes < settings.full_bytes and len(each.extents) <= settings.most_merged_extents
+    ]
     small.sort(key=_place_in_log)
     found: list[list[Mergeable]] = []
     for level in range(1 + level_of(settings.full_bytes, settings)):
@@ -215,9 +233,6 @@ def _draft(snapshot: Snapshot, settings: PlannerSettings, files: Sequence[Mergea
             by_partition.setdefault(_key(extent), []).append(extent)
     for key, extents in by_partition.items():
         draft.take(snapshot.mergeable_views[key], sorted(extents, key=lambda extent: extent.base_offset))
-    live_bytes = sum(each.live_bytes for each in files)
-    # Cut evenly, so that what comes out is large enough, and whole where it cannot be.
-    pieces = max(1, live_bytes // settings.full_bytes)
-    draft.output_bytes = max(settings.full_bytes, -(-live_bytes // pieces))
+    draft.cut_evenly()
     draft.dead_bytes = sum(each.dead_bytes for each in files)
     return draft

@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 
 class JobKind(StrEnum):
-    """What a job is for: sorting ingestion files, cleaning, merging small files, finding what spoils jobs."""
+    """What a job is for.
+
+    To empty ingestion files, to clean partitions, to merge small files, to sort short extents by ranges of
+    partitions, or to find what spoils jobs.
+    """
 
     INGESTION = "ingestion"
     CLEANING = "cleaning"
     MERGING = "merging"
+    SORTING = "sorting"
     BISECTION = "bisection"
 
 
@@ -31,7 +36,7 @@ class Verdict(StrEnum):
     CLEAN = "clean"  # deduplicated from the log start: afterwards it is clean up to the job's end
     DEDUPLICATE = "deduplicate"  # deduplicated within the job's range; what is older stays as it is
     SPLIT = "split"  # moved into a compacted file as it stands
-    MERGE = "merge"  # moved from small or mostly dead compacted files into larger ones, as it stands
+    MERGE = "merge"  # moved from compacted files into larger ones, or into longer extents, as it stands
     WAIT = "wait"  # something is there, and may not or should not be taken yet
     NOTHING = "nothing"  # nothing is there to be done
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from catalog.model import Extent, JobInput, Topic
     from catalog.open import Catalog
     from catalog.planning import LiveFile, PartitionSize
+    from catalog.suspects import Suspect
     from planner.plan import Plan, PlannedJob
     from planner.settings import PlannerSettings
 
@@ -39,6 +40,8 @@ REPLANS: Final = 3
 SUSPECTS_AT_ONCE: Final = 10_000
 BUDGET_MS: Final = 60 * 60 * 1000
 MINUTE_MS: Final = 60 * 1000
+SECOND_MS: Final = 1000
+NEWEST_OF_RESTING: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +129,9 @@ def load_snapshot(
 ) -> Snapshot:
     """What the policy needs to see, bounded by the settings.
 
-    Of `max_plan_extents`, ingestion files may have half, and files to be merged have a quarter at least; what
-    either leaves, compacted partitions and merging may have.
+    Of `max_plan_extents`, ingestion files may have half. Files to be merged have a quarter at least,
+    compacted partitions an eighth, and so have fragmented ones. What one leaves, those that come after it may
+    have, in this order: compacted partitions, fragmented ones, files to be merged.
     """
     explained = catalog.topics.get(explain).topic_id if explain is not None else None
     rules = {topic.topic_id: rules_of(topic) for topic in catalog.topics.list()}
@@ -155,10 +159,12 @@ def load_snapshot(
         if rules[size.state.topic_id].compacted or size.state.topic_id == explained
     ]
     room = settings.max_plan_extents - sum(len(extents) for extents in free.values())
-    for_merging = settings.max_plan_extents // 4
-    # Not less than a quarter, also when many suspects are tried again.
-    loaded = _load_extents(catalog, deep, max(settings.max_plan_extents // 4, room - for_merging))
+    quarter, eighth = settings.max_plan_extents // 4, settings.max_plan_extents // 8
+    # Not less than these parts, also when many suspects are tried again.
+    loaded = _load_extents(catalog, deep, max(eighth, room - quarter - eighth))
     room -= sum(len(extents) for extents in loaded.values())
+    fragmented = _fragmented(catalog, settings, rules, suspects, (max(eighth, room - quarter), now_ms))
+    room -= sum(len(view.extents) for view in fragmented)
     partitions = tuple(
         PartitionView(
             rules=rules[size.state.topic_id],
@@ -168,8 +174,8 @@ def load_snapshot(
         )
         for size in sizes
     )
-    views = _files(catalog, files, partitions)
-    mergeable = _mergeable(catalog, settings, rules, max(for_merging, room), now_ms)
+    views = _files(catalog, files, (*partitions, *fragmented))
+    mergeable = _mergeable(catalog, settings, rules, max(quarter, room), now_ms)
     return Snapshot(
         now_ms=now_ms,
         partitions=tuple(view for view in partitions if _has_its_files(view, views)),
@@ -177,6 +183,7 @@ def load_snapshot(
         suspects=suspects,
         mergeable=mergeable,
         mergeable_views=_views_of(catalog, mergeable, rules),
+        fragmented=fragmented,
         spent=spent_on(catalog.jobs.planned_since(BUDGET_MS), PRICES),
     )
 
@@ -194,6 +201,7 @@ def _mergeable(
         dead_share=settings.dead_share,
         limit=settings.max_plan_files,
         max_extents=max_extents,
+        extents_each=settings.most_merged_extents,
         from_bytes=small_files_from(now_ms, settings),
     )
     return tuple(
@@ -214,10 +222,51 @@ def small_files_from(now_ms: int, settings: PlannerSettings) -> int:
     Small files that fit nowhere stay as they are. If there are more than one plan may look at, others would
     never be seen behind them. A hash chooses, so that plans at regular times see all sizes.
     """
-    chosen = (now_ms // MINUTE_MS * 0x9E37_79B9_7F4A_7C15 & (1 << 64) - 1) >> 32  # Fibonacci hashing
-    if chosen >> 31:
-        return 0
-    return int(settings.full_bytes ** (chosen / 2**31))
+    chosen = 2 * hashed(now_ms // MINUTE_MS)
+    return 0 if chosen >= 1 else int(settings.full_bytes**chosen)
+
+
+def _fragmented(
+    catalog: Catalog,
+    settings: PlannerSettings,
+    rules: Mapping[UUID, TopicRules],
+    suspects: Mapping[UUID, Suspect],
+    room: tuple[int, int],
+) -> tuple[PartitionView, ...]:
+    """Neighbouring partitions with many short extents, with the newest of these; `room` for extents, and now.
+
+    Where there are more than find room, a plan begins somewhere among them, by the hash of a moment.
+    """
+    max_extents, now_ms = room
+    sizes = catalog.planning.fragmented_partitions(
+        section_bytes=settings.section_bytes,
+        resting_extents=settings.resting_extents // 2,
+        start=hashed(now_ms // SECOND_MS),
+        limit=max(1, max_extents // (settings.resting_extents // 2 + 1)),
+    )
+    most = NEWEST_OF_RESTING * (settings.resting_extents + 1)
+    chosen: dict[PartitionId, PartitionSize] = {}
+    for size in sizes:
+        if size.state.topic_id not in rules:
+            continue
+        max_extents -= min(size.compacted_extents, most)
+        if max_extents < 0 and chosen:
+            break
+        chosen[size.partition_id] = size
+    held: dict[PartitionId, list[Extent]] = {key: [] for key in sorted(chosen)}
+    for extent in catalog.planning.newest_compacted_extents(list(held), most) if held else ():
+        held[PartitionId(extent.topic_id, extent.partition)].append(extent)
+    return tuple(
+        PartitionView(
+            rules=rules[key.topic_id], state=chosen[key].state, extents=tuple(extents), suspects=suspects
+        )
+        for key, extents in held.items()
+    )
+
+
+def hashed(number: int) -> float:
+    """A share in [0, 1) that looks as if it were drawn, the same for the same number."""
+    return ((number * 0x9E37_79B9_7F4A_7C15 & (1 << 64) - 1) >> 32) / 2**32  # Fibonacci hashing
 
 
 def _views_of(
@@ -311,11 +360,10 @@ def _merged(loaded: list[Extent] | None, free: Sequence[Extent]) -> tuple[Extent
 def _files(
     catalog: Catalog, ingestion: Sequence[JobInput], partitions: Sequence[PartitionView]
 ) -> Mapping[UUID, FileView]:
-    """The files that a job may take: those of compacted topics, then ingestion files, the older first."""
+    """The files that a job may take: compacted ones, then ingestion files, the older first."""
     compacted = {
         extent.file_id
         for view in partitions
-        if view.rules.compacted
         for extent in view.extents
         if extent.file_kind is FileKind.COMPACTED
     }
@@ -338,4 +386,5 @@ def _file_view(file: LiveFile) -> FileView:
         size=file.size,
         kind=file.kind,
         committed_ms=file.committed_ms,
+        extents=file.live_extents,
     )

@@ -1,10 +1,10 @@
 """The policy: which extents are rewritten together, as a pure function of a snapshot.
 
 Kinds of jobs. *Ingestion jobs* empty ingestion files into compacted ones; *cleaning jobs* deduplicate
-compacted partitions that have become dirty again; *merging jobs* make large files of small ones; *bisection
-jobs* find the file for which a job has failed (modules `ingestion`, `cleaning`, `merging` and `bisection` say
-how each chooses). Jobs are ordered by what they are worth (`worth`), and as many are planned as the budget
-allows.
+compacted partitions that have become dirty again; *merging jobs* make large files of small ones; *sorting
+jobs* make long extents of short ones; *bisection jobs* find the file for which a job has failed (modules
+`ingestion`, `cleaning`, `merging`, `sorting` and `bisection` say how each chooses). Jobs are ordered by what
+they are worth (`worth`), and as many are planned as the budget allows.
 
 What holds for every plan, and is tested on random logs:
 
@@ -14,7 +14,8 @@ What holds for every plan, and is tested on random logs:
   deduplicated;
 - a job keeps to the bounds on bytes and files, unless a single partition is larger than they allow;
 - planning and compacting in turn comes to an end: each job empties ingestion files, makes a partition clean,
-  leaves fewer small files or none that is mostly dead, and none of it is undone by the others without end.
+  leaves fewer extents, fewer small files or none that is mostly dead, and none of it is undone by the others
+  without end.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from planner.ingestion import draft_ingestion_jobs
 from planner.merging import draft_merging_jobs
 from planner.plan import Plan
 from planner.reasons import decision_deferred, decision_in_job, decision_without_job, job_reason
+from planner.sorting import draft_sorting_jobs
 from planner.worth import RequestPrices, affordable, worth_of
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     """What to do about `snapshot`; the same answer each time it is asked."""
     drafts = draft_bisection_jobs(snapshot, settings) + draft_ingestion_jobs(snapshot, settings)
     drafts += draft_cleaning_jobs(snapshot, settings, _is_taken(drafts))
+    drafts += draft_sorting_jobs(snapshot, settings, _is_taken(drafts))
     drafts += draft_merging_jobs(snapshot, settings, _is_taken(drafts))
     judged = [(worth_of(draft, PRICES, snapshot.now_ms, force=settings.force), draft) for draft in drafts]
     judged.sort(key=lambda each: each[0].rank)  # stable

@@ -36,6 +36,12 @@ def job_reason(draft: JobDraft, now_ms: int) -> str:
             f"{_count(draft.file_count, 'compacted file')} ({size}{dead}) with "
             f"{_count(len(members), 'partition')} to be written as larger files, or anew"
         )
+    if draft.kind is JobKind.SORTING:
+        short = sum(len(extents) for _, extents in members)
+        return (
+            f"{short} short extents in {_count(draft.file_count, 'compacted file')} ({size}) to become one "
+            f"for each of {_count(len(members), 'neighbouring partition')}"
+        )
     if draft.kind is JobKind.CLEANING:
         ratio, label = max((measure(view, extents, now_ms).ratio, view.label) for view, extents in members)
         return (
@@ -75,8 +81,9 @@ def decision_in_job(
     whole = takeable_extents(view, now_ms)
     judged = measure(view, whole, now_ms, force=settings.force)
     span = f"offsets {extents[0].base_offset} to {extents[-1].last_offset}"
-    if draft.kind is JobKind.MERGING:
-        return _decision(view, Verdict.MERGE, f"{span} move into a larger file as they stand", job, judged)
+    if draft.kind in {JobKind.MERGING, JobKind.SORTING}:
+        into = "a larger file" if draft.kind is JobKind.MERGING else "one extent beside those of neighbours"
+        return _decision(view, Verdict.MERGE, f"{span} move into {into} as they stand", job, judged)
     if not view.rules.compacted:
         reason = f"{span} move into a compacted file; cleanup.policy={view.rules.cleanup_policy}"
         return _decision(view, Verdict.SPLIT, reason, job, judged)

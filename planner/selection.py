@@ -57,9 +57,14 @@ class JobDraft:
         return self._bytes
 
     @property
+    def extents_of_each(self) -> float:
+        """How many extents of each partition the job takes, on average."""
+        return self._extents / len(self._taken)
+
+    @property
     def oldest_ms(self) -> int:
         """Since when the oldest of what the job is for has been waiting; what is clean waits for nothing."""
-        if self.kind is JobKind.MERGING or self.kind is JobKind.BISECTION:
+        if self.kind not in {JobKind.INGESTION, JobKind.CLEANING}:
             return min(self._files[each].committed_ms for each in self._spans)
         return min(
             extent.committed_ms
@@ -126,9 +131,17 @@ class JobDraft:
             self._in_order = [self._taken[key] for key in keys]
         return self._in_order
 
+    def cut_evenly(self) -> None:
+        """Let what comes out be cut into files that are large enough, or be whole where it cannot be."""
+        full = self._settings.full_bytes
+        taken = sum(extent.length for _, extents in self._taken.values() for extent in extents)
+        pieces = max(1, taken // full)
+        self.output_bytes = max(full, -(-taken // pieces))
+
     def deduplicates(self, view: PartitionView, extents: Sequence[Extent]) -> bool:
-        """Whether the job drops superseded records of a partition; merging never does."""
-        return self.kind is not JobKind.MERGING and may_deduplicate(view, extents, self._now_ms)
+        """Whether the job drops superseded records of a partition; merging and sorting never do."""
+        as_it_stands = self.kind in {JobKind.MERGING, JobKind.SORTING}
+        return not as_it_stands and may_deduplicate(view, extents, self._now_ms)
 
     def finish(self, reason: str, worth: JobWorth) -> PlannedJob:
         """The job: its inputs in commit order, the extents of each in section order."""

@@ -22,16 +22,17 @@ _LEAST: Final = {
 class PlannerSettings:
     """What bounds a plan; `docs/planner.md` has the reasons for the defaults.
 
-    Sizes of jobs are bytes of whole input files, as each is read from end to end, twice. A compacted file
-    with fewer live bytes than `target_file_bytes` is small: `merge_fan_in` small ones of about one size are
-    merged, `level_floor_bytes` being the size below which all count as one. One of which `dead_share`, and
-    `least_dead_bytes`, have died is rewritten. The budgets are for what was planned in the last hour; 0 sets
-    none.
+    Sizes of jobs are bytes that one stream over every input reads. A compacted file with fewer live bytes
+    than `target_file_bytes` is small: `merge_fan_in` small ones of about one size are merged,
+    `level_floor_bytes` being the size below which all count as one. One of which `dead_share`, and
+    `least_dead_bytes`, have died is rewritten. An extent below `section_bytes` is short: as many short ones
+    of about one length become one, `section_floor_bytes` being the length below which all count as one. The
+    budgets are for what was planned in the last hour; 0 sets none.
     `force` cleans every compacted partition that has something cleanable, whatever its dirty ratio.
     """
 
     max_job_input_bytes: int = 1024 * MIB
-    max_job_files: int = 200
+    max_job_files: int = 400
     max_job_extents: int = 50_000
     min_ingestion_files: int = 1
     max_ingestion_age_ms: int = 60_000
@@ -42,6 +43,8 @@ class PlannerSettings:
     target_file_bytes: int = 256 * MIB
     merge_fan_in: int = 8
     level_floor_bytes: int = MIB
+    section_bytes: int = MIB
+    section_floor_bytes: int = 16 * 1024
     dead_share: float = 0.5
     least_dead_bytes: int = MIB
     budget_bytes_per_hour: int = 0
@@ -66,3 +69,16 @@ class PlannerSettings:
     def full_bytes(self) -> int:
         """From how many live bytes on a file is large enough: any two that are not must fit into one job."""
         return max(1, min(self.target_file_bytes, self.max_job_input_bytes // 2))
+
+    @property
+    def resting_extents(self) -> int:
+        """How many short extents of a partition need no other job: fewer than the fan-in on each level."""
+        levels, bound = 1, self.section_floor_bytes
+        while bound < self.section_bytes:
+            levels, bound = levels + 1, bound * self.merge_fan_in
+        return levels * (self.merge_fan_in - 1)
+
+    @property
+    def most_merged_extents(self) -> int:
+        """Of files with more extents, as many as the fan-in do not fit into the part of a plan for them."""
+        return max(1, self.max_plan_extents // (4 * self.merge_fan_in))

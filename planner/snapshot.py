@@ -76,13 +76,14 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
-    """One segment file that has live extents."""
+    """One segment file that has live extents, and how many of them; 0 where nobody counted."""
 
     file_id: UUID
     object_name: str
     size: int
     kind: FileKind
     committed_ms: int
+    extents: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,7 @@ class Snapshot:
     """Everything a plan rests on, as of `now_ms`; `files` in commit order, `partitions` in section order.
 
     `mergeable_views` are the partitions of `mergeable`, without extents; they need not be in `partitions`.
+    `fragmented` are partitions with many short extents, in section order, with the newest extents of each.
     """
 
     now_ms: int
@@ -118,5 +120,6 @@ class Snapshot:
     files: Mapping[UUID, FileView] = field(default_factory=dict)
     suspects: Mapping[UUID, Suspect] = field(default_factory=dict)
     mergeable: tuple[Mergeable, ...] = ()
+    fragmented: tuple[PartitionView, ...] = ()
     mergeable_views: Mapping[PartitionId, PartitionView] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)

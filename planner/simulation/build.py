@@ -8,9 +8,10 @@ from uuid import UUID
 
 from catalog.model import PartitionId
 from planner.simulation.cell import CellLog, Part, Scale
-from planner.simulation.front import merged_seconds, stored_bytes_per_second
+from planner.simulation.front import merged_seconds, presence, stored_bytes_per_second
 from planner.simulation.keys import DrawnKeys, ExpectedKeys
 from planner.simulation.records import DrawnRecords, ExpectedRecords
+from planner.simulation.sortings import sorted_news
 from planner.snapshot import TopicRules
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from planner.settings import PlannerSettings
     from planner.simulation.front import Front
     from planner.simulation.records import Records
+    from planner.simulation.sortings import SortedNews
     from planner.simulation.workload import TopicClass, Workload
 
 CELL_PARTITIONS: Final = 48
@@ -77,17 +79,24 @@ def cell_of(
     span, outputs = merged_seconds(classes, front, settings)
     stored = sum(stored_bytes_per_second(each) for each in classes)
     dilation = max(1.0, round_seconds / span)
-    full = min(settings.full_bytes, max(stored * span, 1.0)) if dilation > 1 else settings.full_bytes
+    full = min(settings.full_bytes, max(stored * span, 1.0))
     scale = Scale(thinning=thinning, dilation=dilation, full_bytes=full)
     parts: dict[PartitionId, Part] = {}
     for number, (topic, count) in enumerate(zip(classes, chosen, strict=True)):
         keys = ExpectedKeys(topic)
         rules = _rules(topic, number)
         weight = topic.partition_count / count
+        news: SortedNews | None = None
         for partition in range(count):
             expected = ExpectedRecords(topic, keys, rules.delete_retention_ms)
             part = _part(topic, rules, partition, expected)
             part.weight, part.share = weight, weight / thinning
+            part.arrivals_per_second = presence(topic, span) / span
+            per_second = stored_bytes_per_second(topic) / topic.partition_count
+            part.arrival_bytes = per_second / part.arrivals_per_second
+            if dilation > 1:
+                news = news or sorted_news(rules, part.arrival_bytes, settings)
+                part.news = news
             parts[part.key] = part
     return Cell(
         log=CellLog(parts, scale),
@@ -122,6 +131,8 @@ def _scaled(
         max_plan_extents=max(settings.max_plan_extents, 100 * parts),
         min_ingestion_files=1,
         target_file_bytes=full,
+        # Where a round is many files, how news are sorted is known from `sortings`; nothing is short then.
+        section_bytes=1 if scale.dilation > 1 else settings.section_bytes,
         level_floor_bytes=max(1, round(settings.level_floor_bytes * factor)),
         least_dead_bytes=max(1, round(settings.least_dead_bytes / scale.thinning)),
         budget_bytes_per_hour=round(settings.budget_bytes_per_hour * hours / scale.thinning),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from planner.plan import PlannedJob
     from planner.simulation.records import Records
+    from planner.simulation.sortings import SortedNews
     from planner.simulation.workload import TopicClass
     from planner.snapshot import TopicRules
 
@@ -59,7 +60,10 @@ class Part:
     """One partition of the cell, standing for `weight` real ones.
 
     `rows` tells of each extent, by base offset, how many rows the catalog has for it in one real partition;
-    `standing_dirty` are the bytes that are dirty on average, in between cleanings that share a round.
+    `standing_dirty` are the bytes that are dirty on average, in between cleanings that share a round, and
+    `standing_rows` the rows for them. `arrivals_per_second` extents of `arrival_bytes` each come of ingestion
+    and merging, `lifetime` of them until they expire or are cleaned, and `news` tells what becomes of them.
+    Without `news`, the extents of the cell are those of the real partition.
     """
 
     key: PartitionId
@@ -73,12 +77,30 @@ class Part:
     log_end: int = 0
     first_dirty: int = 0
     standing_dirty: float = 0.0
+    standing_rows: float = 0.0
+    news: SortedNews | None = None
+    arrival_bytes: float = 0.0
+    arrivals_per_second: float = 0.0
+    lifetime: float = float("inf")
     extents: list[Extent] = field(default_factory=list)
     rows: dict[int, float] = field(default_factory=dict)
 
     def length_of(self, records: float) -> int:
         """The bytes that so many records take in the cell."""
         return max(1, round(records * self.topic.stored_record_bytes * self.share))
+
+    @property
+    def row_count(self) -> float:
+        """How many rows the catalog has for one real partition."""
+        if self.news is None:
+            return sum(self.rows.values())
+        fresh = sum(
+            self.rows[each.base_offset]
+            for each in self.extents
+            if not self.rules.compacted or each.last_offset >= self.first_dirty
+        )
+        clean = sum(self.rows.values()) - fresh
+        return clean + self.news.of(self.news.rows, fresh) + self.standing_rows
 
     def within(self, base: int, upper: int) -> tuple[int, int]:
         """Which extents lie in a range of offsets, by their places."""

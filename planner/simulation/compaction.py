@@ -154,23 +154,25 @@ def _repeat(part: Part, taken: Sequence[Extent], stream: Stream, outputs: _Outpu
     clean = part.records.distinct(taken[-1].last_offset + 1 - part.log_start)
     dirty = part.records.distinct(records / pieces)
     jobs_between = max(1.0, clean * ratio / (1 - ratio) / max(dirty, 1e-9))
-    part.standing_dirty = 0.0
+    part.standing_dirty = part.standing_rows = 0.0
+    part.lifetime = part.arrivals_per_second * stream.job_seconds * min(pieces, jobs_between)
     if jobs_between < pieces:
         part.standing_dirty = part.length_of(dirty) * (jobs_between + 1) / 2
+        part.standing_rows = part.news.mean_rows(part.lifetime) if part.news is not None else 0.0
         outputs.extra += (pieces / jobs_between - 1) * part.length_of(clean)
-    cleaned = outputs.cleaned.setdefault(part.key.topic_id, Cleaned())
+    cleaned = outputs.cleaned.setdefault(part.key.topic_id, Cleaned(part=part))
     cleaned.partitions += part.weight
     cleaned.seconds = max(cleaned.seconds, seconds)
     cleaned.cycle_seconds = max(cleaned.cycle_seconds, stream.job_seconds * min(pieces, jobs_between))
     cleaned.clean_bytes += part.length_of(clean) * outputs.log.scale.thinning
-    cleaned.bytes_per_second += part.weight * part.topic.records_per_second * part.topic.stored_record_bytes
+    cleaned.dirty_bytes += part.length_of(dirty) * min(pieces, jobs_between) * outputs.log.scale.thinning
 
 
 def _count_reads(log: CellLog, job: PlannedJob, counts: Counts, rhythm: Rhythm) -> None:
     deduplicated = {PartitionId(each.topic_id, each.partition) for each in job.partitions if each.deduplicate}
     for each in job.inputs:
         file = log.files.get(each.file_id) or log.ingestion.get(each.file_id)
-        if file is None or (rhythm.stream is not None and job.kind is not JobKind.MERGING):
+        if file is None or (rhythm.stream is not None and job.kind in {JobKind.INGESTION, JobKind.CLEANING}):
             continue
         keyed = [one for one in each.extents if PartitionId(one.topic_id, one.partition) in deduplicated]
         # Pass 1 reads what is deduplicated, pass 2 all that the job takes.
@@ -188,11 +190,13 @@ def _count_writes(log: CellLog, job: PlannedJob, outputs: _Outputs, counts: Coun
         counts.written_bytes += size
         if job.kind is JobKind.CLEANING:
             counts.cleaned_bytes += size
-        elif job.kind is JobKind.MERGING:
+        elif job.kind in {JobKind.MERGING, JobKind.SORTING}:
             counts.merged_bytes += size
     number = max(1.0, job.input_bytes * thinning / rhythm.max_job_bytes)
     if job.kind is JobKind.MERGING:
         counts.merging_jobs += number
+    elif job.kind is JobKind.SORTING:
+        counts.sorting_jobs += number
     elif rhythm.stream is None and job.kind is JobKind.INGESTION:
         counts.ingestion_jobs += number
     elif rhythm.stream is None:

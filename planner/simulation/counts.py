@@ -11,6 +11,7 @@ class Counts:
 
     An upload in parts is a create, its parts and a completion. `ingested_bytes` are what agents wrote,
     `produced_bytes` what producers sent before compression; `fetch_bytes` were read of objects for consumers.
+    `planned_extents` are those that plans looked at because of jobs that came of it.
     """
 
     produced_bytes: float = 0.0
@@ -35,6 +36,8 @@ class Counts:
     ingestion_jobs: float = 0.0
     cleaning_jobs: float = 0.0
     merging_jobs: float = 0.0
+    sorting_jobs: float = 0.0
+    planned_extents: float = 0.0
 
     def copy(self) -> Counts:
         """What it is now."""
@@ -55,7 +58,7 @@ class Counts:
     @property
     def jobs(self) -> float:
         """Of all kinds."""
-        return self.ingestion_jobs + self.cleaning_jobs + self.merging_jobs
+        return self.ingestion_jobs + self.cleaning_jobs + self.merging_jobs + self.sorting_jobs
 
     def upload(self, size: float, objects: float, part_bytes: int) -> None:
         """Count `objects` uploads of `size` bytes together, each in parts of `part_bytes` and a last one."""

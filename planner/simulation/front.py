@@ -103,12 +103,15 @@ def merged_seconds(
 ) -> tuple[float, float]:
     """How long a stretch of log a merged file of these topics covers, and of how many job outputs.
 
-    A file is large at `full_bytes`, unless so many outputs have more extents than a job may take.
+    A file is large at `full_bytes`, unless before that it has more extents than files have that are merged.
     """
     classes = list(topics)
     stored = sum(stored_bytes_per_second(each) for each in classes)
-    extents = sum(each.partition_count * presence(each, front.job_seconds) for each in classes)
-    outputs = max(1.0, settings.full_bytes / (stored * front.job_seconds))
-    most = settings.max_job_extents // max(1.0, extents)
-    outputs = min(outputs, most) if most >= 2 else 1.0
+    most = max(1.0, settings.full_bytes / (stored * front.job_seconds))
+    outputs = 1.0
+    while outputs < most:
+        extents = sum(each.partition_count * presence(each, outputs * front.job_seconds) for each in classes)
+        if extents > settings.most_merged_extents:
+            break
+        outputs = min(most, outputs * settings.merge_fan_in)
     return front.job_seconds * outputs, outputs

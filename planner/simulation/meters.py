@@ -32,7 +32,7 @@ def sample_of(log: CellLog, day: float) -> Sample:
     sample = Sample(day=day)
     for part in log.parts.values():
         live = sum(extent.length for extent in part.extents)
-        sample.extents += part.weight * sum(part.rows.values())
+        sample.extents += part.weight * part.row_count
         sample.live_bytes += thinning * live
         if part.rules.compacted:
             sample.compacted_topic_bytes += thinning * (live + part.standing_dirty)

@@ -67,7 +67,7 @@ def _round(workload: Workload, running: Sequence[Running], begun_ms: int, now_ms
     counts = steady_counts(workload, front, seconds)
     before = sum(each.compacted_objects for each in running)
     for each in running:
-        each.arrive(begun_ms, now_ms)
+        each.arrive(begun_ms, now_ms, counts)
         each.cell.log.expire(now_ms)
         each.compact(now_ms, counts)
         moved = workload.tasks * workload.task_mb_per_second * MEGABYTE * seconds

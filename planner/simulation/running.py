@@ -56,8 +56,11 @@ class Running:
         """Its part of all that agents store."""
         return sum(map(stored_bytes_per_second, self.cell.classes)) / self.front.stored_bytes
 
-    def arrive(self, begun_ms: int, now_ms: int) -> None:
-        """One file with a round's records; what is less than a record waits for the next round."""
+    def arrive(self, begun_ms: int, now_ms: int, counts: Counts | None = None) -> None:
+        """One file with a round's records; what is less than a record waits for the next round.
+
+        Counts how the news of the round are sorted.
+        """
         log = self.cell.log
         arrivals: dict[PartitionId, Arrival] = {}
         for key, part in log.parts.items():
@@ -68,6 +71,8 @@ class Running:
                 pieces = log.scale.dilation
                 rows = max(1.0, pieces * presence(part.topic, self.seconds / pieces))
                 arrivals[key] = Arrival(records=records, rows=rows)
+                if counts is not None and self.rhythm.stream is not None:
+                    self.rhythm.stream.sort(part, rows, counts)
         if arrivals:
             log.append(arrivals, begun_ms, now_ms)
 
@@ -140,6 +145,7 @@ def running_cell(
         )
         if cell is None:
             return None
+        _set_lifetimes(cell)
         rhythm = Rhythm(
             pieces=max(1.0, seconds / front.job_seconds),
             max_job_bytes=settings.max_job_input_bytes,
@@ -151,16 +157,26 @@ def running_cell(
     return running
 
 
+def _set_lifetimes(cell: Cell) -> None:
+    """How many extents come until the first of them expires; of what is cleaned, the cleaning will tell."""
+    for part in cell.log.parts.values():
+        expires = part.rules.expires_after_ms
+        if expires is not None:
+            part.lifetime = max(1.0, part.arrivals_per_second * expires / 1000)
+
+
 def _stream(workload: Workload, front: Front, settings: PlannerSettings, cell: Cell) -> Stream:
-    stored = sum(map(stored_bytes_per_second, cell.classes))
+    ingested = min(settings.max_plan_files / front.files * front.extents, settings.max_plan_extents / 2)
+    room = settings.max_plan_extents * 3 / 4 - ingested
     return Stream(
         settings=settings,
-        bytes_per_second=stored,
+        partitions=float(sum(each.partition_count for each in cell.classes)),
         look_seconds=max(workload.planning_seconds, front.job_seconds),
         job_seconds=front.job_seconds,
-        file_bytes=min(settings.full_bytes, max(1.0, stored * front.job_seconds * cell.outputs)),
+        file_seconds=front.job_seconds * cell.outputs,
         job_bytes=front.job_bytes,
         job_files=front.files * front.job_seconds,
+        sorting_room=max(room, settings.max_plan_extents / 8),
     )
 
 

@@ -9,7 +9,9 @@ from uuid import UUID
 
 from catalog.model import FileKind, PartitionState
 from planner.merging import is_mostly_dead
+from planner.planning import NEWEST_OF_RESTING
 from planner.snapshot import Mergeable, PartitionView, Snapshot, Spent
+from planner.sorting import is_fragmented
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,12 +54,14 @@ def snapshot_of(
         _view(log.parts[key], _seen(log.parts[key], key in deep, free.get(key, ()), claimed))
         for key in sorted({*free, *dirty})
     )
+    fragmented = _fragmented(log, claimed, settings)
     mergeable = _mergeable(log, claimed, settings)
     merging = {key for each in mergeable for key, _ in log.files[each.file.file_id].live}
     return Snapshot(
         now_ms=now_ms,
         partitions=views,
-        files=_files(log, ingestion, views),
+        files=_files(log, ingestion, (*views, *fragmented)),
+        fragmented=fragmented,
         mergeable=mergeable,
         mergeable_views={key: _view(log.parts[key], ()) for key in merging},
         spent=spent or Spent(),
@@ -111,13 +115,33 @@ def _with_room(parts: Sequence[Part], settings: PlannerSettings) -> set[Partitio
     return deep
 
 
+def _fragmented(
+    log: CellLog, claimed: AbstractSet[tuple[PartitionId, int]], settings: PlannerSettings
+) -> tuple[PartitionView, ...]:
+    """Partitions with many short extents, the newest of each (`fragmented_partitions`)."""
+    most = NEWEST_OF_RESTING * (settings.resting_extents + 1)
+    found: list[PartitionView] = []
+    for _, part in sorted(log.parts.items()):
+        if len(part.extents) <= settings.resting_extents:
+            continue
+        held = [each for each in part.extents if each.file_kind is FileKind.COMPACTED]
+        if is_fragmented(len(held), sum(each.length for each in part.extents), settings):
+            found.append(_view(part, _marked(part, held[-most:], claimed)))
+    return tuple(found)
+
+
 def _seen(
     part: Part,
     deep: bool,
     free: Sequence[Extent],
     claimed: AbstractSet[tuple[PartitionId, int]],
 ) -> tuple[Extent, ...]:
-    extents = part.extents[:_EXTENTS_OF_ONE] if deep else free
+    return _marked(part, part.extents[:_EXTENTS_OF_ONE] if deep else free, claimed)
+
+
+def _marked(
+    part: Part, extents: Sequence[Extent], claimed: AbstractSet[tuple[PartitionId, int]]
+) -> tuple[Extent, ...]:
     if not claimed:
         return tuple(extents)
     return tuple(
@@ -143,15 +167,11 @@ def _view(part: Part, extents: tuple[Extent, ...]) -> PartitionView:
 def _files(
     log: CellLog, ingestion: Sequence[CellFile], views: Sequence[PartitionView]
 ) -> Mapping[UUID, FileView]:
-    """Compacted files of the compacted partitions, then ingestion files, the older first."""
+    """Compacted files of the partitions, then ingestion files, the older first."""
     compacted = {
-        extent.file_id
-        for view in views
-        if view.rules.compacted
-        for extent in view.extents
-        if extent.file_kind is FileKind.COMPACTED
+        extent.file_id for view in views for extent in view.extents if extent.file_kind is FileKind.COMPACTED
     }
-    known = {file_id: log.files[file_id].view for file_id in sorted(compacted)}
+    known = {file_id: _counted(log.files[file_id]) for file_id in sorted(compacted)}
     return known | {file.view.file_id: file.view for file in ingestion}
 
 
@@ -165,6 +185,8 @@ def _mergeable(
         if claimed and not claimed.isdisjoint(file.live):
             continue
         if log.scale.is_small(file.live_bytes, file.objects):
+            if len(file.live) > settings.most_merged_extents:
+                continue
             small.append(file)
         elif file.born_bytes - file.live_bytes >= settings.least_dead_bytes:
             each = _as_mergeable(file)
@@ -182,9 +204,13 @@ def _mergeable(
     return tuple(found)
 
 
+def _counted(file: CellFile) -> FileView:
+    return replace(file.view, extents=len(file.live))
+
+
 def _as_mergeable(file: CellFile) -> Mergeable:
     return Mergeable(
-        file=file.view,
+        file=_counted(file),
         extents=tuple(file.live.values()),
         live_bytes=file.live_bytes,
         dead_bytes=file.born_bytes - file.live_bytes,

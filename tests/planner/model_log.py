@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 from catalog.model import Extent, FileKind, PartitionId, PartitionState
 from planner.merging import is_mostly_dead
 from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules
+from planner.sorting import is_fragmented
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -205,21 +207,37 @@ class ModelLog:
         for file_id, extents in held.items():
             live = sum(extent.length for extent in extents)
             each = Mergeable(
-                file=self.files[file_id],
+                file=replace(self.files[file_id], extents=len(extents)),
                 extents=tuple(extents),
                 live_bytes=live,
                 dead_bytes=self.born.get(file_id, live) - live,
             )
-            wanted = settings is None or live < settings.full_bytes or is_mostly_dead(each, settings)
+            wanted = settings is None or (
+                live < settings.full_bytes and len(extents) <= settings.most_merged_extents
+            )
+            wanted = wanted or (settings is not None and is_mostly_dead(each, settings))
             if each.file.kind is FileKind.COMPACTED and file_id not in claimed and wanted:
                 found.append(each)
         return tuple(found)
 
+    def fragmented(self, settings: PlannerSettings) -> tuple[PartitionView, ...]:
+        """What the catalog would find to be sorted."""
+        found = []
+        for key, extents in sorted(self.extents.items()):
+            compacted = sum(1 for each in extents if each.file_kind is FileKind.COMPACTED)
+            if is_fragmented(compacted, sum(each.length for each in extents), settings):
+                view = self.view(key)
+                held = tuple(each for each in view.extents if each.file_kind is FileKind.COMPACTED)
+                found.append(replace(view, extents=held))
+        return tuple(found)
+
     def snapshot(self, settings: PlannerSettings | None = None) -> Snapshot:
+        held = Counter(each.file_id for extents in self.extents.values() for each in extents)
         return Snapshot(
             now_ms=self.now_ms,
             partitions=tuple(self.view(key) for key in sorted(self.extents)),
-            files=dict(self.files),
+            files={file_id: replace(view, extents=held[file_id]) for file_id, view in self.files.items()},
+            fragmented=self.fragmented(settings) if settings is not None else (),
             mergeable=self.mergeable(settings),
             mergeable_views={key: replace(self.view(key), extents=()) for key in self.extents},
         )

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 import pytest
-from psycopg.rows import scalar_row
+from psycopg.rows import scalar_row, tuple_row
 
 from benchmarks.planning import Size, fill
 from catalog import arrays
 from catalog.model import FileKind
 from catalog.open import open_catalog
 from catalog.sql_files import load_queries
-from planner.planning import load_snapshot, plan, small_files_from
+from planner.planning import hashed, load_snapshot, plan, small_files_from
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 LARGE = Size(topics=10, partitions=300, extents_each=10)
 QUERIES = load_queries("planning")
-MERGE: Final[dict[str, object]] = {"below_bytes": 2**30, "dead_bytes": 2**20, "dead_share": 0.5}
+MERGE: Final[dict[str, object]] = {
+    "below_bytes": 2**30,
+    "dead_bytes": 2**20,
+    "dead_share": 0.5,
+    "extents_each": 2**40,
+}
 _SMALL_FILES: Final = b"""
 INSERT INTO files (
     file_id, object_name, kind, size, directory_length, owner_id, committed_ms, live_extents, claimed_extents,
@@ -72,6 +77,13 @@ class Reading:
     def answers(self, name: str, params: Mapping[str, object]) -> list[Any]:
         """The first column of what a query of the planner answers."""
         return self._connection.execute(QUERIES[name].sql, params).fetchall()
+
+    def pairs(self, params: Mapping[str, object]) -> list[tuple[str, int]]:
+        """The partitions that are fragmented, as the planner is told."""
+        rows = self._connection.cursor(row_factory=tuple_row).execute(
+            QUERIES["fragmented_partitions"].sql, params
+        )
+        return [(str(row[0]), row[1]) for row in rows]
 
     def add_small_files(self, count: int) -> set[Any]:
         """Compacted files of many sizes below 1 GB, by their ids; gone once this is closed."""
@@ -148,17 +160,48 @@ def test_the_extents_of_some_partitions_are_read_alone(reading: Reading) -> None
     assert read <= 2 * answered + 2 * len(keys) + 600  # a scan of all files may be the better plan
 
 
+def test_the_newest_extents_of_some_partitions_are_read_alone(reading: Reading) -> None:
+    """Per extent itself and its file, also of those in ingestion files, which come first; nothing older."""
+    topics = reading.column("SELECT topic_id FROM topics ORDER BY topic_id LIMIT 2")
+    keys = [(topic, partition) for topic in topics for partition in range(50)]
+    params = {
+        "topic_ids": arrays.uuids(topic for topic, _ in keys),
+        "partitions": arrays.integers([partition for _, partition in keys]),
+        "limit": 4,
+    }
+    answered, read = reading.rows("newest_compacted_extents", params)
+    assert answered == 4 * len(keys)
+    assert read <= 2 * (answered + len(keys)) + len(keys)
+
+
+def test_fragmented_partitions_are_neighbours_and_each_comes_up(reading: Reading) -> None:
+    """A plan sees as many as it may, from some part of them on and round the end."""
+    everything = reading.pairs({"section_bytes": 2**20, "resting_extents": 1, "start": 0.0, "limit": 10_000})
+    assert len(everything) == LARGE.topics * LARGE.partitions
+    assert everything == sorted(everything)
+    seen: set[object] = set()
+    for second in range(400):
+        params = {"section_bytes": 2**20, "resting_extents": 1, "start": hashed(second), "limit": 100}
+        found = reading.pairs(params)
+        first = everything.index(found[0])
+        assert found == [*everything[first:], *everything[:first]][:100]
+        seen.update(found)
+    assert len(seen) == len(everything)
+
+
 def test_a_snapshot_holds_no_more_extents_than_its_bound(large_url: str, clock: Clock, ids: Ids) -> None:
-    """Ingestion files, compacted partitions and files to be merged share it, and each gets some."""
-    settings = PlannerSettings(max_plan_extents=4_000)
+    """Ingestion files, partitions to be cleaned or sorted, files to be merged share it; each gets some."""
+    settings = PlannerSettings(max_plan_extents=4_000, merge_fan_in=2, section_floor_bytes=2**19)
     with open_catalog(large_url, clock, ids) as catalog:
         snapshot = load_snapshot(catalog, clock.now_ms(), settings)
     kinds = [extent.file_kind for view in snapshot.partitions for extent in view.extents]
     merging = sum(len(file.extents) for file in snapshot.mergeable)
+    sorting = sum(len(view.extents) for view in snapshot.fragmented)
     assert merging > 500
+    assert sorting > 400
     assert kinds.count(FileKind.INGESTION) > 1_000
-    assert kinds.count(FileKind.COMPACTED) > 500
-    assert len(kinds) + merging <= 4_000
+    assert kinds.count(FileKind.COMPACTED) > 400
+    assert len(kinds) + merging + sorting <= 4_000
 
 
 def test_the_collector_of_cycles_is_left_as_it_was(large_url: str, clock: Clock, ids: Ids) -> None:

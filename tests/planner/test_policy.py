@@ -8,7 +8,7 @@ from bedrock.errors import InvalidInputError
 from catalog.model import FileKind, PartitionId
 from planner.plan import JobKind, Verdict
 from planner.policy import make_plan
-from planner.settings import PlannerSettings
+from planner.settings import MIB, PlannerSettings
 from tests.planner.model_log import Chunk, ModelLog, topic_rules
 
 DEFAULTS = PlannerSettings()
@@ -35,7 +35,7 @@ def test_by_default_everything_there_is_becomes_one_job() -> None:
         log.append({flights: Chunk(records=10, length=100), weather: Chunk(records=5, length=50)})
     plan = make_plan(log.snapshot(), DEFAULTS)
     (job,) = plan.jobs
-    assert (job.kind, len(job.inputs), job.input_bytes, job.taken_bytes) == (JobKind.INGESTION, 3, 750, 450)
+    assert (job.kind, len(job.inputs), job.input_bytes, job.taken_bytes) == (JobKind.INGESTION, 3, 450, 450)
     one, two = job.partitions
     assert (one.topic_name, one.deduplicate, one.reaches_log_start) == ("flights", True, True)
     assert (one.base_offset, one.upper_offset) == (0, 30)
@@ -96,7 +96,7 @@ def test_what_is_over_the_bounds_becomes_several_jobs() -> None:
     for _ in range(5):
         log.append({flights: Chunk(records=1, length=100)})
     by_count = make_plan(log.snapshot(), PlannerSettings(max_job_files=2)).jobs
-    by_bytes = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=650)).jobs
+    by_bytes = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=350)).jobs
     assert [len(job.inputs) for job in by_count] == [2, 2, 1]
     assert [len(job.inputs) for job in by_bytes] == [3, 2]
     assert [job.partitions[0].reaches_log_start for job in by_count] == [True, False, False]
@@ -131,16 +131,45 @@ def test_cleaning_goes_on_behind_a_tail_that_never_ends() -> None:
     }
 
 
-def test_partitions_that_share_files_share_a_job() -> None:
+def test_neighbours_share_a_cleaning_job_up_to_what_its_streams_read() -> None:
+    """Whichever files they lie in: of each a stream reads from the first wanted section to the last one."""
     log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=4)
     keys = sorted(log.extents)
     for group in (keys[0::2], keys[1::2]):
         log.append({key: Chunk(records=1, length=100) for key in group})
         log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
     log.first_dirty.clear()
-    size = max(file.size for file in log.files.values())
-    jobs = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=size)).jobs
-    assert [[part.partition for part in job.partitions] for job in jobs] == [[0, 2], [1, 3]]
+    jobs = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=100)).jobs
+    assert [[part.partition for part in job.partitions] for job in jobs] == [[0, 1], [2, 3]]
+    assert [job.input_bytes for job in jobs] == [100, 100]
+
+
+@pytest.mark.parametrize(("between", "jobs"), [(30 * MIB, 1), (40 * MIB, 2)])
+def test_partitions_that_lie_far_apart_are_cleaned_by_jobs_of_their_own(between: int, jobs: int) -> None:
+    """What lies between them is read twice, which is dearer than another job from some 34 MiB on."""
+    log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=3, kept_percent=100)
+    first, middle, last = sorted(log.extents)
+    log.append({key: Chunk(records=1, length=between if key == middle else 100) for key in log.extents})
+    log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
+    del log.first_dirty[first], log.first_dirty[last]
+    planned = make_plan(log.snapshot(), DEFAULTS).jobs
+    assert len(planned) == jobs
+    assert sum(job.input_bytes for job in planned) == 200 + (between if jobs == 1 else 0)
+
+
+def test_waiting_is_counted_from_what_is_dirty() -> None:
+    """The clean part of a partition is as old as the topic, and is not what the job is for."""
+    log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)])
+    (key,) = log.extents
+    log.append({key: Chunk(records=1, length=100)}, age_ms=10 * 86_400_000)
+    log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
+    log.append({key: Chunk(records=1, length=100)}, age_ms=5_000)
+    (joined,) = make_plan(log.snapshot(), DEFAULTS).jobs
+    assert (joined.kind, joined.worth.waited_ms) == (JobKind.INGESTION, 5_000)
+    (alone,) = make_plan(log.snapshot(), PlannerSettings(max_job_files=1)).jobs
+    log.apply(alone)
+    (cleaning,) = make_plan(log.snapshot(), DEFAULTS).jobs
+    assert (cleaning.kind, cleaning.worth.waited_ms) == (JobKind.CLEANING, 5_000)
 
 
 def test_a_gap_left_by_another_job_ends_the_range() -> None:
@@ -219,10 +248,11 @@ def test_a_bound_that_lets_nothing_through_is_refused(name: str) -> None:
         PlannerSettings(**{name: 0})  # type: ignore[arg-type]  # none of these is the one that is a bool
 
 
-def test_a_file_that_is_larger_than_a_job_is_read_once_for_all_its_partitions() -> None:
+def test_a_file_that_is_larger_than_a_job_is_cleaned_range_by_range() -> None:
     log = ModelLog(rules=[topic_rules(0, min_cleanable_dirty_ratio=0.0)], partition_count=4)
     log.append({key: Chunk(records=1, length=1_000) for key in sorted(log.extents)})
     log.apply(make_plan(log.snapshot(), DEFAULTS).jobs[0])
     log.first_dirty.clear()
-    (job,) = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=500)).jobs
-    assert (len(job.inputs), len(job.partitions)) == (1, 4)
+    jobs = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=1_000)).jobs
+    assert [[part.partition for part in job.partitions] for job in jobs] == [[0, 1], [2, 3]]
+    assert [(len(job.inputs), job.input_bytes) for job in jobs] == [(1, 1_000), (1, 1_000)]

@@ -34,7 +34,7 @@ def extents_of(job: PlannedJob) -> dict[PartitionId, list[Extent]]:
 def test_an_extent_is_in_one_job_at_most_and_never_when_claimed(
     log: ModelLog, settings: PlannerSettings
 ) -> None:
-    plan = make_plan(log.snapshot(), settings)
+    plan = make_plan(log.snapshot(settings), settings)
     taken = [
         (key, extent.base_offset)
         for job in plan.jobs
@@ -47,7 +47,7 @@ def test_an_extent_is_in_one_job_at_most_and_never_when_claimed(
 
 @given(logs(), SETTINGS)
 def test_a_job_holds_one_range_of_each_partition(log: ModelLog, settings: PlannerSettings) -> None:
-    for job in make_plan(log.snapshot(), settings).jobs:
+    for job in make_plan(log.snapshot(settings), settings).jobs:
         by_partition = extents_of(job)
         assert list(by_partition) != []
         assert sorted(by_partition) == [PartitionId(each.topic_id, each.partition) for each in job.partitions]
@@ -62,7 +62,7 @@ def test_a_job_holds_one_range_of_each_partition(log: ModelLog, settings: Planne
             assert part.reaches_log_start == (part.base_offset <= log.view(key).state.log_start_offset)
             old = {extent.base_offset for extent in takeable_extents(log.view(key), log.now_ms)}
             all_old = all(extent.base_offset in old for extent in extents)
-            merging = job.kind is JobKind.MERGING
+            merging = job.kind in {JobKind.MERGING, JobKind.SORTING}
             assert part.deduplicate == (log.view(key).rules.compacted and all_old and not merging)
 
 
@@ -70,7 +70,7 @@ def test_a_job_holds_one_range_of_each_partition(log: ModelLog, settings: Planne
 def test_bounds_are_kept_unless_one_file_or_partition_is_larger(
     log: ModelLog, settings: PlannerSettings
 ) -> None:
-    for job in make_plan(log.snapshot(), settings).jobs:
+    for job in make_plan(log.snapshot(settings), settings).jobs:
         by_partition = extents_of(job)
         names = {each.file_id for each in job.inputs}
         needed = any({extent.file_id for extent in each} == names for each in by_partition.values())
@@ -87,7 +87,7 @@ def test_bounds_are_kept_unless_one_file_or_partition_is_larger(
 def test_nothing_unstable_is_taken_and_nothing_young_is_deduplicated(
     log: ModelLog, settings: PlannerSettings
 ) -> None:
-    for job in make_plan(log.snapshot(), settings).jobs:
+    for job in make_plan(log.snapshot(settings), settings).jobs:
         deduplicated = {
             PartitionId(each.topic_id, each.partition) for each in job.partitions if each.deduplicate
         }
@@ -103,7 +103,7 @@ def test_nothing_unstable_is_taken_and_nothing_young_is_deduplicated(
 
 @given(logs(), SETTINGS)
 def test_a_cleaning_job_holds_only_partitions_that_are_due(log: ModelLog, settings: PlannerSettings) -> None:
-    for job in make_plan(log.snapshot(), settings).jobs:
+    for job in make_plan(log.snapshot(settings), settings).jobs:
         if job.kind is not JobKind.CLEANING:
             continue
         for key, extents in extents_of(job).items():
@@ -118,8 +118,8 @@ def test_a_cleaning_job_holds_only_partitions_that_are_due(log: ModelLog, settin
 def test_a_plan_is_the_same_each_time_and_speaks_of_every_partition(
     log: ModelLog, settings: PlannerSettings
 ) -> None:
-    plan = make_plan(log.snapshot(), settings)
-    assert make_plan(log.snapshot(), settings) == plan
+    plan = make_plan(log.snapshot(settings), settings)
+    assert make_plan(log.snapshot(settings), settings) == plan
     assert {PartitionId(each.topic_id, each.partition) for each in plan.decisions} == set(log.extents)
     for decision in plan.decisions:
         assert decision.reason
@@ -150,7 +150,7 @@ def test_planning_and_compacting_in_turn_comes_to_an_end(log: ModelLog, settings
 @given(logs(), SETTINGS)
 def test_jobs_of_one_plan_may_end_in_any_order(log: ModelLog, settings: PlannerSettings) -> None:
     """Jobs do not depend on each other: the log is whole whichever of them ends first."""
-    for job in reversed(make_plan(log.snapshot(), settings).jobs):
+    for job in reversed(make_plan(log.snapshot(settings), settings).jobs):
         log.apply(job)
     for extents in log.extents.values():
         assert all(right.base_offset == left.last_offset + 1 for left, right in pairwise(extents))

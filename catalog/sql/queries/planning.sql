@@ -86,17 +86,49 @@ FROM (
 ORDER BY turn, dirty_bytes DESC, topic_id
 LIMIT %(limit)s;
 
+-- name: fragmented_partitions
+-- Partitions with more extents in compacted files than they may rest with: a bounded number of them, neighbours in
+-- section order, from some part of them on and round the end. One look at the narrow rows of partitions.
+SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
+       first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
+       compacted_extents
+FROM (
+    SELECT p.*, row_number() OVER (ORDER BY topic_id, partition) - 1 AS number, count(*) OVER () AS total
+    FROM partitions AS p
+    WHERE compacted_extents > live_bytes / %(section_bytes)s::bigint + %(resting_extents)s
+) AS found
+ORDER BY number < floor(%(start)s::double precision * total), number
+LIMIT %(limit)s;
+
+-- name: newest_compacted_extents
+-- The newest extents of some partitions in compacted files, a bounded number each, by partition and offset.
+SELECT e.topic_id, e.partition, e.base_offset, e.last_offset, e.record_count, e.min_timestamp, e.max_timestamp,
+       e.file_id, e.object_name, e.kind, e.position, e.length, e.index_position, e.index_length, e.offset_shift,
+       e.leader_epoch, e.unique_keys, e.committed_ms, e.job_id
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
+CROSS JOIN LATERAL (
+    SELECT each.*, f.object_name, f.kind
+    FROM extents AS each
+    CROSS JOIN LATERAL (SELECT * FROM files WHERE files.file_id = each.file_id OFFSET 0) AS f
+    WHERE each.topic_id = wanted.topic_id AND each.partition = wanted.partition AND f.kind = 'compacted'
+    ORDER BY each.base_offset DESC
+    LIMIT %(limit)s
+) AS e
+WHERE (SELECT true FROM partitions AS p WHERE p.topic_id = wanted.topic_id AND p.partition = wanted.partition)
+ORDER BY e.topic_id, e.partition, e.base_offset;
+
 -- name: files_to_merge
 -- Compacted files that no job has any part of, without those that were in a job that failed. Two sorts take turns:
 -- small ones from a size on, the smaller first, and those of which much is dead by bytes and by share, the most dead
--- first. Where there is room, small ones below that size follow, the larger first.
-SELECT file_id, object_name, size, kind, committed_ms, live_bytes, born_bytes - live_bytes, live_extents
+-- first. Where there is room, small ones below that size follow, the larger first. Small ones with very many extents
+-- are not merged whole.
+SELECT file_id, object_name, size, kind, committed_ms, live_extents, live_bytes, born_bytes - live_bytes
 FROM (
     (
         SELECT f.*, 0 AS sort, row_number() OVER (ORDER BY live_bytes, file_id) AS turn
         FROM files AS f
         WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
-          AND live_bytes >= %(from_bytes)s AND live_bytes < %(below_bytes)s
+          AND live_bytes >= %(from_bytes)s AND live_bytes < %(below_bytes)s AND live_extents <= %(extents_each)s
           AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
         ORDER BY live_bytes, file_id
         LIMIT %(limit)s
@@ -117,7 +149,7 @@ FROM (
         SELECT f.*, 2, %(limit)s::bigint + row_number() OVER (ORDER BY live_bytes DESC, file_id)
         FROM files AS f
         WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
-          AND live_bytes < least(%(from_bytes)s, %(below_bytes)s)
+          AND live_bytes < least(%(from_bytes)s, %(below_bytes)s) AND live_extents <= %(extents_each)s
           AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
         ORDER BY live_bytes DESC, file_id
         LIMIT %(limit)s
@@ -128,7 +160,7 @@ LIMIT %(limit)s;
 
 -- name: files_of
 -- Live files by their identifiers, in commit order.
-SELECT file_id, object_name, size, kind, committed_ms
+SELECT file_id, object_name, size, kind, committed_ms, live_extents
 FROM files
 WHERE file_id = ANY (%(file_ids)s::uuid[]) AND dead_ms IS NULL
 ORDER BY sequence;

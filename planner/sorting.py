@@ -1,0 +1,149 @@
+"""Sorting jobs: short extents of neighbouring partitions become long ones, in files that cover their range.
+
+Ingestion leaves a partition a short extent in each of many files that all partitions share. Merging whole
+files makes the extents longer, until the files are large, or have too many extents to be merged whole. From
+then on partitions are looked at rather than files: where one has more short extents than need be, a run of
+them is written anew as one, together with runs of its neighbours, once they are long enough on average. A
+stream reads of each file the range that the job covers, and nothing else; what comes out covers that range
+alone. So news are sorted by ranges of (topic, partition) while their extents grow, and a job on a few
+partitions finds them in few files.
+
+Short extents have levels by their length, each `merge_fan_in` times as large as the one below. A run has
+`merge_fan_in` extents at least of the highest level in it, so that every byte of it rises a level: that is
+how often it is written at the most (`docs/planner.md`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from catalog.model import FileKind
+from planner.dirtiness import contiguous_run, first_dirty_offset, stable_extents
+from planner.plan import JobKind
+from planner.selection import JobDraft
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from uuid import UUID
+
+    from catalog.model import Extent
+    from planner.settings import PlannerSettings
+    from planner.snapshot import FileView, PartitionView, Snapshot
+
+# An extent expires as a whole, with its youngest record: it may span this part of retention.ms.
+SPAN_OF_RETENTION: Final = 4
+# So many times the fan-in are the runs of a job on average: neighbours wait for each other.
+RUN_OF_FAN_IN: Final = 2
+
+
+def draft_sorting_jobs(
+    snapshot: Snapshot, settings: PlannerSettings, is_taken: Callable[[Extent], bool]
+) -> list[JobDraft]:
+    """The sorting jobs of a snapshot; `is_taken` tells which extents other jobs of the plan have."""
+    drafts: list[JobDraft] = []
+    for compacted in (True, False):
+        mine: list[JobDraft] = []
+        for view in snapshot.fragmented:
+            if view.rules.compacted is not compacted:
+                continue
+            run = short_run(view, snapshot.files, settings, is_taken)
+            if not run:
+                continue
+            if not (mine and mine[-1].fits(view, run) and mine[-1].is_near(run)):
+                mine.append(JobDraft(JobKind.SORTING, snapshot.files, settings, snapshot.now_ms))
+            mine[-1].take(view, run)
+        drafts += mine
+    worth = [draft for draft in drafts if draft.extents_of_each >= RUN_OF_FAN_IN * settings.merge_fan_in]
+    for draft in worth:
+        draft.cut_evenly()
+    return worth
+
+
+def is_fragmented(compacted_extents: int, live_bytes: int, settings: PlannerSettings) -> bool:
+    """Whether a partition has so many extents in compacted files that it is looked at, by its sums."""
+    return compacted_extents > live_bytes // settings.section_bytes + settings.resting_extents // 2
+
+
+def is_sorted_by_ranges(file: FileView, settings: PlannerSettings) -> bool:
+    """Whether sections of a file are sorted by ranges, rather than that it is merged as a whole first."""
+    large = file.size * settings.merge_fan_in >= settings.full_bytes
+    return large or file.extents > settings.most_merged_extents
+
+
+def section_level(length: int, settings: PlannerSettings) -> int:
+    """Which level a short extent of so many bytes is on; 0 below `section_floor_bytes`."""
+    level, bound = 0, settings.section_floor_bytes
+    while length >= bound:
+        level, bound = level + 1, bound * settings.merge_fan_in
+    return level
+
+
+def short_run(
+    view: PartitionView,
+    files: Mapping[UUID, FileView],
+    settings: PlannerSettings,
+    is_taken: Callable[[Extent], bool],
+) -> tuple[Extent, ...]:
+    """The newest run of short extents that is worth being written as one, of the highest level with any."""
+    stretches = list(_stretches(view, files, settings, is_taken))
+    for level in range(section_level(settings.section_bytes - 1, settings), -1, -1):
+        for stretch in reversed(stretches):
+            for run in reversed(list(_runs_up_to(level, stretch, view, settings))):
+                highest = sum(1 for each in run if section_level(each.length, settings) == level)
+                if highest >= settings.merge_fan_in:
+                    return tuple(run)
+    return ()
+
+
+def _stretches(
+    view: PartitionView,
+    files: Mapping[UUID, FileView],
+    settings: PlannerSettings,
+    is_taken: Callable[[Extent], bool],
+) -> Iterator[list[Extent]]:
+    """Short extents that a job may have, in runs with nothing else between them.
+
+    What is clean stays apart from what is not: a single extent of both would have to be cleaned again.
+    """
+    dirty_from = first_dirty_offset(view) if view.rules.compacted else 0
+    stretch: list[Extent] = []
+    for extent in stable_extents(view):
+        good = (
+            extent.file_kind is FileKind.COMPACTED
+            and extent.length < settings.section_bytes
+            and extent.base_offset >= dirty_from
+            and extent.file_id in files
+            and is_sorted_by_ranges(files[extent.file_id], settings)
+            and view.is_free(extent)
+            and not is_taken(extent)
+        )
+        if stretch and not (good and len(contiguous_run([stretch[-1], extent])) == 2):
+            yield stretch
+            stretch = []
+        if good:
+            stretch.append(extent)
+    if stretch:
+        yield stretch
+
+
+def _runs_up_to(
+    level: int, stretch: list[Extent], view: PartitionView, settings: PlannerSettings
+) -> Iterator[list[Extent]]:
+    """Parts of a stretch without extents above a level, of which none spans too much of retention.ms."""
+    expires = view.rules.expires_after_ms
+    most_ms = None if expires is None else expires // SPAN_OF_RETENTION
+    run: list[Extent] = []
+    oldest = newest = 0
+    for extent in stretch:
+        if section_level(extent.length, settings) > level:
+            yield run
+            run = []
+            continue
+        since = min(oldest, extent.min_timestamp) if run else extent.min_timestamp
+        until = max(newest, extent.max_timestamp) if run else extent.max_timestamp
+        if run and most_ms is not None and until - since > most_ms:
+            yield run
+            run, since, until = [], extent.min_timestamp, extent.max_timestamp
+        run.append(extent)
+        oldest, newest = since, until
+    yield run
