@@ -16,7 +16,7 @@ class CompactionSettings(BaseSettings):
     max_job_input_bytes: ByteSize = Field(
         default=ByteSize(_PLANNER.max_job_input_bytes),
         ge=1,
-        description="How many bytes of input files one compaction job may take.",
+        description="How many bytes of its input files one compaction job may read in a pass.",
     )
     max_job_files: int = Field(
         default=_PLANNER.max_job_files, ge=1, description="How many input files one compaction job may take."
@@ -35,6 +35,11 @@ class CompactionSettings(BaseSettings):
         default=_PLANNER.merge_fan_in,
         ge=2,
         description="How many small compacted files of about one size make one larger one.",
+    )
+    section_bytes: ByteSize = Field(
+        default=ByteSize(_PLANNER.section_bytes),
+        ge=1,
+        description="How much of a partition is kept together in compacted files; shorter extents are joined.",
     )
     dead_share: float = Field(
         default=_PLANNER.dead_share,
@@ -61,6 +66,7 @@ class CompactionSettings(BaseSettings):
             table_bytes=self.table_bytes,
             target_file_bytes=self.target_file_bytes,
             merge_fan_in=self.merge_fan_in,
+            section_bytes=self.section_bytes,
             dead_share=self.dead_share,
             budget_bytes_per_hour=self.budget_bytes_per_hour,
             budget_dollars_per_hour=self.budget_dollars_per_hour,

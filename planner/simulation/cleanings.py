@@ -46,8 +46,8 @@ class Stream:
     job_files: float
     sorting_room: float
 
-    def sort(self, part: Part, arrivals: float, counts: Counts) -> None:
-        """Add the jobs that sort so many extents of each partition that `part` stands for."""
+    def sort(self, part: Part, arrivals: float, seconds: float, counts: Counts) -> None:
+        """Add the jobs that sort so many extents of each partition that `part` stands for, in some time."""
         news = part.news
         if news is None or not arrivals:
             return
@@ -57,7 +57,8 @@ class Stream:
             return
         taken = part.weight * arrivals * news.rate(news.taken, life)
         size = part.weight * arrivals * news.rate(news.written, life) * part.arrival_bytes
-        together, files = self.neighbours(part, taken / runs)
+        at_once = max(1.0, self.partitions / part.weight * runs / seconds * self.look_seconds)
+        together, files = self.neighbours(part, taken / runs, at_once)
         jobs = runs / together
         counts.sorting_jobs += jobs
         counts.get_compaction += jobs * files
@@ -67,15 +68,17 @@ class Stream:
         counts.planned_extents += taken
         counts.upload(size, max(jobs, size / self.settings.full_bytes), PART_BYTES)
 
-    def neighbours(self, part: Part, run: float) -> tuple[float, float]:
+    def neighbours(self, part: Part, run: float, at_once: float) -> tuple[float, float]:
         """How many partitions a sorting job takes, each with a run of so many extents, and how many files.
 
-        A partition that has something in a part of the files only, has its run in as many more of them.
+        There are no more than are to be sorted `at_once`. A partition that has something in a part of the
+        files only, has its run in as many more of them.
         """
         limits = self.settings
         here = min(1.0, part.arrivals_per_second * self.file_seconds)
         span = run / here
         wanted = min(
+            at_once,
             self.partitions,
             self.sorting_room / min(run + limits.resting_extents, NEWEST_OF_RESTING * limits.resting_extents),
             limits.max_job_extents / run,
@@ -132,7 +135,7 @@ class Cleaned:
         # Extents as they came lie in files with all partitions, sorted ones in files with those of a job.
         fresh = min(rows, limits.merge_fan_in) if part.news is not None else rows
         wide_bytes = min(dirty, fresh * part.arrival_bytes) if part.news is not None else dirty
-        together, _ = stream.neighbours(part, max(1.0, rows))
+        together, _ = stream.neighbours(part, max(1.0, rows), stream.partitions)
         sorted_too, clean_too = gap < together, gap * clean < limits.full_bytes
         shared = fresh + (rows - fresh if sorted_too else 0.0) + (1.0 if clean_too else 0.0)
         between = gap * (

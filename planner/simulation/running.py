@@ -72,7 +72,7 @@ class Running:
                 rows = max(1.0, pieces * presence(part.topic, self.seconds / pieces))
                 arrivals[key] = Arrival(records=records, rows=rows)
                 if counts is not None and self.rhythm.stream is not None:
-                    self.rhythm.stream.sort(part, rows, counts)
+                    self.rhythm.stream.sort(part, rows, self.seconds, counts)
         if arrivals:
             log.append(arrivals, begun_ms, now_ms)
 

@@ -8,6 +8,7 @@ extent after the other, all of one length, and `planner.sorting` chooses what be
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from planner.settings import PlannerSettings
     from planner.snapshot import TopicRules
 
-_MOST_ARRIVALS: Final = 20_000
+_MOST_ARRIVALS: Final = 5_000
 _LONG_ONES: Final = 8
 _AS_GOOD_AS_EVER: Final = 1e9
 _FILE: Final = UUID(int=1)
@@ -49,7 +50,8 @@ class SortedNews:
         """The value of one of the curves after so many arrivals."""
         last = len(curve) - 1
         if arrivals <= last:
-            return float(np.interp(arrivals, np.arange(last + 1), curve))
+            below = min(int(arrivals), last - 1)
+            return float(curve[below] + (arrivals - below) * (curve[below + 1] - curve[below]))
         half = last // 2
         if curve is self.rows:
             return float(np.mean(curve[half:]) + self.long_rows / last * (arrivals - 0.75 * last))
@@ -67,6 +69,7 @@ class SortedNews:
         return self.of(curve, most) / most if most > 0 else 0.0
 
 
+@lru_cache(maxsize=64)
 def sorted_news(rules: TopicRules, length: float, settings: PlannerSettings) -> SortedNews:
     """Let extents of `length` bytes come until some long ones have come of them."""
     most = min(_MOST_ARRIVALS, round(_LONG_ONES * settings.section_bytes / max(length, 1.0)))

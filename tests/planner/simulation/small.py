@@ -34,24 +34,32 @@ MIXED: Final = Workload(
 )
 """Twelve partitions of three kinds; half a day is long enough for everything to repeat itself."""
 
-WIDE_SETTINGS: Final = PlannerSettings(target_file_bytes=8 * MIB, max_job_input_bytes=32 * MIB)
+SHORT_SETTINGS: Final = PlannerSettings(
+    target_file_bytes=2 * MIB,
+    max_job_input_bytes=16 * MIB,
+    max_job_files=12,
+    merge_fan_in=4,
+    section_bytes=MIB // 2,
+    section_floor_bytes=4096,
+)
 
-WIDE: Final = Workload(
-    name="wide",
+SHORT: Final = Workload(
+    name="short",
     days=0.2,
     agents=3,
     zones=3,
-    flush_interval_ms=20_000,
+    flush_interval_ms=30_000,
     planning_seconds=60,
     topics=(
+        TopicClass(name="plain", partitions=60, mb_per_second=0.06, config={"retention.ms": "10800000"}),
         TopicClass(
-            name="t",
+            name="table",
             topics=2,
-            partitions=12,
+            partitions=20,
             mb_per_second=0.04,
-            keys=3000,
+            keys=4000,
             config={"cleanup.policy": "compact"},
         ),
     ),
 )
-"""Compacted topics whose news are more than one job may read by the time that a partition is due."""
+"""Partitions with short extents in large files, of which so many are needed that others clean than ingest."""
