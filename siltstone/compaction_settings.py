@@ -39,7 +39,7 @@ class CompactionSettings(BaseSettings):
     section_bytes: ByteSize = Field(
         default=ByteSize(_PLANNER.section_bytes),
         ge=1,
-        description="How much of a partition is kept together in compacted files; shorter extents are joined.",
+        description="How much of a partition compacted files keep together; shorter extents are joined.",
     )
     dead_share: float = Field(
         default=_PLANNER.dead_share,
