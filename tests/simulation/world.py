@@ -197,7 +197,7 @@ class Producer:
         draw = self._world.draw
         for number in range(requests):
             self._waiting.append(self._batch(draw.randint(1, 3)))
-            # Its first batch goes alone: a log that knows nothing of a producer takes any sequence for its first.
+            # Its first goes alone: a log that knows nothing of a producer takes any sequence for its first.
             if number and number + 1 < requests and len(self._waiting) < draw.randint(1, 2):
                 continue
             while self._waiting and self._topic in self._world.topics:
