@@ -3,7 +3,8 @@
 A coordinator of classic groups reads topics alone; one whose group has members of both protocols also reads
 what members own, and writes their assignments. Version 0 of a subscription has topics and the user's data, 1
 added the owned partitions, 2 a generation, 3 the rack; an assignment is the same in all of them
-(clients/.../message/ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json).
+(clients/.../message/ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json). A client may say
+a version and end before its fields, as @platformatic/kafka does with 1: then they have their defaults.
 """
 
 from __future__ import annotations
@@ -57,10 +58,13 @@ def read_subscription(protocols: Iterable[Protocol]) -> Subscription | None:
     try:
         version, topics = _topics(reader)
         reader.take_bytes()
-        owned = reader.take_partitions() if version >= _OWNED_VERSION else frozenset()
-        if version >= _GENERATION_VERSION:
+        owned: NamedPartitions = frozenset()
+        if version >= _OWNED_VERSION and not reader.is_at_end:
+            owned = reader.take_partitions()
+        if version >= _GENERATION_VERSION and not reader.is_at_end:
             reader.take(_INT)
-        rack_id = reader.take_text() if version >= _RACK_VERSION else None
+        has_rack = version >= _RACK_VERSION and not reader.is_at_end
+        rack_id = reader.take_text() if has_rack else None
     except (struct.error, ValueError):
         return None
     return Subscription(version, frozenset(topics), owned, rack_id or None)
@@ -101,6 +105,10 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._position >= len(self._data)
 
     def take(self, kind: struct.Struct) -> int:
         (value,) = kind.unpack_from(self._data, self._position)

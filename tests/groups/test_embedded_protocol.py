@@ -6,17 +6,20 @@ import io
 from importlib import import_module
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from agent.groups.embedded_protocol import (
+    Subscription,
     read_assignment,
     read_subscription,
     subscribed_topics,
     write_assignment,
 )
 from agent.groups.messages import Protocol
+from tests.groups.stage import subscription
 
 _VERSIONS = st.integers(0, 3)
 _NAMES = st.text(min_size=1, max_size=5)
@@ -59,6 +62,13 @@ def test_subscriptions_of_every_version_are_read(
     assert said.owned == (_flat(owned) if version >= 1 else set())
     assert said.rack_id == (rack_id if version >= 3 else None)
     assert subscribed_topics([metadata]) == topics
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_subscription_may_end_before_the_fields_of_its_version(version: int) -> None:
+    """As that of @platformatic/kafka does: such a member owns nothing."""
+    said = read_subscription([Protocol("roundrobin", version.to_bytes(2) + subscription("t")[2:])])
+    assert said == Subscription(version, frozenset({"t"}))
 
 
 @given(_VERSIONS, _PARTITIONS)

@@ -1,0 +1,89 @@
+"""A group of each client library that a member of the consumer protocol joins and leaves again.
+
+All but @platformatic/kafka: its subscriptions lack what their version has, for which Kafka does not take its
+groups over at all, and it gives up when the offsets that it asks for are fenced by its generation, as they
+are in a group of both protocols.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer
+
+from tests.kafka.clients import produce
+from tests.kafka.real_clients.driving import CLIENTS, Driver
+from tests.kafka.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.kafka.real_clients.agents import Agents
+
+pytestmark = pytest.mark.integration
+_ROLLED = [name for name in CLIENTS if name != "@platformatic/kafka"]
+_PARTITIONS = 2
+Place = tuple[int, int]
+
+
+class Sharing:
+    """A topic, a driver that reads it in a group of the classic protocol, and whoever joins that."""
+
+    def __init__(self, agents: Agents, driver: Driver) -> None:
+        self._agents = agents
+        self._driver = driver
+        self.topic = agents.create_topic(_PARTITIONS)
+        self.group = agents.new_name()
+        self._sent = 0
+        self.seen_by_other: set[Place] = set()
+        driver("join", bootstrap=agents.bootstrap, topic=self.topic, group=self.group)
+
+    def assigned(self) -> int:
+        found: int = self._driver("seen", topic=self.topic)["assigned"]
+        return found
+
+    def _seen(self) -> set[Place]:
+        records = self._driver("seen", topic=self.topic)["records"]
+        return {(partition, offset) for partition, offset, _ in records} | self.seen_by_other
+
+    def goes_on(self, other: Consumer | None = None) -> None:
+        """All that is sent is read by one of the two."""
+        for partition in range(_PARTITIONS):
+            produce(self._agents.bootstrap, self.topic, [(None, b"x")] * 3, partition=partition)
+        self._sent += 3
+
+        def is_read() -> bool:
+            message = None if other is None else other.poll(0.01)
+            if message is not None and message.error() is None:
+                self.seen_by_other.add((message.partition() or 0, message.offset() or 0))
+            return len(self._seen()) == _PARTITIONS * self._sent
+
+        until(is_read)
+
+
+@pytest.mark.parametrize("client", _ROLLED)
+def test_a_member_of_the_other_protocol_comes_and_goes(
+    agents: Agents, client: str, new_driver: Callable[[str], Driver]
+) -> None:
+    """They share the work meanwhile, and the group is the client's own again when it has gone."""
+    sharing = Sharing(agents, new_driver(client))
+    until(lambda: sharing.assigned() == _PARTITIONS)
+    sharing.goes_on()
+    with closing(
+        Consumer(
+            {
+                "bootstrap.servers": agents.bootstrap,
+                "group.id": sharing.group,
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+            }
+        )
+    ) as other:
+        other.subscribe([sharing.topic])
+        until(lambda: other.poll(0.02) is None and (len(other.assignment()), sharing.assigned()) == (1, 1))
+        sharing.goes_on(other)
+    assert sharing.seen_by_other
+    until(lambda: sharing.assigned() == _PARTITIONS)
+    sharing.goes_on()
