@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from agent.byte_budget import ByteBudget
     from agent.kafka.dispatch import Answer, Dispatch
-    from bedrock.errors import SiltstoneError
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 0.02
@@ -48,6 +47,17 @@ class _Open:
 
     held: int
     answer: Answer
+    is_written: bool = False
+
+    def write_to(self, transport: asyncio.Transport) -> None:
+        """Hand the answer's bytes over, once; what holds memory holds it until they have left."""
+        if self.is_written:
+            return
+        self.is_written = True
+        if isinstance(self.answer, HeldBuffers):
+            transport.writelines(self.answer.buffers)
+        elif isinstance(self.answer, list):
+            transport.writelines(self.answer)
 
     def release(self) -> None:
         """Let go of the memory that the answer holds."""
@@ -81,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self._host = ""
         self._held = 0
         self._current: memoryview | None = None
+        self._tried: memoryview | None = None  # a frame that could not be taken at once
         self._taker: asyncio.Task[None] | None = None
         self._answerer: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -115,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._receiver.received(nbytes)
         except MalformedMessageError as error:
-            self._refuse(error)
+            self._give_up(error)
             return
         if self._receiver.is_blocked:
             self._retry = self._loop.call_later(_RETRY_SECONDS, self._try_again)
@@ -173,8 +184,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_finishing and self.is_idle and self._transport is not None:
             self._transport.close()
 
-    def _refuse(self, error: SiltstoneError) -> None:
-        _log.info("a Kafka connection is closed", client=self._host, reason=str(error))
+    def _give_up(self, error: Exception) -> None:
+        """Close the connection for what is wrong with a request, or with us."""
+        if isinstance(error, MalformedMessageError):
+            _log.info("a Kafka connection is closed", client=self._host, reason=str(error))
+        else:
+            _log.error(
+                "a Kafka connection is closed after an unexpected error", client=self._host, exc_info=error
+            )
         self.abort()
 
     def _admit(self, length: int) -> bool:
@@ -210,6 +227,16 @@ class Connection(asyncio.BufferedProtocol):
     def _deliver(self, frame: memoryview) -> None:
         if self._is_finishing:
             return
+        if self._taker is None and self._has_room:
+            try:
+                answer = self._dispatch.take_at_once(frame, self._host)
+            except Exception as error:  # noqa: BLE001  # one client's trouble is not another's
+                self._give_up(error)
+                return
+            if answer is not None:
+                self._open(frame, answer)
+                return
+            self._tried = frame
         self._frames.append(frame)
         if self._taker is None:
             self._taker = self._loop.create_task(self._take(), name="kafka requests")
@@ -221,34 +248,44 @@ class Connection(asyncio.BufferedProtocol):
                 if not self._frames:
                     break
                 self._current = frame = self._frames.popleft()
-                held = len(frame) if len(frame) > RECEIVE_BYTES else 0
-                answer = await self._dispatch.take(frame, self._host)
+                was_tried, self._tried = frame is self._tried, None
+                answer = await self._dispatch.take(frame, self._host, was_tried=was_tried)
                 self._current = None
+                self._open(frame, answer)
                 del frame
-                request = _Open(held, answer)
-                if self._transport is None:
-                    request.release()
-                    continue
-                self._answers.append(request)
-                if self._answerer is None:
-                    self._answerer = self._loop.create_task(self._answer(), name="kafka answers")
-                self._steer()
-        except MalformedMessageError as error:
-            self._refuse(error)
-        except Exception:  # noqa: BLE001  # one client's trouble is not another's
-            _log.exception("a Kafka connection is closed after an unexpected error", client=self._host)
-            self.abort()
+        except Exception as error:  # noqa: BLE001  # as above
+            self._give_up(error)
         finally:
             if self._taker is asyncio.current_task():
                 self._current = None
                 self._taker = None
         self._close_if_finished()
 
+    def _open(self, frame: memoryview, answer: Answer) -> None:
+        """See to it that the answer to a request leaves when its turn comes."""
+        request = _Open(len(frame) if len(frame) > RECEIVE_BYTES else 0, answer)
+        if self._transport is None:
+            request.release()
+            return
+        if not self._answers and self._writable.is_set() and isinstance(answer, HeldBuffers | list):
+            # Nobody's turn comes before, and nothing is in its way.
+            request.write_to(self._transport)
+            if self._writable.is_set():
+                self._left(request)
+                return
+        self._answers.append(request)
+        if self._answerer is None:
+            self._answerer = self._loop.create_task(self._answer(), name="kafka answers")
+        self._steer()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether the answers before have left far enough for another one to be made."""
+        return self._writable.is_set() and len(self._answers) < self._limits.max_pending_requests
+
     async def _room(self) -> None:
-        """Until the answers before have left far enough for another one to be made."""
-        while self._transport is not None and (
-            not self._writable.is_set() or len(self._answers) >= self._limits.max_pending_requests
-        ):
+        """Until there is."""
+        while self._transport is not None and not self._has_room:
             self._moved.clear()
             await self._moved.wait()
 
@@ -259,29 +296,30 @@ class Connection(asyncio.BufferedProtocol):
                 if request.answer is not None:
                     await self._send(request)
                 self._answers.popleft()
-                self._budget.release(request.held)
-                self._held -= request.held
+                self._left(request)
                 self._moved.set()
                 self.last_active = self._loop.time()
                 self._steer()
         except TimeoutError:
             _log.info("a Kafka client does not read its answers", client=self._host)
             self.abort()
-        except Exception:  # noqa: BLE001  # as above
-            _log.exception("a Kafka connection is closed after an unexpected error", client=self._host)
-            self.abort()
+        except Exception as error:  # noqa: BLE001  # as above
+            self._give_up(error)
         finally:
             self._answerer = None
         self._close_if_finished()
 
+    def _left(self, request: _Open) -> None:
+        """The answer is out: let go of what the request held."""
+        request.release()
+        self._budget.release(request.held)
+        self._held -= request.held
+
     async def _send(self, request: _Open) -> None:
-        answer = request.answer
-        if callable(answer):
-            answer = await answer()
-        buffers = answer.buffers if isinstance(answer, HeldBuffers) else answer
-        if self._transport is not None and buffers is not None:
-            self._transport.writelines(buffers)
-        del answer, buffers
+        if callable(request.answer):
+            request.answer = await request.answer()
+        if self._transport is not None:
+            request.write_to(self._transport)
         if not self._writable.is_set():
             await asyncio.wait_for(self._writable.wait(), self._limits.slow_reader_seconds)
         request.release()

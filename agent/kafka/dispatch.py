@@ -42,11 +42,50 @@ class Dispatch:
         self._counts: dict[tuple[int, int], Counter] = {}
         self._at_once = {api.key: api.at_once() for api in apis if api.at_once is not None}
 
-    async def take(self, frame: memoryview, client_host: str) -> Answer:
+    def take_at_once(self, frame: memoryview, client_host: str) -> Answer:
+        """As `take`, of a usual request, without a step between; None where it is not one.
+
+        Who gets None asks `take`, and says that this was tried.
+        """
+        at_once = self._at_once.get(int.from_bytes(frame[:2], "big"))
+        if at_once is None:
+            return None
+        cursor = Cursor(frame)
+        key, version = read_int16(cursor), read_int16(cursor)
+        correlation_id = read_int32(cursor)
+        message = self._messages.get((key, version))
+        if message is None:
+            return None
+        context = self._context(cursor, message, version, client_host)
+        whole = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
+        answer = at_once.take(whole, context)
+        if answer is not None:
+            self._counts[key, version].inc()
+        return answer
+
+    def _context(self, cursor: Cursor, message: Message, version: int, client_host: str) -> Context:
+        """The rest of the header, from the client's name on."""
+        length = read_int16(cursor)
+        client_id = None if length == -1 else read_string(cursor, length)
+        if message.is_flexible:
+            read_tags(cursor, {}, {})
+        return Context(
+            services=self._services,
+            version=version,
+            client_id=client_id,
+            client_host=client_host,
+            apis=self._apis,
+        )
+
+    async def take(self, frame: memoryview, client_host: str, *, was_tried: bool = False) -> Answer:
         """Handle one request: the answer, or what to call for the answer to come, or None without one.
 
         Raises `MalformedMessageError` for what cannot be answered: the connection has to be closed.
         """
+        if not was_tried:
+            at_once = self.take_at_once(frame, client_host)
+            if at_once is not None:
+                return at_once
         cursor = Cursor(frame)
         key, version = read_int16(cursor), read_int16(cursor)
         correlation_id = read_int32(cursor)
@@ -55,25 +94,13 @@ class Dispatch:
             if api is not None and key == _API_VERSIONS:
                 return self._version_fallback(api, correlation_id)
             raise UnsupportedRequestError(f"API {key} in version {version} is not served")
-        message = self._messages.get((key, version)) or await self._learn(api, version)
-        length = read_int16(cursor)
-        client_id = None if length == -1 else read_string(cursor, length)
-        if message.is_flexible:
-            read_tags(cursor, {}, {})
-        context = Context(
-            services=self._services,
-            version=version,
-            client_id=client_id,
-            client_host=client_host,
-            apis=self._apis,
-        )
-        at_once = self._at_once.get(key)
-        if at_once is not None:
-            whole = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
-            to_come = at_once.take(whole, context)
-            if to_come is not None:
-                self._counts[key, version].inc()
-                return to_come
+        message = self._messages.get((key, version))
+        if message is None:
+            message = await self._learn(api, version)
+            at_once = self.take_at_once(frame, client_host)
+            if at_once is not None:
+                return at_once
+        context = self._context(cursor, message, version, client_host)
         request = message.read_request(cursor)
         try:
             answer = await self._handle(api, request, context, correlation_id)
