@@ -7,7 +7,7 @@ object store; the load is librdkafka in this process, on the same cores. `loopba
 nothing behind it, `disk` writes and syncs files of 8 MiB as that store does, and the ratios are to them.
 Fetches are made twice: from the agent that has just written (the tail), and from a fresh one (the object
 store). The cost of single requests is the processor time of the whole agent, its share of the kernel and the
-writing of files included, and is taken with a plain socket.
+writing of files included, taken with a plain socket; `steps` takes the agent's own code for them apart.
 """
 
 from __future__ import annotations

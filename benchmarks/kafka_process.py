@@ -50,6 +50,11 @@ class AgentProcess:
         times = self.process.cpu_times()
         return times.user, times.system
 
+    def loop_seconds(self) -> float:
+        """Processor time of the thread of its event loop, in the kernel too."""
+        (loop,) = (each for each in self.process.threads() if each.id == self.process.pid)
+        return float(loop.user_time + loop.system_time)
+
     def resident_bytes(self) -> int:
         """Memory that it occupies."""
         return int(self.process.memory_info().rss)

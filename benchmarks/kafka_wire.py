@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections import deque
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import TYPE_CHECKING
 
 from agent.kafka.codec import Cursor, Message, Output, Struct
@@ -24,6 +24,7 @@ PRODUCE, FETCH = 9, 12
 PARTITIONS = 10
 BATCH_BYTES = 16 * 1024
 _FRAME_BYTES = 1024 * 1024
+_REST_SECONDS = 3.0
 
 
 def request_frame(name: str, version: int, request: Struct) -> bytes:
@@ -132,14 +133,32 @@ def request_cost(agent: AgentProcess, requests: int) -> dict[str, dict[str, floa
 
 
 def _cost(server: AgentProcess, requests: int, work: Callable[[], None]) -> dict[str, float]:
-    """Microseconds of processor time for each request: all of it, and the kernel's share."""
-    before = server.cpu_parts()
+    """Microseconds of processor time for each request: all of it, the kernel's share, and the loop's.
+
+    The loop's thread receives, takes and answers requests and hands out results; the others lay files out,
+    write and commit them. What the agent does at rest in as much time is the background, a part of all.
+    """
+    at_rest = _rest(server)
+    before, loop = server.cpu_parts(), server.loop_seconds()
+    begin = perf_counter()
     work()
+    took = perf_counter() - begin
+    loop = server.loop_seconds() - loop
     user, kernel = (after - each for after, each in zip(server.cpu_parts(), before, strict=True))
-    return {
-        "cpu_us": round((user + kernel) / requests * 1e6, 1),
-        "of_it_kernel_us": round(kernel / requests * 1e6, 1),
+    seconds = {
+        "cpu_us": user + kernel,
+        "of_it_kernel_us": kernel,
+        "of_it_loop_us": loop,
+        "of_it_background_us": at_rest * took,
     }
+    return {name: round(each / requests * 1e6, 1) for name, each in seconds.items()}
+
+
+def _rest(server: AgentProcess) -> float:
+    """Processor seconds that a server takes in each second without a request."""
+    before = server.cpu_seconds()
+    sleep(_REST_SECONDS)
+    return (server.cpu_seconds() - before) / _REST_SECONDS
 
 
 def _transport_cost(frame: bytes, answer_bytes: int, requests: int, *, depth: int) -> float:
