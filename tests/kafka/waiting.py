@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # A test need not wait for members that will not come, nor long for sessions to end.
-QUICK_GROUPS = GroupSettings(initial_rebalance_delay_ms=50, min_session_timeout_ms=500)
+QUICK_GROUPS = GroupSettings(
+    initial_rebalance_delay_ms=50,
+    min_session_timeout_ms=500,
+    consumer_session_timeout_ms=2000,
+    consumer_heartbeat_interval_ms=200,
+)
 
 
 def until(reached: Callable[[], bool], *, seconds: float = 60.0) -> None:

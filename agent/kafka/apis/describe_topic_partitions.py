@@ -17,6 +17,7 @@ from bedrock.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from agent.kafka.api import Context
+    from agent.kafka.placement import Placement
 
 _MOST_PARTITIONS = 2000
 
@@ -40,12 +41,19 @@ async def handle(request: Struct, context: Context) -> Struct:
             continue
         last = min(topic.partition_count, first + left)
         placement = await placement_of(topic, brokers, context)
-        parts = [placement.describe(partition) for partition in range(first, last)]
+        parts = [_describe(placement, partition) for partition in range(first, last)]
         described.append(Struct(name=name, topic_id=topic.topic_id, partitions=parts))
         left -= len(parts)
         if last < topic.partition_count:
             return Struct(topics=described, next_cursor=Struct(topic_name=name, partition_index=last))
     return Struct(topics=described)
+
+
+def _describe(placement: Placement, partition: int) -> Struct:
+    found = placement.describe(partition)
+    # Kafka never leaves these null, and its own client does not expect it.
+    found.eligible_leader_replicas = found.last_known_elr = []
+    return found
 
 
 async def _names(request: Struct, context: Context) -> list[str]:

@@ -17,12 +17,17 @@ from typing import Any, Self
 
 import orjson
 
+from tests.fixtures import kafka_tools
+
 ROOT = Path(__file__).parents[3]
 NODE_SOURCES = ROOT / "tests" / "kafka" / "node"
+JAVA_SOURCE = ROOT / "tests" / "kafka" / "java" / "Driver.java"
 NODE_MODULES = ROOT / ".node" / "node_modules"
 _PATIENCE_SECONDS = 60
 _IN_PYTHON = {"confluent-kafka": "confluent", "kafka-python": "kafka_python", "aiokafka": "aio"}
 _IN_NODE = {"kafkajs": "kafkajs", "@platformatic/kafka": "platformatic"}
+# By the group protocol of their members.
+_IN_JAVA = {"Kafka's own": "classic", "Kafka's own, KIP-848": "consumer"}
 
 
 def missing() -> dict[str, str]:
@@ -34,10 +39,12 @@ def missing() -> dict[str, str]:
         found |= dict.fromkeys(_IN_NODE, "there is no node")
     elif not NODE_MODULES.is_dir():
         found |= dict.fromkeys(_IN_NODE, "make .node/.installed was not run")
+    if not kafka_tools.are_here():
+        found |= dict.fromkeys(_IN_JAVA, "make kafka-tools was not run, or there is no Java")
     return found
 
 
-CLIENTS = [name for name in (*_IN_PYTHON, "kcat", *_IN_NODE) if name not in missing()]
+CLIENTS = [name for name in (*_IN_PYTHON, "kcat", *_IN_NODE, *_IN_JAVA) if name not in missing()]
 
 
 class Driver:
@@ -91,4 +98,6 @@ def _command(client: str, directory: Path) -> list[str]:
         if not modules.exists():
             modules.symlink_to(NODE_MODULES)
         return ["node", str(directory / "driver.mjs"), _IN_NODE[client]]
+    if client in _IN_JAVA:
+        return kafka_tools.command(str(JAVA_SOURCE), _IN_JAVA[client])
     return [sys.executable, "-m", f"tests.kafka.real_clients.drivers.{_IN_PYTHON.get(client, client)}"]
