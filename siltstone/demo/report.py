@@ -64,6 +64,7 @@ class DemoReport:
     seconds: dict[str, float] = field(default_factory=dict)
     data_dir: Path
     object_store: str
+    program: str
     options: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -185,10 +186,10 @@ def _samples(report: DemoReport) -> RenderableType:
     if not report.samples:
         return Text("")
     lines = ["Look for yourself (the agent of the demo has stopped; the first line starts another):\n"]
-    lines.append(f"  siltstone agent {report.options}\n")
+    lines.append(f"  {report.program} agent {report.options}\n")
     for sample in report.samples:
         where = f"-p {sample.partition} -o {sample.offset} -c 1"
-        lines.append(f"  siltstone consume {sample.topic} -b 127.0.0.1:9092 {where}\n")
+        lines.append(f"  {report.program} consume {sample.topic} -b 127.0.0.1:9092 {where}\n")
         value = sample.value if len(sample.value) <= MAX_VALUE_SHOWN else f"{sample.value[:MAX_VALUE_SHOWN]}…"
         lines.append(f"    offset {sample.offset:,}  {sample.key}  {value}\n")
     return Text("".join(lines))

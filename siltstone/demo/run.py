@@ -7,6 +7,10 @@ come out is worked out beforehand, by `siltstone.demo.oracle`, from the input al
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
+import shutil
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -210,5 +214,11 @@ def _report(
         seconds=watch.seconds,
         data_dir=settings.data_dir,
         object_store=rooms.store.url,
+        program=_program(),
         options=options,
     )
+
+
+def _program() -> str:
+    """What to call this command by, where one stands: its name, or its path if the shell does not find it."""
+    return "siltstone" if shutil.which("siltstone") else shlex.quote(os.path.relpath(sys.argv[0]))

@@ -281,7 +281,8 @@ def test_coordinators_are_found(line: Line, broker: BrokerThread, version: int) 
     assert found(0).error_code == ErrorCode.none
     assert (found(0).host, found(0).port) == broker.host_and_port
     if version >= 1:
-        assert found(1).error_code == ErrorCode.invalid_request
+        assert found(1).error_code == ErrorCode.transactional_id_authorization_failed
+        assert found(2).error_code == ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize("version", versions(describe_groups.API))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from agent.kafka.apis import (
     add_offsets_to_txn,
@@ -66,6 +67,15 @@ def test_transactions_are_not_authorized(wire: Wire) -> None:
     commit = Struct(**_PRODUCER, group_id="g", topics=[Struct(name="granite", partitions=[part])])
     for _, answer in answers(wire, txn_offset_commit.API, commit):
         assert answer.topics[0].partitions[0].error_code == refusal
+
+
+def test_a_transactional_producer_hears_at_once_that_it_cannot_be(broker: BrokerThread) -> None:
+    """What is not final, librdkafka repeats until its patience ends, and does not say what it was told."""
+    producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "t"})
+    with pytest.raises(KafkaException) as refused:
+        producer.init_transactions(60)
+    assert refused.value.args[0].name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+    assert refused.value.args[0].fatal()
 
 
 def test_there_are_no_transactions_to_look_at(wire: Wire) -> None:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from agent.kafka.codec import Struct
 from agent.local_tier.directory_names import LOG_START_OFFSET_CHECKPOINT
 from agent.local_tier.files import RealFileSystem
 from agent.local_tier.offset_checkpoint import OffsetCheckpoint
@@ -19,6 +20,7 @@ from siltstone.local_bounds import local_bounds
 from tests.end_to_end.processes import as_url
 from tests.kafka.clients import PATIENCE_SECONDS, consume, produce
 from tests.kafka.waiting import until
+from tests.kafka.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,6 +142,22 @@ def test_describe_shows_what_the_leaders_say(
     [state] = orjson.loads(described("--json"))["partition_states"]
     assert (state["leader"], state["log_start_offset"], state["log_end_offset"]) == (node, None, None)
     assert "leader alone knows" in described()
+
+
+def test_log_directories_show_each_partition_once(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """A copy of the tail is no replica: tools that add sizes up would count it twice."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local")
+    broker.create_topic("sand", 1)
+    for topic in ("rock", "sand"):
+        produce(broker.address, topic, [(None, b"a")])
+    broker.run(broker.agent.disks.copies.idle())
+    with Wire(broker.host_and_port) as wire:
+        directories = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
+    shown = {each.log_dir: [topic.name for topic in each.topics] for each in directories}
+    assert shown == {"/object-store": ["sand"], str(tmp_path / "disk"): ["rock"]}
 
 
 def test_each_leader_is_asked_once_for_the_bounds_of_all_its_partitions(

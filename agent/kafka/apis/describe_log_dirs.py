@@ -2,7 +2,7 @@
 
 Versions 1 to 5. The object store is a directory whose own size is not known; each agent shows of it the
 partitions that it leads, so that the sum over all brokers counts every partition once. The directories on its
-disks show the logs of local topics, and the copies that it keeps of the tails of others.
+disks show the logs of local topics. The copies that it keeps there of the tails of others are no replicas.
 """
 
 from __future__ import annotations
@@ -52,11 +52,20 @@ async def _describe_disks(request: Struct, context: Context) -> list[Struct]:
     for path, logs in (await context.services.disks.sizes()).items():
         topics: dict[str, Struct] = {}
         for (topic, partition), size in sorted(logs.items()):
-            if wanted is None or partition in wanted.get(topic, ()):
+            if (wanted is None or partition in wanted.get(topic, ())) and await _has_its_home_there(
+                topic, context
+            ):
                 entry = topics.setdefault(topic, Struct(name=topic, partitions=[]))
                 entry.partitions.append(Struct(partition_index=partition, partition_size=size))
         directories.append(Struct(log_dir=path, topics=list(topics.values())))
     return directories
+
+
+async def _has_its_home_there(name: str, context: Context) -> bool:
+    try:
+        return is_local(await context.services.directory.get(name))
+    except NotFoundError:
+        return False
 
 
 async def _describe(

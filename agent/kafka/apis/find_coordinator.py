@@ -1,8 +1,9 @@
 """FindCoordinator: which agent coordinates a group.
 
 Versions 0 to 6; 4 brought many keys at once (KIP-699). A group's coordinator is found by rendezvous hashing
-over the live agents. Only groups (key type 0) have coordinators: transactions (1) are not served, and clients
-that want them get INVALID_REQUEST rather than something they would repeat for ever; nor are share groups (2).
+over the live agents. Only groups (key type 0) have coordinators. Transactions (1) are not served: clients
+that want them get TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as by any other call of theirs, since all clients
+take that answer as final. Nor are share groups (2), which get INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from agent.kafka.errors import ErrorCode
 if TYPE_CHECKING:
     from agent.kafka.api import Context
 
-_GROUP = 0
+_GROUP, _TRANSACTION = 0, 1
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -29,9 +30,14 @@ async def handle(request: Struct, context: Context) -> Struct:
 
 async def _find(key: str, request: Struct, context: Context) -> dict[str, Any]:
     if request.key_type != _GROUP:
+        is_transaction = request.key_type == _TRANSACTION
         return {
-            "error_code": ErrorCode.invalid_request,
-            "error_message": "only groups have coordinators here",
+            "error_code": ErrorCode.transactional_id_authorization_failed
+            if is_transaction
+            else ErrorCode.invalid_request,
+            "error_message": "there are no transactions yet; produce without a transactional.id"
+            if is_transaction
+            else "only groups have coordinators here",
             "node_id": -1,
             "host": "",
             "port": -1,
