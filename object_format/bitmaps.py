@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from object_format.kernels.roaring import serialise, serialised_size
+from object_format.kernels.roaring import serialise, serialised_size, span_of
 
 _WINDOW: Final = 1 << 18
 """How many numbers wide a window is: 2 MiB as an array, at the most."""
@@ -66,7 +66,7 @@ class BitmapWindow:
         if first < self._first or last >= self._behind:
             self._first, self._behind = first, first + _WINDOW
             self._values = values_between(self._bitmap, first, first + _WINDOW - 1)
-        start, end = np.searchsorted(self._values, (first, last + 1)).tolist()
+        start, end = span_of(self._values, first, last)
         return self._values[start:end]
 
 
@@ -79,5 +79,5 @@ class ArrayWindow:
 
     def between(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """The numbers in [first, last], rising."""
-        start, end = np.searchsorted(self._values, (first, last + 1)).tolist()
+        start, end = span_of(self._values, first, last)
         return self._values[start:end]

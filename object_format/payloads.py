@@ -19,6 +19,7 @@ from object_format.codecs import Codec, CompressedDataError, DecompressedTooLarg
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.layout import BATCH_OVERHEAD, CODEC_MASK, SMALLEST_RECORD
 from object_format.kernels.native import decompress_rows, stretch_end
+from object_format.kernels.walk import compressed_among
 from object_format.native_codecs import NATIVE, SCRATCH_BYTES, native_calls
 
 if TYPE_CHECKING:
@@ -83,24 +84,27 @@ def open_batches(
     """
     if not rows.size:
         return
-    compressed, edges = runs_by_compression(rows["attributes"])
-    for first, end in pairwise(edges):
-        if not compressed[first]:
-            yield data, rows[first:end]
-            continue
+    for first, end, compressed in runs_by_compression(rows, np.arange(rows.size)):
         run = rows[first:end]
+        if not compressed:
+            yield data, run
+            continue
         for start, behind, records in decompress_batches(
             data, run, np.arange(run.size), scratch or thread_scratch()
         ):
             yield records if scratch else readable(records.tobytes()), run[start:behind]
 
 
-def runs_by_compression(attributes: Indexes) -> tuple[npt.NDArray[np.bool_], list[int]]:
-    """Which batches are compressed, and the borders of runs that are alike; at least two borders."""
-    compressed = (attributes & CODEC_MASK) != 0
-    if not compressed.any() or compressed.all():
-        return compressed, [0, compressed.size]
-    return compressed, [0, *(np.flatnonzero(np.diff(compressed)) + 1).tolist(), compressed.size]
+def runs_by_compression(rows: BatchRows, indexes: Indexes) -> Iterator[tuple[int, int, bool]]:
+    """Runs of rows[indexes] that are alike: first, end, and whether the batches are compressed."""
+    count = compressed_among(rows, indexes)
+    if count in {0, indexes.size}:
+        yield 0, indexes.size, count > 0
+        return
+    compressed = (rows["attributes"][indexes] & CODEC_MASK) != 0
+    edges = [0, *(np.flatnonzero(np.diff(compressed)) + 1).tolist(), compressed.size]
+    for first, end in pairwise(edges):
+        yield first, end, bool(compressed[first])
 
 
 def decompress_batches(
@@ -142,11 +146,10 @@ def open_at_once(
     And where they end. None when they do not fit, or one is not for the kernels that should be: then the rows
     point anywhere.
     """
-    compressed, edges = runs_by_compression(rows["attributes"])
     runs = []
-    for first, end in pairwise(edges):
+    for first, end, compressed in runs_by_compression(rows, np.arange(rows.size)):
         run = rows[first:end]
-        if not compressed[first]:
+        if not compressed:
             runs.append((data, run))
             continue
         with times.decompress():

@@ -20,7 +20,7 @@ import numpy as np
 from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
 from object_format.dedupe.filter import Chosen, FilteredBatches, Rewriting, filter_rows
-from object_format.kernels.layout import CODEC_MASK
+from object_format.kernels.walk import sum_up
 from object_format.payloads import NOT_TIMED, CodecTimes, OpenRuns, held_batches, open_at_once
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ class SectionAhead:
 
 
 class HeldPiece(NamedTuple):
-    """Batches that wait for the records behind them to be judged; `place` is theirs in the section."""
+    """Batches that wait for the records behind them to be judged; `place` is theirs in the section.
+
+    `record_count` is what their headers say.
+    """
 
     place: int
     data: Bytes
@@ -74,11 +77,7 @@ class HeldPiece(NamedTuple):
     offset_shift: int
     leader_epoch: int
     origin: str
-
-    @property
-    def record_count(self) -> int:
-        """By the headers of the batches."""
-        return int(self.rows["record_count"].sum())
+    record_count: int
 
     @property
     def span(self) -> tuple[int, int]:
@@ -172,10 +171,10 @@ class ThinnedAhead:
         """
         section = self.sections[-1]
         section.pieces.append(None)
-        if self._full or not (rows["attributes"] & CODEC_MASK).any():
+        if self._full:
             return None
-        piece = HeldPiece(len(section.pieces) - 1, data, rows, offset_shift, leader_epoch, origin)
-        if piece.record_count > MOST_RECORDS:
+        compressed, records = sum_up(rows)
+        if not compressed or records > MOST_RECORDS:
             return None
         room = 0 if stays else data.size
         if (
@@ -187,12 +186,12 @@ class ThinnedAhead:
         self._reserved += data.size
         self._rows_bytes += rows.nbytes
         self._most_rows_bytes = max(self._most_rows_bytes, self._rows_bytes)
-        if stays:
-            return piece
-        copy = self._held.take(data.size)
-        copy[:] = data
-        copy.flags.writeable = False
-        return piece._replace(data=copy)
+        if not stays:
+            copy = self._held.take(data.size)
+            copy[:] = data
+            data = readable(copy.data)
+        place = len(section.pieces) - 1
+        return HeldPiece(place, data, rows, offset_shift, leader_epoch, origin, records)
 
     def open(self, piece: HeldPiece) -> OpenRuns | None:
         """All of its records, until `close`; None when they are not for here, or there is no more room."""

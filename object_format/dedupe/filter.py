@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -227,11 +226,10 @@ def _opened(plan: _Plan, opener: Opener) -> Iterator[tuple[int, int, Bytes]]:
     That is the data itself for uncompressed ones; compressed ones are decompressed up to a bound together.
     """
     opened = np.flatnonzero(plan.actions > COPY)
-    compressed, edges = runs_by_compression(plan.rows["attributes"][opened])
     behind = [*opened.tolist(), plan.rows.size]
     done = 0
-    for first, end in pairwise(edges):
-        if first < end and compressed[first]:
+    for first, end, compressed in runs_by_compression(plan.rows, opened):
+        if compressed:
             for _start, stop, records in opener(plan.data, plan.rows, opened[first:end]):
                 yield done, behind[first + stop], records
                 done = behind[first + stop]

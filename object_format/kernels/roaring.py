@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from numba import njit
 
 from object_format.kernels.machine import borrowed
 
 if TYPE_CHECKING:
-    from object_format.kernels.signatures import ByteArray, Integer, Numbers
+    from object_format.kernels.signatures import ByteArray, Integer, Integers, Numbers
 
 _COOKIE = 12346
 _MOST_IN_ARRAY = 4096
@@ -107,3 +108,10 @@ def serialise(values: Numbers, out: ByteArray) -> None:
         groups += 1
         i = end
     put_little(out, 0, groups, 8)
+
+
+@njit(nogil=True, cache=True)
+def span_of(values: Numbers, first: Integer, last: Integer) -> Integers:
+    """Where those of `values`, which rise, begin and end that are in [first, last]."""
+    values = borrowed(values)
+    return np.searchsorted(values, first), np.searchsorted(values, last, "right")

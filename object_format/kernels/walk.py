@@ -31,7 +31,7 @@ from object_format.kernels.machine import borrowed, prefetch
 from object_format.kernels.primitives import load_i16, load_i32, load_i64, load_u32, store
 
 if TYPE_CHECKING:
-    from object_format.kernels.signatures import ByteArray, Integer, Integers, Rows
+    from object_format.kernels.signatures import ByteArray, Integer, Integers, Numbers, Rows
 
 MOST_OFFSET = 1 << 62
 """Offsets below this can be added up without care."""
@@ -123,6 +123,28 @@ def read_headers(data: ByteArray, rows: Rows) -> None:
         row.fault = _NONE
         row.fault_position = at
         at += size
+
+
+@njit(nogil=True, cache=True)
+def sum_up(rows: Rows) -> Integers:
+    """How many of the batches are compressed, and how many records all of them have."""
+    rows = borrowed(rows)
+    compressed = 0
+    records = 0
+    for b in range(rows.size):
+        compressed += int(rows[b].attributes & CODEC_MASK != 0)
+        records += rows[b].record_count
+    return compressed, records
+
+
+@njit(nogil=True, cache=True)
+def compressed_among(rows: Rows, indexes: Numbers) -> Integer:
+    """How many of the batches rows[indexes] are compressed."""
+    rows, indexes = borrowed(rows), borrowed(indexes)
+    compressed = 0
+    for i in range(indexes.size):
+        compressed += int(rows[indexes[i]].attributes & CODEC_MASK != 0)
+    return compressed
 
 
 @njit(nogil=True, cache=True)
