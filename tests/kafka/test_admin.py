@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports without saying so
     AdminClient,
     AlterConfigOpType,
@@ -162,3 +162,34 @@ def test_an_agent_that_stops_hands_its_partitions_over(start_broker: Callable[..
     for partition in range(8):
         produce(bootstrap, "granite", [(None, b"still")], partition=partition)
     assert len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_PATIENCE).brokers) == 1
+
+
+def test_administrators_may_do_everything_without_an_authorizer(
+    broker: BrokerThread, admin: AdminClient
+) -> None:
+    """What Kafka knows of a cluster, a topic and a group, for those who ask; nothing for others."""
+    broker.create_topic("granite")
+    on_topic = {"READ", "WRITE", "CREATE", "DESCRIBE", "DELETE", "ALTER", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"}
+    on_cluster = {
+        "CREATE",
+        "CLUSTER_ACTION",
+        "DESCRIBE_CONFIGS",
+        "ALTER_CONFIGS",
+        "IDEMPOTENT_WRITE",
+        "ALTER",
+        "DESCRIBE",
+    }
+    on_group = {"READ", "DESCRIBE", "DELETE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"}
+    loner = Consumer({"bootstrap.servers": broker.address, "group.id": "masons"})
+    loner.commit(offsets=[TopicPartition("granite", 0, 0)], asynchronous=False)
+    loner.close()
+    for asked in (True, False):
+        how: dict[str, Any] = {"include_authorized_operations": asked, "request_timeout": _PATIENCE}
+        cluster = admin.describe_cluster(**how).result()
+        topic = result(admin.describe_topics(TopicCollection(["granite"]), **how))
+        group = result(admin.describe_consumer_groups(["masons"], **how))
+        found = [
+            {each.name for each in described.authorized_operations or ()}
+            for described in (cluster, topic, group)
+        ]
+        assert found == ([on_cluster, on_topic, on_group] if asked else [set()] * 3)

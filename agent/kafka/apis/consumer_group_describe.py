@@ -1,7 +1,6 @@
 """ConsumerGroupDescribe: consumer groups for administrators (KIP-848).
 
-Versions 0 and 1; 1 brought the type of a member, which is that of the protocol it speaks. Authorized
-operations are not computed (the "not asked for" value is returned).
+Versions 0 and 1; 1 brought the type of a member, which is that of the protocol it speaks.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from agent.kafka.apis.consumer_group_heartbeat import by_topic
 from agent.kafka.apis.group_requests import group_code_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import message_of
+from agent.kafka.permitted import ON_GROUP, permitted
 
 if TYPE_CHECKING:
     from agent.groups.consumer.messages import Assignment, ConsumerGroupDescription, ConsumerMemberDescription
@@ -24,7 +24,8 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe each group."""
-    return Struct(groups=[await _describe(group_id, context) for group_id in request.group_ids])
+    may = permitted(ON_GROUP, asked=request.include_authorized_operations)
+    return Struct(groups=[await _describe(group_id, may, context) for group_id in request.group_ids])
 
 
 def refuse(request: Struct, context: Context, error: Exception) -> Struct:
@@ -33,21 +34,22 @@ def refuse(request: Struct, context: Context, error: Exception) -> Struct:
     return Struct(groups=[_failed(group_id, error) for group_id in request.group_ids])
 
 
-async def _describe(group_id: str, context: Context) -> Struct:
+async def _describe(group_id: str, may: int, context: Context) -> Struct:
     try:
         group, topics = await context.services.groups.consumers.describe(group_id)
     except Exception as error:  # noqa: BLE001  # each group has an error of its own
         return _failed(group_id, error)
-    return _described(group, topics)
+    return _described(group, topics, may)
 
 
-def _described(group: ConsumerGroupDescription, topics: TopicView) -> Struct:
+def _described(group: ConsumerGroupDescription, topics: TopicView, may: int) -> Struct:
     return Struct(
         group_id=group.group_id,
         group_state=group.state.value,
         group_epoch=group.group_epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.assignor,
+        authorized_operations=may,
         members=[_member(member, topics) for member in group.members],
     )
 

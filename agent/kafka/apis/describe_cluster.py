@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
+from agent.kafka.permitted import ON_CLUSTER, permitted
 
 if TYPE_CHECKING:
     from agent.kafka.api import Context
@@ -29,6 +30,9 @@ async def handle(request: Struct, context: Context) -> Struct:
             Struct(broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
             for broker in await brokers.live()
         ],
+        cluster_authorized_operations=permitted(
+            ON_CLUSTER, asked=request.include_cluster_authorized_operations
+        ),
     )
 
 

@@ -1,8 +1,7 @@
 """DescribeGroups: the members of groups, for administrators.
 
-Versions 0 to 6. A group that does not exist is `Dead`, and from version 6 on an error (KIP-1043). Authorized
-operations are not computed (the "not asked for" value is returned). Groups of the consumer protocol are not
-found here, as in Kafka.
+Versions 0 to 6. A group that does not exist is `Dead`, and from version 6 on an error (KIP-1043). Groups of
+the consumer protocol are not found here, as in Kafka.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from agent.kafka.api import Api
 from agent.kafka.apis.group_requests import group_code_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, message_of
+from agent.kafka.permitted import ON_GROUP, permitted
 
 if TYPE_CHECKING:
     from agent.groups.group import GroupDescription
@@ -25,7 +25,8 @@ _MISSING_IS_ERROR = 6
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe each group."""
-    return Struct(groups=[await _describe(group_id, context) for group_id in request.groups])
+    may = permitted(ON_GROUP, asked=request.include_authorized_operations)
+    return Struct(groups=[await _describe(group_id, may, context) for group_id in request.groups])
 
 
 def refuse(request: Struct, context: Context, error: Exception) -> Struct:
@@ -35,7 +36,7 @@ def refuse(request: Struct, context: Context, error: Exception) -> Struct:
     return Struct(groups=[_failed(group_id, code) for group_id in request.groups])
 
 
-async def _describe(group_id: str, context: Context) -> Struct:
+async def _describe(group_id: str, may: int, context: Context) -> Struct:
     try:
         found = await context.services.groups.describe(group_id)
     except Exception as error:  # noqa: BLE001  # each group has an error of its own
@@ -43,7 +44,7 @@ async def _describe(group_id: str, context: Context) -> Struct:
         if code is ErrorCode.group_id_not_found:
             return _missing(group_id, message_of(error) if context.version >= _MISSING_IS_ERROR else None)
         return _failed(group_id, code)
-    return _described(found)
+    return _described(found, may)
 
 
 def _missing(group_id: str, message: str | None) -> Struct:
@@ -58,12 +59,13 @@ def _missing(group_id: str, message: str | None) -> Struct:
     )
 
 
-def _described(group: GroupDescription) -> Struct:
+def _described(group: GroupDescription, may: int) -> Struct:
     return Struct(
         group_id=group.group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type,
         protocol_data=group.protocol,
+        authorized_operations=may,
         members=[
             Struct(
                 member_id=member.member_id,

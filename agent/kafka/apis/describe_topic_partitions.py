@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import code_of
+from agent.kafka.permitted import ON_TOPIC
 from agent.kafka.placement import placement_of
 from agent.kafka.topics import find_topic
 from bedrock.errors import SiltstoneError
@@ -42,7 +43,14 @@ async def handle(request: Struct, context: Context) -> Struct:
         last = min(topic.partition_count, first + left)
         placement = await placement_of(topic, brokers, context)
         parts = [_describe(placement, partition) for partition in range(first, last)]
-        described.append(Struct(name=name, topic_id=topic.topic_id, partitions=parts))
+        described.append(
+            Struct(
+                name=name,
+                topic_id=topic.topic_id,
+                partitions=parts,
+                topic_authorized_operations=ON_TOPIC,
+            )
+        )
         left -= len(parts)
         if last < topic.partition_count:
             return Struct(topics=described, next_cursor=Struct(topic_name=name, partition_index=last))

@@ -4,8 +4,7 @@ Versions 0 to 13. Version 0 asks for all topics by an empty list, later ones by 
 identifier (KIP-516). A topic that does not exist is created on the way where client and configuration allow
 it, and is there in the answer. The leader of a partition is a hint, as any agent can serve it: an agent of
 the zone that the client's name gives, if there is one. The other replicas are those whom clients of other
-zones are sent to. A partition of a local topic is led by the node that has its log. Authorized operations are
-not computed (the "not asked for" value is returned).
+zones are sent to. A partition of a local topic is led by the node that has its log.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.kafka.permitted import ON_CLUSTER, ON_TOPIC, permitted
 from agent.kafka.placement import placement_of
 from bedrock.errors import NotFoundError
 from catalog.errors import InvalidTopicError, TopicExistsError
@@ -38,7 +38,7 @@ async def handle(request: Struct, context: Context) -> Struct:
     controller = await services.brokers.controller()
     if request.topics is None or (context.version == 0 and not request.topics):
         found = await services.pools.catalog.run(services.catalog.topics.list)
-        topics = [await _describe_topic(topic, brokers, context) for topic in found]
+        topics = [await _describe_topic(topic, request, brokers, context) for topic in found]
     else:
         topics = list(
             await asyncio.gather(*(_one(wanted, request, brokers, context) for wanted in request.topics))
@@ -48,6 +48,9 @@ async def handle(request: Struct, context: Context) -> Struct:
         cluster_id=services.brokers.cluster_id,
         controller_id=controller.node_id,
         topics=topics,
+        cluster_authorized_operations=permitted(
+            ON_CLUSTER, asked=request.include_cluster_authorized_operations
+        ),
     )
 
 
@@ -66,7 +69,7 @@ async def _one(wanted: Struct, request: Struct, brokers: Sequence[Broker], conte
             topic = await directory.get_by_id(wanted.topic_id)
         except NotFoundError:
             return _missing(ErrorCode.unknown_topic_id, None, wanted.topic_id, context)
-        return await _describe_topic(topic, brokers, context)
+        return await _describe_topic(topic, request, brokers, context)
     try:
         check_topic_name(wanted.name)
         may_create = request.allow_auto_topic_creation and context.services.settings.auto_create_topics
@@ -75,7 +78,7 @@ async def _one(wanted: Struct, request: Struct, brokers: Sequence[Broker], conte
         return _missing(ErrorCode.invalid_topic_exception, wanted.name, None, context)
     except NotFoundError:
         return _missing(ErrorCode.unknown_topic_or_partition, wanted.name, None, context)
-    return await _describe_topic(topic, brokers, context)
+    return await _describe_topic(topic, request, brokers, context)
 
 
 async def _get_or_create(name: str, context: Context) -> Topic:
@@ -96,13 +99,16 @@ def _missing(code: ErrorCode, name: str | None, topic_id: UUID | None, context: 
     return Struct(error_code=code, name=shown, topic_id=topic_id)
 
 
-async def _describe_topic(topic: Topic, brokers: Sequence[Broker], context: Context) -> Struct:
+async def _describe_topic(
+    topic: Topic, request: Struct, brokers: Sequence[Broker], context: Context
+) -> Struct:
     """A topic with its partitions."""
     placement = await placement_of(topic, brokers, context)
     return Struct(
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=[placement.describe(partition) for partition in range(topic.partition_count)],
+        topic_authorized_operations=permitted(ON_TOPIC, asked=request.include_topic_authorized_operations),
     )
 
 
