@@ -9,6 +9,9 @@ from catalog.planning import DirtyRule
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
+    from catalog.model import Topic
     from tests.catalog.scene import Scene
 
 DIRTY_ENOUGH = DirtyRule(above_ratio=0.5, limited=False)
@@ -75,3 +78,32 @@ def test_the_extents_of_files_are_all_of_them_claimed_or_not(scene: Scene) -> No
     assert [(each.partition, each.claimed_by) for each in found] == [(0, None), (1, spec.job_id)]
     (live,) = scene.catalog.planning.files_of([commit.file_id])
     assert (live.object_name, live.size) == (commit.object_name, commit.size)
+
+
+def compacted(scene: Scene, topic: Topic, extents: int) -> UUID:
+    """A compacted file with an extent of 40 bytes in each of the first so many partitions."""
+    keys = [PartitionId(topic.topic_id, number) for number in range(extents)]
+    scene.catalog.log.commit(scene.file({key: [run_of(1)] for key in keys}))
+    newest = [scene.extents(topic, key.partition)[-1] for key in keys]
+    result = scene.result(scene.claimed(newest, reaches_log_start=False))
+    scene.catalog.jobs.complete(result)
+    return result.files[0].file_id
+
+
+def test_files_to_merge_fill_the_room_that_there_is(scene: Scene) -> None:
+    """One that no room would do for comes beside those that fit: it would never be seen otherwise."""
+    topic = scene.topic("t", 7)
+    five, two, seven, one, three = (compacted(scene, topic, extents) for extents in (5, 2, 7, 1, 3))
+
+    def to_merge(max_extents: int) -> list[UUID]:
+        files = scene.catalog.planning.files_to_merge(
+            below_bytes=1000, dead_bytes=1, dead_share=0.5, limit=10, max_extents=max_extents
+        )
+        assert all(len(each.extents) * 40 == each.live_bytes for each in files)
+        return [each.file.file_id for each in files]
+
+    assert to_merge(18) == [one, two, three, five, seven]
+    assert to_merge(10) == [one, two, three], "neither fits into what is left, nor is too large for all of it"
+    assert to_merge(6) == [one, two, three, seven]
+    assert to_merge(4) == [one, two, five], "of two that are too large the smaller one comes"
+    assert to_merge(1) == [one, two]
