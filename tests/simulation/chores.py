@@ -6,10 +6,9 @@ The decisions are the real ones: `plan_and_submit`, `run_compaction`, `collect_g
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final
 
-from bedrock.errors import SiltstoneError
+from bedrock.errors import FatalError, SiltstoneError
 from catalog.invariants import bounds_never_go_back
 from catalog.model import PartitionId
 from planner.garbage import collect_garbage
@@ -27,15 +26,29 @@ if TYPE_CHECKING:
 
 #: How long a reader may go on with what it has looked up, as a share of the grace.
 READER_SHARE: Final = 0.9
+#: How often what an operator does is done while a job is at work.
+MEETS_A_JOB: Final = 0.6
 
 
 class Chore:
-    """A process that does one thing again and again until it is told to stop, dies, and is started anew."""
+    """A process that does one thing again and again until it is told to stop, dies, and is started anew.
 
-    def __init__(self, world: World, name: str, mean_seconds: float, deed: Callable[[Chore], None]) -> None:
+    With `on_the_dot` it does so whenever so many seconds are full, as others of its kind: they meet.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        mean_seconds: float,
+        deed: Callable[[Chore], None],
+        *,
+        on_the_dot: bool = False,
+    ) -> None:
         self.world, self.name = world, name
-        self._mean_seconds, self._deed = mean_seconds, deed
+        self._mean_seconds, self._deed, self._on_the_dot = mean_seconds, deed, on_the_dot
         self.stopping = False
+        self.idle_since = -1
         self._begin()
 
     def _begin(self) -> None:
@@ -46,33 +59,54 @@ class Chore:
     async def run(self) -> None:
         """Go on for ever; whoever has died is replaced."""
         while not self.stopping:
-            await asyncio.sleep(self.world.draw.expovariate(1 / self._mean_seconds))
+            await asyncio.sleep(self._pause())
             await self.once()
+
+    def _pause(self) -> float:
+        draw = self.world.draw
+        if not self._on_the_dot:
+            return draw.expovariate(1 / self._mean_seconds)
+        return self._mean_seconds - self.world.strands.now % self._mean_seconds + draw.expovariate(10)
 
     async def once(self) -> None:
         """Do it now; errors that a process would log and survive are survived."""
         if self.machine.dead:
             self._begin()
         try:
-            with contextlib.suppress(SiltstoneError):
-                await self.world.strands.run(lambda: self._deed(self), self.machine)
+            await self.world.strands.run(lambda: self._deed(self), self.machine)
         except asyncio.CancelledError:
             if not self.machine.dead:
                 raise
+        except FatalError as error:  # the catalog says that this is a defect
+            self.world.violations.append(f"{self.name} is refused nothing for good: {error}")
+        except SiltstoneError:
+            pass
         except Exception as error:  # noqa: BLE001  # a process would end with it
             self.world.violations.append(f"{self.name} goes on: {type(error).__name__}: {error}")
 
 
 def plan(chore: Chore) -> None:
-    """Plan, and give back what silent workers hold."""
+    """Give back what silent workers hold; plan, unless nothing has changed since nothing was to plan."""
     world = chore.world
-    chore.catalog.jobs.release_expired(LEASE_MS)
-    plan_and_submit(chore.catalog, world.clock, world.ids, world.rules.planner)
+    if chore.catalog.jobs.release_expired(LEASE_MS):
+        world.weather.changes += 1
+    changes = world.weather.changes
+    if chore.idle_since != changes:
+        submission = plan_and_submit(chore.catalog, world.clock, world.ids, world.rules.planner)
+        chore.idle_since = -1 if submission.jobs or submission.lost else changes
 
 
 def work(chore: Chore) -> None:
-    """Claim two jobs and carry them out, as tasks of Spark do; PostgreSQL names them in any order."""
+    """Claim two jobs and carry them out, as tasks of Spark do; PostgreSQL names them in any order.
+
+    Not when nothing has changed since there was none: that would only take time.
+    """
+    changes = chore.world.weather.changes
+    if chore.idle_since == changes:
+        return
     claimed = chore.catalog.jobs.claim(chore.name, 2)
+    if not claimed:
+        chore.idle_since = changes
     for job in sorted(claimed, key=lambda each: each.spec.job_id):
         _carry_out(chore, job)
 
@@ -84,6 +118,7 @@ def _carry_out(chore: Chore, job: Job) -> None:
         progress=lambda _done, _total: chore.catalog.jobs.heartbeat(job.spec.job_id, attempt_id)
     )
     world = chore.world
+    world.jobs_at_work += 1
     try:
         result = run_compaction(
             job.spec, chore.store, attempt_id=attempt_id, clock=world.clock, ids=world.ids, hooks=hooks
@@ -92,6 +127,8 @@ def _carry_out(chore: Chore, job: Job) -> None:
     except SiltstoneError:
         chore.catalog.jobs.release(job.spec.job_id, attempt_id)
         raise
+    finally:
+        world.jobs_at_work -= 1
 
 
 def clean_up(chore: Chore) -> None:
@@ -137,8 +174,19 @@ async def operate(world: World, watch: BoundsWatch) -> None:
     deeds = [_delete_records, _change_settings, _delete_topic]
     for deed in draw.sample(deeds, draw.randint(0, 3)):
         await asyncio.sleep(draw.expovariate(1 / 15))
+        if draw.random() < MEETS_A_JOB:
+            await _until_a_job_is_at_work(world)
         watch.look()
         deed(world)
+
+
+async def _until_a_job_is_at_work(world: World) -> None:
+    """Or for half a minute: that is when it hurts most."""
+    for _ in range(60):
+        if world.jobs_at_work:
+            await asyncio.sleep(world.draw.random())
+            return
+        await asyncio.sleep(0.5)
 
 
 def _delete_records(world: World) -> None:

@@ -30,6 +30,17 @@ _PARTS: Final = (
     "forgetting",
     "suspects",
 )
+#: After which there may be something to plan, or a job to take.
+_CHANGES: Final = frozenset(
+    (
+        "log.commit",
+        "jobs.submit",
+        "jobs.complete",
+        "jobs.release",
+        "retention.expire",
+        "garbage.remove_deleted",
+    )
+)
 _MEAN_SECONDS: Final = 0.02
 _SLOW_SECONDS: Final = 8.0
 _STALL_SECONDS: Final = (20.0, 240.0)
@@ -41,7 +52,8 @@ class Weather:
     """How bad it is, as shares of calls; everything is drawn from one seed.
 
     `rate` is for what a network does. At `stalls` a process stands still, in front of a call or behind it,
-    for longer than leases and sessions last; at `deaths` it is dead.
+    for longer than leases and sessions last; at `deaths` it is dead. `changes` counts what gave planners and
+    workers something to look at.
     """
 
     draw: random.Random
@@ -51,6 +63,7 @@ class Weather:
     deaths: float = 0.0
     trace: list[str] = field(default_factory=list)
     seen: dict[str, int] = field(default_factory=dict)
+    changes: int = 0
 
     def strikes(self, kind: str, share: float = 1.0) -> bool:
         """Whether trouble of this kind happens now."""
@@ -96,6 +109,7 @@ class Network:
             raise refusal(f"{what} was refused")
         weather.trace.append(f"{self.machine.name} {what}")
         answer = deed()
+        weather.changes += what in _CHANGES
         weather.pass_time(self.machine, _MEAN_SECONDS)
         if weather.strikes("lost answer"):
             raise refusal(f"the answer of {what} was lost")

@@ -6,9 +6,11 @@ transactions that run side by side is not simulated; tests of `tests/catalog` wi
 model of the catalog in memory would allow some ten times as many schedules a minute, and would be one more
 thing that may be wrong: the decisions in question (claims, sequences, swaps, fences, garbage) are SQL.
 
-Everything else is virtual: time, the store, the network, who is alive. A schedule lasts minutes, and in the
-end a day, of virtual time, has some 250 calls to catalog and store, and takes about a tenth of a second of a
-processor, in Python and in PostgreSQL: some hundreds a minute on each idle core. One seed gives one schedule.
+Everything else is virtual: time, the store, the network, who is alive. A schedule lasts minutes of virtual
+time and has some 170 calls to catalog and store. It is short on purpose: what is rare takes two or three
+troubles at the right moments, not many of them. A third of the schedules go on until all that was begun is
+finished and all garbage is gone, a day later; the others are looked at as they stand when the weather clears
+up. One seed gives one schedule. `defects.py` has what they are known to find.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 import psycopg
+from psycopg.conninfo import make_conninfo
 
 from bedrock.ids import SeededIds
 from catalog.model import JobState, PartitionId
@@ -59,7 +62,12 @@ _TRUNCATE: Final = f"TRUNCATE {', '.join(_TABLES)} CASCADE".encode()
 _TRUNCATED_EVERY: Final = 50
 #: Of each of them a schedule has one: troubles of the network, processes that stand still, deaths.
 _WEATHER: Final = ((0.0, 0.02, 0.1), (0.0, 0.02, 0.05), (0.0, 0.01, 0.03))
-_LIFE_SECONDS: Final = 3_600.0
+#: Which share of schedules goes on until nothing is left to do; which of producers has no numbers.
+_RESTS: Final = 0.35
+_WITHOUT_NUMBERS: Final = 0.25
+#: All tables are tiny: planning a statement anew costs more than any plan could save.
+_OPTIONS: Final = "-c plan_cache_mode=force_generic_plan"
+_LIFE_SECONDS: Final = 14_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +80,7 @@ class Outcome:
     acknowledged: int
     jobs: int
     troubles: int
+    calls: int
 
 
 class Simulator:
@@ -81,6 +90,7 @@ class Simulator:
         self._rules = rules or Rules()
         self._clock = VirtualClock()
         self._ids = SeededIds(0, self._clock)
+        url = make_conninfo(url, options=_OPTIONS)
         self._catalog = open_catalog(url, self._clock, self._ids)
         self._connection = psycopg.connect(url, autocommit=True)
         self._runs = 0
@@ -134,6 +144,7 @@ class Simulator:
             acknowledged=sum(len(place) for place in world.model.acknowledged.values()),
             jobs=sum(1 for each in world.weather.trace if each.endswith("jobs.complete")),
             troubles=sum(world.weather.seen.values()),
+            calls=len(world.weather.trace),
         )
 
 
@@ -159,11 +170,11 @@ async def _live(world: World) -> None:
     drawn = [draw.choice(shares) for shares in _WEATHER]
     weather.rate, weather.stalls, weather.deaths = world.rules.weather or drawn
     chores = [
-        Chore(world, "planner", 15, plan),
+        *(Chore(world, f"planner {n}", 15, plan, on_the_dot=True) for n in range(1, draw.randint(1, 2) + 1)),
         Chore(world, "worker 1", 10, work),
         Chore(world, "worker 2", 10, work),
         Chore(world, "cleaner", 25, clean_up),
-        Chore(world, "reader", 5, read),
+        Chore(world, "reader", 6, read),
     ]
     watch = BoundsWatch(world)
     tasks = [asyncio.create_task(chore.run()) for chore in chores]
@@ -176,9 +187,12 @@ async def _live(world: World) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await _come_to_rest(world)
+    await _stop_agents(world)
+    comes_to_rest = draw.random() < _RESTS
+    if comes_to_rest:
+        await _come_to_rest(world)
     watch.look()
-    _judge(world)
+    _judge(world, comes_to_rest=comes_to_rest)
 
 
 async def _trouble(world: World, watch: BoundsWatch) -> None:
@@ -186,17 +200,23 @@ async def _trouble(world: World, watch: BoundsWatch) -> None:
     places = [
         (topic, partition) for topic in tuple(world.topics) for partition in range(topic.partition_count)
     ]
-    producers = [Producer(world, topic, number, 1 + index) for index, (topic, number) in enumerate(places)]
+    producers = [
+        Producer(world, topic, number, None if draw.random() < _WITHOUT_NUMBERS else 1 + index)
+        for index, (topic, number) in enumerate(places)
+    ]
     await asyncio.gather(
-        *(producer.run(draw.randint(1, 4)) for producer in producers),
+        *(producer.run(draw.randint(1, 3)) for producer in producers),
         operate(world, watch),
     )
 
 
-async def _come_to_rest(world: World) -> None:
-    """The weather clears up, agents stop; what is begun is finished, what is garbage goes."""
+async def _stop_agents(world: World) -> None:
     for agent in world.agents:
         await (agent.die() if agent.machine.dead else agent.stop())
+
+
+async def _come_to_rest(world: World) -> None:
+    """What is begun is finished, what is garbage goes."""
     planner, worker = Chore(world, "last planner", 1, plan), Chore(world, "last worker", 1, work)
     await asyncio.sleep(GRACE_MS / 1000)
     for _ in range(12):
@@ -215,19 +235,23 @@ async def _come_to_rest(world: World) -> None:
         await cleaner.once()
 
 
-def _judge(world: World) -> None:
-    """The invariants of the design, of catalog, store, bytes, and of what producers were told."""
+def _judge(world: World, *, comes_to_rest: bool) -> None:
+    """The invariants of the design, of catalog, store, bytes, and of what producers were told.
+
+    What died may have left garbage that nobody had the time to see; after a rest none is left.
+    """
+    left_out = {DifferenceKind.QUARANTINED}  # as is due to a file whose jobs all died
+    if not comes_to_rest:
+        left_out.add(DifferenceKind.ORPHAN)
     if world.unfinished:
         world.violations.append(f"every producer gets its answer: {world.unfinished} did not")
     bare = world.store(world.machine("judge")[1])
     report = fsck(world.catalog, bare, world.clock, deep=True)
     world.violations += [
-        f"{each.kind.value}: {each.as_dict()}"
-        for each in report.differences
-        if each.kind is not DifferenceKind.QUARANTINED  # as is due to a file whose jobs all died
+        f"{each.kind.value}: {each.as_dict()}" for each in report.differences if each.kind not in left_out
     ]
     left = {name: number for name, number in report.pending.items() if number}
-    if left:
+    if left and comes_to_rest:
         world.violations.append(f"no object leaks once grace has passed: {left}")
     world.violations += _records(world, bare)
 

@@ -49,7 +49,7 @@ AGENT: Final = AgentSettings(
 LEASE_MS: Final = 30_000
 SILENCE_MS: Final = 25_000
 GRACE_MS: Final = 60_000
-HEARTBEAT_MS: Final = 8_000
+HEARTBEAT_MS: Final = 10_000
 PATIENCE_SECONDS: Final = 25.0
 KEYS: Final = 4
 
@@ -89,6 +89,7 @@ class World:
     agents: list[SimulatedAgent] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     unfinished: int = 0
+    jobs_at_work: int = 0
 
     def machine(self, name: str) -> tuple[Machine, Network]:
         """A new process and its network."""
@@ -183,11 +184,15 @@ class Batch:
 
 
 class Producer:
-    """An idempotent producer of one partition, with up to two batches on their way at a time."""
+    """A producer of one partition. An idempotent one has up to two batches on their way at a time.
 
-    def __init__(self, world: World, topic: Topic, partition: int, number: int) -> None:
+    One without a number sends one at a time, each once: nobody would notice if it were there twice. It gives
+    up when it is not told what became of one.
+    """
+
+    def __init__(self, world: World, topic: Topic, partition: int, number: int | None) -> None:
         self._world, self._topic, self._partition = world, topic, partition
-        self._producer_id = number
+        self._number = number
         self._sequence = 0
         self._waiting: deque[Batch] = deque()
 
@@ -197,8 +202,12 @@ class Producer:
         draw = self._world.draw
         for number in range(requests):
             self._waiting.append(self._batch(draw.randint(1, 3)))
+            if self._number is None:
+                await self._try_once()
+                if self._waiting:
+                    break
             # Its first goes alone: a log that knows nothing of a producer takes any sequence for its first.
-            if number and number + 1 < requests and len(self._waiting) < draw.randint(1, 2):
+            elif number and number + 1 < requests and len(self._waiting) < draw.randint(1, 2):
                 continue
             while self._waiting and self._topic in self._world.topics:
                 await self._try_once()
@@ -262,6 +271,6 @@ class Producer:
             [now_ms] * len(batch.sent),
             [sent.key for sent in batch.sent],
             [sent.value for sent in batch.sent],
-            producer=(self._producer_id, 0, batch.sequence),
+            producer=(-1, -1, -1) if self._number is None else (self._number, 0, batch.sequence),
         )
         return validate(self._topic, self._partition, bytearray(data), now_ms=now_ms)
