@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 PART_BYTES: Final = 8 * 2**20
 _WRITINGS_WHILE_IT_SHRINKS: Final = 2.0
+# Between the partitions of a sorting job are such as wait for the next one: 1.7 times as much as it takes is
+# read over, by a trial of the policy on 1,200 partitions, and less where it has but a few.
+_READ_OVER: Final = 1.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class Stream:
         jobs = runs / together
         counts.sorting_jobs += jobs
         counts.get_compaction += jobs * files
-        counts.read_bytes += size
+        counts.read_bytes += size * (1 + _READ_OVER * (1 - 1 / together))
         counts.written_bytes += size
         counts.merged_bytes += size
         counts.planned_extents += taken
