@@ -126,6 +126,7 @@ class Watcher:
         assert self._process is not None
         if self._process.poll() == -signal.SIGKILL:
             return
+        assert self.wait_ready(), self.said()  # before that, a signal is its end
         self._process.terminate()
         assert self._process.wait(PATIENCE_SECONDS) == 0, self.said()
 
