@@ -271,3 +271,46 @@ def test_not_every_classic_group_may_become_a_consumer_group(
     with pytest.raises(KafkaError) as refused:
         check_upgrade("g", kept, settings)
     assert refused.value.code is ErrorCode.group_id_not_found
+
+
+def _taken_over(*, classic_members: int, session_timeout_ms: int) -> ConsumerStage:
+    """A group of both whose coordinator changes, so that all sessions begin at once."""
+    stage = ConsumerStage()
+    stage.joined()
+    for _ in range(classic_members):
+        ClassicMember(stage, _GRANITE, session_timeout_ms=session_timeout_ms).settle()
+    stage.move_coordinator()
+    return stage
+
+
+@pytest.mark.parametrize("session_timeout_ms", [20_000, 45_000, 50_000])
+@pytest.mark.parametrize("classic_members", [1, 3])
+def test_a_group_whose_members_are_all_out_at_once_takes_new_ones(
+    classic_members: int, session_timeout_ms: int
+) -> None:
+    """Whichever was the last, it is empty and no classic group; what comes then is in a new epoch."""
+    stage = _taken_over(classic_members=classic_members, session_timeout_ms=session_timeout_ms)
+    before = stage.group.group_epoch
+    stage.clock.advance(60)
+    stage.group.expire()
+    group = stage.group
+    assert group.is_empty
+    assert group.downgrade is None
+    assert group.group_epoch > before
+    assert group.state_ms == stage.clock.now_ms()
+    assert not group.is_subscribed("granite")
+    newcomer = stage.joined()
+    assert newcomer.owned == parts("granite", 0, 1, 2, 3)
+    assert stage.group.downgrade is None
+
+
+def test_of_a_group_that_is_out_but_for_a_classic_member_that_one_is_left() -> None:
+    """It is classic, and has nobody else in it, when the others' sessions ended in one go."""
+    stage = _taken_over(classic_members=2, session_timeout_ms=50_000)
+    lasting = ClassicMember(stage, _GRANITE, session_timeout_ms=90_000)
+    lasting.settle()
+    stage.clock.advance(60)
+    stage.group.expire()
+    assert stage.group.downgrade is Downgrade.AFTER_A_LEAVE
+    (alone,) = downgraded(stage.group.snapshot()).members
+    assert alone.member_id == lasting.member_id

@@ -43,7 +43,10 @@ class Waiting(Enum):
 
 
 class Downgrade(Enum):
-    """Why a group is to be a classic one now: whoever owns it puts that in its place."""
+    """Why a group is to be a classic one now: whoever owns it puts that in its place.
+
+    It has members then, and all of them speak the classic protocol.
+    """
 
     AFTER_A_LEAVE = auto()
     AFTER_A_REPLACEMENT = auto()
@@ -233,6 +236,8 @@ class ConsumerCycle:
             self.downgrade = Downgrade.AFTER_A_LEAVE
         self._drop(member_id)
         self._targets.pop(member_id, None)
+        if not self._roster:
+            self.downgrade = None  # those who were left have gone at the same time
         if self.downgrade is not None:
             return  # those who are left are in this epoch, and called to rebalance by the classic group
         self.group_epoch += 1
