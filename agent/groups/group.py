@@ -84,6 +84,8 @@ class ClassicGroup:
         self._joining = Joining(self._cycle, ids)
         if len(self._roster) > settings.max_group_size:
             self._cycle.prepare_rebalance("the group is larger than groups may be now")
+        elif self._roster and snapshot is not None and snapshot.must_rebalance:
+            self._cycle.prepare_rebalance("somebody has left whose part nobody has")
 
     @property
     def group_id(self) -> str:
@@ -243,10 +245,6 @@ class ClassicGroup:
         """The group with what was assigned last, whatever goes on in it now."""
         cycle = self._cycle
         return cycle.snapshot({member.member_id: member.assignment for member in self._roster})
-
-    def rebalance(self, reason: str) -> None:
-        """Call all members of a stable group to join again."""
-        self._cycle.prepare_rebalance(reason)
 
     def unload(self, error: ErrorCode) -> None:
         """Give the group up: everyone who waits is answered with `error`, and it is dead."""

@@ -235,7 +235,7 @@ class HeldGroups:
         held.wakeup = None
         held.group.expire()
         if isinstance(held.group, ConsumerGroup):
-            self._track(self._kept(held))
+            self._track(self._kept(held, ErrorCode.coordinator_load_in_progress))
         self.moved(held)
 
     def _track(self, work: Coroutine[None, None, ErrorCode]) -> asyncio.Task[ErrorCode]:
@@ -302,44 +302,44 @@ class HeldGroups:
             held.wakeup.cancel()
             held.wakeup = None
 
-    async def keep(self, held: HeldGroup) -> None:
+    async def keep(
+        self, held: HeldGroup, *, exchanged: ErrorCode = ErrorCode.coordinator_load_in_progress
+    ) -> None:
         """Until what a consumer group is now is stored; whoever asks meanwhile shares one write.
 
         A group that could not be stored is given up: the next request takes it from where it was stored last.
+        When another took its place before it was stored, whoever waits is told `exchanged`, and comes again.
         """
-        error = await asyncio.shield(self._track(self._kept(held)))
+        error = await asyncio.shield(self._track(self._kept(held, exchanged)))
         if error is not ErrorCode.none:
-            raise KafkaError(error, f"group {held.group.group_id!r} could not be stored")
+            raise KafkaError(error, f"group {held.group.group_id!r} could not be stored as it was")
 
-    def _kept(self, held: HeldGroup) -> Coroutine[None, None, ErrorCode]:
+    def _kept(self, held: HeldGroup, exchanged: ErrorCode) -> Coroutine[None, None, ErrorCode]:
         """What stores a consumer group; one that is to be classic from now on is that when this returns."""
-        group = held.group
-        if not isinstance(group, ConsumerGroup) or group.downgrade is None or group.is_empty:
-            return self._store(held)
-        snapshot = downgraded(group.snapshot())
-        classic = held.as_classic(snapshot=snapshot)
-        self.exchange(held, classic, told=ErrorCode.rebalance_in_progress)
-        self.counts.downgrades += 1
-        stored = self._save(held, snapshot, lambda _: None)
-        if group.downgrade is Downgrade.AFTER_A_LEAVE:
-            classic.rebalance("only members of the classic protocol are left")
-        return stored
-
-    async def _store(self, held: HeldGroup) -> ErrorCode:
         group = held.group
         if not isinstance(group, ConsumerGroup):
             raise TypeError(f"group {group.group_id!r} stores itself")
+        if group.downgrade is None:
+            return self._store(held, group, exchanged)
+        snapshot = downgraded(group.snapshot(), must_rebalance=group.downgrade is Downgrade.AFTER_A_LEAVE)
+        classic = held.as_classic(snapshot=snapshot)
+        self.exchange(held, classic, told=ErrorCode.rebalance_in_progress)
+        self.counts.downgrades += 1
+        return self._save(held, snapshot, lambda _: None)
+
+    async def _store(self, held: HeldGroup, group: ConsumerGroup, exchanged: ErrorCode) -> ErrorCode:
         wanted = group.version
         async with held.writing:
-            if held.stored_version >= wanted and not group.is_dead:
-                return ErrorCode.none
             if group.is_dead:
-                return ErrorCode.not_coordinator
+                return ErrorCode.not_coordinator if held.group.is_dead else exchanged
+            if held.stored_version >= wanted:
+                return ErrorCode.none
             version = group.version
             record = consumer_record_of(group.group_id, group.snapshot())
             try:
                 if await self.call(partial(self._table.save, held.claim_id, record)):
-                    held.stored_version = version
+                    if held.group is group:  # another may have taken its place meanwhile
+                        held.stored_version = version
                     return ErrorCode.none
                 error = ErrorCode.not_coordinator
             except KafkaError as failure:

@@ -132,7 +132,8 @@ class MemberSnapshot:
 class GroupSnapshot:
     """All that is kept of a group when its coordinator changes: a stable group, or an empty one.
 
-    `subscribed_topics` is None when they cannot be known: other protocol types, unreadable metadata.
+    `subscribed_topics` is None when they cannot be known: other protocol types, unreadable metadata. With
+    `must_rebalance` the assignment does not share out everything: whoever goes on calls all to join again.
     """
 
     generation: int = 0
@@ -141,6 +142,7 @@ class GroupSnapshot:
     leader: str | None = None
     members: tuple[MemberSnapshot, ...] = ()
     subscribed_topics: frozenset[str] | None = None
+    must_rebalance: bool = False
     state_ms: int = 0
 
 

@@ -62,8 +62,11 @@ def upgraded(group_id: str, kept: GroupSnapshot, topics: TopicView) -> ConsumerG
     )
 
 
-def downgraded(kept: ConsumerGroupSnapshot) -> GroupSnapshot:
-    """The classic group that a consumer group becomes whose members all speak that protocol."""
+def downgraded(kept: ConsumerGroupSnapshot, *, must_rebalance: bool = False) -> GroupSnapshot:
+    """The classic group that a consumer group becomes whose members all speak that protocol.
+
+    `must_rebalance` when somebody has left whose part none of them has.
+    """
     names = {topic.topic_id: name for name, topic in kept.topics.items()}
     members = tuple(
         _as_classic(member, kept.targets.get(member.member_id, frozenset()), names) for member in kept.members
@@ -78,6 +81,7 @@ def downgraded(kept: ConsumerGroupSnapshot) -> GroupSnapshot:
         leader=roster.leader,
         members=members,
         subscribed_topics=kept.subscribed_topics,
+        must_rebalance=must_rebalance,
         state_ms=kept.state_ms,
     )
 

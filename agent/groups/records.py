@@ -35,6 +35,7 @@ def record_of(group_id: str, snapshot: GroupSnapshot) -> GroupRecord:
                 "version": _VERSION,
                 "protocol": snapshot.protocol,
                 "leader": snapshot.leader,
+                "rebalance": snapshot.must_rebalance,
                 "members": [_member_json(member) for member in snapshot.members],
             }
         ),
@@ -55,6 +56,7 @@ def snapshot_of(record: GroupRecord) -> GroupSnapshot:
         leader=known.get("leader"),
         members=tuple(_member_of(member) for member in known.get("members", ())),
         subscribed_topics=record.subscribed_topics,
+        must_rebalance=known.get("rebalance", False),
         state_ms=record.state_ms,
     )
 

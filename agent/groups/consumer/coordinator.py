@@ -87,7 +87,7 @@ class ConsumerGroups:
             raise KafkaError(ErrorCode.rebalance_in_progress, f"Group {group_id} has changed its protocol.")
         answer = held.group.join(request, topics)
         self._held.moved(held)
-        await self._held.keep(held)
+        await self._held.keep(held, exchanged=ErrorCode.rebalance_in_progress)
         return answer
 
     async def leave(self, held: HeldGroup, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
