@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -73,9 +74,12 @@ class ObjectReader:
         """Whether a read of `wanted` makes no request of its own."""
         return self.cache.has(wanted)
 
-    async def read(self, wanted: Sequence[WantedRange]) -> list[memoryview]:
+    async def read(
+        self, wanted: Sequence[WantedRange], *, turns: asyncio.Semaphore | None = None
+    ) -> list[memoryview]:
         """The bytes of each range, read-only, in the order of `wanted`.
 
+        With `turns` every request waits for one of them first, and is under way for nobody else till then.
         Raises `ObjectNotFoundError` when an object is gone (its extents were swapped since they were looked
         up), `RetryableError` when the store does not answer.
         """
@@ -85,7 +89,7 @@ class ObjectReader:
             if results[each.range] is None:
                 missing[each.is_hot].append(each.range)
         reads = [
-            (joined, asyncio.ensure_future(self.cache.read(joined, partial(self._load, joined, is_hot))))
+            (joined, asyncio.ensure_future(self._read_joined(joined, is_hot, turns)))
             for is_hot, ranges in missing.items()
             for joined in coalesce(ranges, gap=self._gap, limit=self._limit)
         ]
@@ -97,6 +101,12 @@ class ObjectReader:
             await asyncio.gather(*(read for _, read in reads), return_exceptions=True)
             raise
         return [self._pick(each.range, results[each.range], loaded) for each in wanted]
+
+    async def _read_joined(
+        self, joined: ByteRange, is_hot: bool, turns: asyncio.Semaphore | None
+    ) -> memoryview:
+        async with turns or nullcontext():
+            return await self.cache.read(joined, partial(self._load, joined, is_hot))
 
     @staticmethod
     def _pick(

@@ -8,8 +8,10 @@ next does not lie in the cache any more, so a reader that stops has had one in v
 Behind whole extents it is known where the next fetch begins before this one is served, and the window is read
 beside what the fetch waits for. In a section that is read by stretches it begins when the fetch was served.
 
-All windows together are bounded. A partition whose window finds no room is not read ahead, unless another has
-not been read on for a while: its reader is taken to be gone, and what was read ahead of it is the cache's.
+All windows together are bounded, and so are the requests for them that are under way: a window of many small
+extents leaves threads to those who ask. A partition whose window finds no room is not read ahead, unless
+another has not been read on for a while: its reader is taken to be gone, and what was read ahead of it is the
+cache's.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class ReadAhead:
         self,
         reader: ObjectReader,
         *,
-        read_indexes: Callable[[Sequence[Extent]], Awaitable[Mapping[ByteRange, SectionIndex]]],
+        read_indexes: Callable[
+            [Sequence[Extent], asyncio.Semaphore], Awaitable[Mapping[ByteRange, SectionIndex]]
+        ],
         is_hot: Callable[[Extent], bool],
         settings: AgentSettings,
         clock: Clock,
@@ -77,8 +81,10 @@ class ReadAhead:
         self._is_hot = is_hot
         self._size = settings.read_ahead_bytes
         self._most = min(settings.max_read_ahead_bytes, settings.cache_bytes // 2)
-        # Threads for those who ask are left over.
-        self._turns = asyncio.Semaphore(max(settings.cold_read_threads // 2, 1))
+        # Windows, and requests for them: threads for those who ask are left over.
+        most_at_once = max(settings.cold_read_threads // 2, 1)
+        self._turns = asyncio.Semaphore(most_at_once)
+        self._requests = asyncio.Semaphore(most_at_once)
         self._clock = clock
         self._metrics = metrics
         # Where readers go on, if they read on: a partition, and the offset that they have come to.
@@ -157,7 +163,7 @@ class ReadAhead:
 
     async def _read(self, window: _Window, ahead: Cursor) -> str:
         """Read what is missing of the window; tells what has come of it, nothing if nothing was missing."""
-        indexes = await self._read_indexes(ahead.needed_extents())
+        indexes = await self._read_indexes(ahead.needed_extents(), self._requests)
         parts = _parts(ahead, indexes)
         if self._is_there(parts):
             return ""
@@ -170,7 +176,8 @@ class ReadAhead:
         if taken + size > self._most:
             return "no room"
         window.size = size
-        await self._reader.read([WantedRange(part.range, self._is_hot(part.extent)) for part in missing])
+        wanted = [WantedRange(part.range, self._is_hot(part.extent)) for part in missing]
+        await self._reader.read(wanted, turns=self._requests)
         self._metrics.read_ahead_bytes.inc(size)
         return "read"
 

@@ -282,7 +282,9 @@ class ReadPath:
             await self._pools.rendering.run(partial(_serve, plans, data))
         self.ahead.after(cursors, indexes)
 
-    async def _read_indexes(self, extents: Sequence[Extent]) -> dict[ByteRange, SectionIndex]:
+    async def _read_indexes(
+        self, extents: Sequence[Extent], turns: asyncio.Semaphore | None = None
+    ) -> dict[ByteRange, SectionIndex]:
         large = [
             extent
             for extent in extents
@@ -291,7 +293,7 @@ class ReadPath:
         if not large:
             return {}
         blocks = await self._reader.read(
-            [WantedRange(index_range(extent), self._is_hot(extent)) for extent in large]
+            [WantedRange(index_range(extent), self._is_hot(extent)) for extent in large], turns=turns
         )
         return {
             index_range(extent): parse_index(extent, block)

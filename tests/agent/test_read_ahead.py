@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -162,15 +164,21 @@ async def test_a_window_that_cannot_be_read_harms_nobody(
         assert await reader.fetch() == 2
 
 
-async def test_many_small_extents_are_read_ahead_as_the_next_fetch_asks_for_them(
-    agents: Agents, catalog: Catalog, store: FaultyStore
-) -> None:
-    """No more of them than that, each by the one request that it costs anyway."""
+async def _small_extents(agents: Agents, catalog: Catalog) -> tuple[Topic, int]:
+    """A topic with thirty extents, each in an object of its own, and their size."""
     made = catalog.topics.create("s", 1, {})
     async with agents.running() as running:
         for number in range(30):
             await running.produce("s", {"key": "k", "value": f"{number:0100}"})
     (size, *_) = {extent.length for extent in catalog.log.extents(made.topic_id, 0, 0)}
+    return made, size
+
+
+async def test_many_small_extents_are_read_ahead_as_the_next_fetch_asks_for_them(
+    agents: Agents, catalog: Catalog, store: FaultyStore
+) -> None:
+    """No more of them than that, each by the one request that it costs anyway."""
+    made, size = await _small_extents(agents, catalog)
     async with reading(agents, store, made) as reader:
         reader.max_bytes = 3 * size
         before = reader.gets()
@@ -179,3 +187,33 @@ async def test_many_small_extents_are_read_ahead_as_the_next_fetch_asks_for_them
             counts.append(await reader.fetch())
         assert sum(counts) == reader.gets() - before == 30
         assert max(counts) <= 6
+
+
+async def test_a_window_of_many_small_extents_leaves_threads_to_those_who_ask(
+    agents: Agents, catalog: Catalog, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests are made by a part of the threads; those behind it wait for none of the others."""
+    made, size = await _small_extents(agents, catalog)
+    gate, read_range = threading.Event(), store.read_range
+
+    def gated(name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
+        gate.wait()
+        return read_range(name, position, length, purpose=purpose)
+
+    async with reading(agents, store, made, cold_read_threads=4) as reader:
+        reader.max_bytes = 10 * size
+        asked_for = await reader.fetch()
+        reads = reader.agent.pools.hot_reads  # both kinds take their turns together
+        monkeypatch.setattr(store, "read_range", gated)
+        fetching = asyncio.create_task(reader.fetch())
+        try:
+            async with asyncio.timeout(30):
+                while reads.pending <= asked_for:  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(0)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert reads.pending == asked_for + 2
+        finally:
+            gate.set()
+        assert await fetching == 2 * asked_for
+        assert reader.outcomes() == {"read": 1}
