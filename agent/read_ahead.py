@@ -50,15 +50,24 @@ _IDLE_SECONDS = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Window:
-    """What is read ahead of a partition, and when its reader came last."""
+    """What is read ahead of a partition, and when its reader came last.
+
+    Of `ranges` the last may be longer than what a fetch asks for, and the others are as a fetch has them.
+    """
 
     used: float
     size: int = 0
+    ranges: frozenset[ByteRange] = frozenset()
+    last: ByteRange | None = None
     task: asyncio.Task[None] | None = None
 
     @property
     def is_done(self) -> bool:
         return self.task is not None and self.task.done()
+
+    def brings(self, wanted: ByteRange) -> bool:
+        """Whether it reads that, now or when it is that request's turn."""
+        return wanted in self.ranges or (self.last is not None and self.last.covers(wanted))
 
 
 class ReadAhead:
@@ -142,7 +151,7 @@ class ReadAhead:
         ahead.extents = [each for each in cursor.extents if each.last_offset >= offset]
         ahead.limit = cursor.limit
         under_way = [window for window in windows if not window.is_done]
-        if len(under_way) < _MOST_AT_ONCE and not self._is_there(_parts(ahead, indexes)):
+        if len(under_way) < _MOST_AT_ONCE and self._missing(_parts(ahead, indexes), under_way):
             # What landed before is being read by now, and no window any more.
             window = _Window(now)
             self._windows[partition] = [*under_way, window]
@@ -165,25 +174,31 @@ class ReadAhead:
         """Read what is missing of the window; tells what has come of it, nothing if nothing was missing."""
         indexes = await self._read_indexes(ahead.needed_extents(), self._requests)
         parts = _parts(ahead, indexes)
-        if self._is_there(parts):
+        others = [each for each in self._windows.get(ahead.fetch.partition_id, ()) if not each.is_done]
+        if not self._missing(parts, others):
             return ""
         if not parts[-1].reaches_end:
             ahead.limit = max(ahead.limit, self._size)
             parts = _parts(ahead, indexes)[: len(parts)]
-        missing = [part for part in parts if not self._reader.has(part.range)]
+        missing = self._missing(parts, others)
         size = sum(part.range.length for part in missing)
         taken = sum(each.size for windows in self._windows.values() for each in windows)
         if taken + size > self._most:
             return "no room"
         window.size = size
+        window.ranges, window.last = frozenset(part.range for part in missing), parts[-1].range
         wanted = [WantedRange(part.range, self._is_hot(part.extent)) for part in missing]
         await self._reader.read(wanted, turns=self._requests)
         self._metrics.read_ahead_bytes.inc(size)
         return "read"
 
-    def _is_there(self, parts: Sequence[ExtentPart]) -> bool:
-        """Whether the next fetch asks the store for nothing."""
-        return all(self._reader.has(part.range) for part in parts)
+    def _missing(self, parts: Sequence[ExtentPart], windows: Sequence[_Window]) -> list[ExtentPart]:
+        """What the next fetch asks the store for, when these windows have brought what they read."""
+        return [
+            part
+            for part in parts
+            if not self._reader.has(part.range) and not any(each.brings(part.range) for each in windows)
+        ]
 
     def _forget_idle(self, now: float) -> None:
         """Partitions that were not read on for a while, and those beyond what may be remembered."""
