@@ -24,7 +24,7 @@ from catalog.model import PartitionId
 from catalog.spans import span_of
 from planner.plan import JobKind
 from planner.selection import JobDraft
-from planner.sorting import SPAN_OF_RETENTION, is_sorted_by_ranges
+from planner.sorting import is_sorted_by_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -108,6 +108,7 @@ class _Group:
 
     settings: PlannerSettings
     views: Mapping[PartitionId, PartitionView]
+    now_ms: int
     files: list[Mergeable] = field(default_factory=list)
     runs: dict[PartitionId, _Run] = field(default_factory=dict)
     input_bytes: int = 0
@@ -153,8 +154,7 @@ class _Group:
         return True
 
     def _spans_too_much(self, key: PartitionId, run: _Run) -> bool:
-        expires = self.views[key].rules.expires_after_ms
-        return expires is not None and run.newest_ms - run.oldest_ms > expires // SPAN_OF_RETENTION
+        return self.views[key].rules.spans_too_long(run.oldest_ms, run.newest_ms, self.now_ms)
 
     def is_worth_a_job(self, level: int) -> bool:
         """Whether all of it rises above `level`, or nothing small need come out."""
@@ -206,7 +206,7 @@ def _fill(snapshot: Snapshot, settings: PlannerSettings, files: Sequence[Mergeab
         else:
             if len(groups) == _MOST_OPEN_GROUPS:
                 closed.append(groups.pop(0))
-            fresh = _Group(settings, snapshot.mergeable_views)
+            fresh = _Group(settings, snapshot.mergeable_views, snapshot.now_ms)
             if fresh.take(file, reads):
                 groups.append(fresh)
     return closed + groups

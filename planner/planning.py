@@ -41,7 +41,6 @@ SUSPECTS_AT_ONCE: Final = 10_000
 BUDGET_MS: Final = 60 * 60 * 1000
 MINUTE_MS: Final = 60 * 1000
 SECOND_MS: Final = 1000
-NEWEST_OF_RESTING: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +243,7 @@ def _fragmented(
         start=hashed(now_ms // SECOND_MS),
         limit=max(1, max_extents // (settings.resting_extents // 2 + 1)),
     )
-    most = NEWEST_OF_RESTING * (settings.resting_extents + 1)
+    most = settings.seen_extents
     chosen: dict[PartitionId, PartitionSize] = {}
     for size in sizes:
         if size.state.topic_id not in rules:

@@ -63,9 +63,12 @@ class JobDraft:
 
     @property
     def oldest_ms(self) -> int:
-        """Since when the oldest of what the job is for has been waiting; what is clean waits for nothing."""
+        """Since when the oldest of what the job is for has been waiting; what is clean waits for nothing.
+
+        What is merged or sorted has waited since the last of it came, before which there was not enough.
+        """
         if self.kind not in {JobKind.INGESTION, JobKind.CLEANING}:
-            return min(self._files[each].committed_ms for each in self._spans)
+            return max(self._files[each].committed_ms for each in self._spans)
         return min(
             extent.committed_ms
             for view, extents in self.partitions()
@@ -89,12 +92,13 @@ class JobDraft:
     def is_near(self, extents: Sequence[Extent]) -> bool:
         """Whether reading what lies between these extents and the rest costs less than another job for them.
 
-        Two streams go through that; two GETs are saved for each file that the job reads anyway, and a job.
+        The streams go through that; their GETs are saved for each file that the job reads anyway, and a job.
         """
+        passes = 1 if self.kind is JobKind.SORTING else 2
         alone = spans_of(extents)
         between = self._growth(self._grown(alone)) - sum(span.length for span in alone.values())
         shared = len(self._spans.keys() & alone.keys())
-        return 2 * between <= 2 * shared * GET_IN_READING + JOB_IN_READING
+        return passes * between <= passes * shared * GET_IN_READING + JOB_IN_READING
 
     def take(self, view: PartitionView, extents: Sequence[Extent]) -> None:
         """Put these extents of a partition into the job, in place of those before, which are among them."""

@@ -79,6 +79,11 @@ class PlannerSettings:
         return levels * (self.merge_fan_in - 1)
 
     @property
+    def seen_extents(self) -> int:
+        """How many extents of a partition one plan may look at to sort them: twice what it rests with."""
+        return 2 * (self.resting_extents + 1)
+
+    @property
     def most_merged_extents(self) -> int:
         """Of files with more extents, as many as the fan-in do not fit into the part of a plan for them."""
         return max(1, self.max_plan_extents // (4 * self.merge_fan_in))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from catalog.model import PartitionId
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from catalog.model import Extent, FileKind, PartitionState
     from catalog.suspects import Suspect
+
+# What a promise of a topic's may be late for records that share an extent with younger ones.
+_SPAN_OF_WAITING: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,19 @@ class TopicRules:
     def expires_after_ms(self) -> int | None:
         """How old records may become; None where nothing expires by its age."""
         return self.retention_ms if "delete" in self.cleanup_policy and self.retention_ms >= 0 else None
+
+    def spans_too_long(self, oldest_ms: int, newest_ms: int, now_ms: int) -> bool:
+        """Whether an extent with records of these times would let the oldest of them wait too long.
+
+        It expires as a whole, with its youngest record, and is not cleaned before min.compaction.lag.ms is
+        over for that one: a record may wait a quarter longer than by itself. Once the lag is over for all,
+        nothing waits.
+        """
+        expires, lag = self.expires_after_ms, self.min_compaction_lag_ms if self.compacted else 0
+        span = newest_ms - oldest_ms
+        if expires is not None and span > expires // _SPAN_OF_WAITING:
+            return True
+        return newest_ms > now_ms - lag and lag > 0 and span > lag // _SPAN_OF_WAITING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,15 +23,13 @@ from planner.plan import JobKind
 from planner.selection import JobDraft
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from uuid import UUID
 
     from catalog.model import Extent
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, PartitionView, Snapshot
 
-# An extent expires as a whole, with its youngest record: it may span this part of retention.ms.
-SPAN_OF_RETENTION: Final = 4
 # So many times the fan-in are the runs of a job on average: neighbours wait for each other.
 RUN_OF_FAN_IN: Final = 2
 
@@ -40,23 +38,36 @@ def draft_sorting_jobs(
     snapshot: Snapshot, settings: PlannerSettings, is_taken: Callable[[Extent], bool]
 ) -> list[JobDraft]:
     """The sorting jobs of a snapshot; `is_taken` tells which extents other jobs of the plan have."""
-    drafts: list[JobDraft] = []
+    worth: list[JobDraft] = []
+    least = RUN_OF_FAN_IN * settings.merge_fan_in
     for compacted in (True, False):
-        mine: list[JobDraft] = []
-        for view in snapshot.fragmented:
-            if view.rules.compacted is not compacted:
-                continue
-            run = short_run(view, snapshot.files, settings, is_taken)
-            if not run:
-                continue
-            if not (mine and mine[-1].fits(view, run) and mine[-1].is_near(run)):
-                mine.append(JobDraft(JobKind.SORTING, snapshot.files, settings, snapshot.now_ms))
-            mine[-1].take(view, run)
-        drafts += mine
-    worth = [draft for draft in drafts if draft.extents_of_each >= RUN_OF_FAN_IN * settings.merge_fan_in]
+        runs = [
+            (view, run)
+            for view in snapshot.fragmented
+            if view.rules.compacted is compacted and (run := short_run(view, snapshot, settings, is_taken))
+        ]
+        for draft in _drafts(snapshot, settings, runs):
+            if draft.extents_of_each >= least:
+                worth.append(draft)
+            else:  # who has so many that it need not wait does not wait for neighbours that rest
+                worth += _drafts(
+                    snapshot, settings, [each for each in draft.partitions() if len(each[1]) >= least]
+                )
     for draft in worth:
         draft.cut_evenly()
     return worth
+
+
+def _drafts(
+    snapshot: Snapshot, settings: PlannerSettings, runs: Iterable[tuple[PartitionView, tuple[Extent, ...]]]
+) -> list[JobDraft]:
+    """Neighbours together, as far as they fit."""
+    drafts: list[JobDraft] = []
+    for view, run in runs:
+        if not (drafts and drafts[-1].fits(view, run) and drafts[-1].is_near(run)):
+            drafts.append(JobDraft(JobKind.SORTING, snapshot.files, settings, snapshot.now_ms))
+        drafts[-1].take(view, run)
+    return drafts
 
 
 def is_fragmented(compacted_extents: int, live_bytes: int, settings: PlannerSettings) -> bool:
@@ -79,20 +90,28 @@ def section_level(length: int, settings: PlannerSettings) -> int:
 
 
 def short_run(
-    view: PartitionView,
-    files: Mapping[UUID, FileView],
-    settings: PlannerSettings,
-    is_taken: Callable[[Extent], bool],
+    view: PartitionView, snapshot: Snapshot, settings: PlannerSettings, is_taken: Callable[[Extent], bool]
 ) -> tuple[Extent, ...]:
-    """The newest run of short extents that is worth being written as one, of the highest level with any."""
-    stretches = list(_stretches(view, files, settings, is_taken))
-    for level in range(section_level(settings.section_bytes - 1, settings), -1, -1):
+    """The newest run of short extents that is worth being written as one, of the highest level with any.
+
+    Where a plan sees as many extents as it may, a run must be worth a job by itself, and if none is, the
+    longest of any levels will do: what lies behind those that are seen would never be.
+    """
+    is_full = len(view.extents) >= settings.seen_extents
+    least = RUN_OF_FAN_IN * settings.merge_fan_in
+    stretches = list(_stretches(view, snapshot.files, settings, is_taken))
+    top = section_level(settings.section_bytes - 1, settings)
+    for level in range(top, -1, -1):
         for stretch in reversed(stretches):
-            for run in reversed(list(_runs_up_to(level, stretch, view, settings))):
+            for run in reversed(list(_runs_up_to(level, stretch, view, settings, snapshot.now_ms))):
                 highest = sum(1 for each in run if section_level(each.length, settings) == level)
-                if highest >= settings.merge_fan_in:
+                if highest >= settings.merge_fan_in and (not is_full or len(run) >= least):
                     return tuple(run)
-    return ()
+    if not is_full:
+        return ()
+    runs = [run for each in stretches for run in _runs_up_to(top, each, view, settings, snapshot.now_ms)]
+    longest = max(runs, key=len, default=[])
+    return tuple(longest) if len(longest) >= least else ()
 
 
 def _stretches(
@@ -127,11 +146,9 @@ def _stretches(
 
 
 def _runs_up_to(
-    level: int, stretch: list[Extent], view: PartitionView, settings: PlannerSettings
+    level: int, stretch: list[Extent], view: PartitionView, settings: PlannerSettings, now_ms: int
 ) -> Iterator[list[Extent]]:
-    """Parts of a stretch without extents above a level, of which none spans too much of retention.ms."""
-    expires = view.rules.expires_after_ms
-    most_ms = None if expires is None else expires // SPAN_OF_RETENTION
+    """Parts of a stretch without extents above a level, of which none spans too much time."""
     run: list[Extent] = []
     oldest = newest = 0
     for extent in stretch:
@@ -141,7 +158,7 @@ def _runs_up_to(
             continue
         since = min(oldest, extent.min_timestamp) if run else extent.min_timestamp
         until = max(newest, extent.max_timestamp) if run else extent.max_timestamp
-        if run and most_ms is not None and until - since > most_ms:
+        if run and view.rules.spans_too_long(since, until, now_ms):
             yield run
             run, since, until = [], extent.min_timestamp, extent.max_timestamp
         run.append(extent)

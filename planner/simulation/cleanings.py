@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from planner.planning import NEWEST_OF_RESTING
 from planner.selection import GET_IN_READING, JOB_IN_READING
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class Stream:
         wanted = min(
             at_once,
             self.partitions,
-            self.sorting_room / min(run + limits.resting_extents, NEWEST_OF_RESTING * limits.resting_extents),
+            self.sorting_room / min(run + limits.resting_extents, limits.seen_extents),
             limits.max_job_extents / run,
             limits.max_job_input_bytes / (run * part.arrival_bytes),
         )

@@ -15,8 +15,7 @@ from uuid import UUID
 import numpy as np
 
 from catalog.model import Extent, FileKind, PartitionState
-from planner.planning import NEWEST_OF_RESTING
-from planner.snapshot import FileView, PartitionView
+from planner.snapshot import FileView, PartitionView, Snapshot
 from planner.sorting import RUN_OF_FAN_IN, is_fragmented, short_run
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class SortedNews:
 def sorted_news(rules: TopicRules, length: float, settings: PlannerSettings) -> SortedNews:
     """Let extents of `length` bytes come until some long ones have come of them."""
     most = min(_MOST_ARRIVALS, round(_LONG_ONES * settings.section_bytes / max(length, 1.0)))
-    newest = NEWEST_OF_RESTING * (settings.resting_extents + 1)
+    newest = settings.seen_extents
     files = {
         _FILE: FileView(
             file_id=_FILE,
@@ -83,6 +82,7 @@ def sorted_news(rules: TopicRules, length: float, settings: PlannerSettings) -> 
             committed_ms=0,
         )
     }
+    snapshot = Snapshot(now_ms=0, partitions=(), files=files)
     held: list[Extent] = []
     size = written = taken = runs = 0
     curves: list[tuple[float, float, float, float]] = [(0.0, 0.0, 0.0, 0.0)]
@@ -92,7 +92,7 @@ def sorted_news(rules: TopicRules, length: float, settings: PlannerSettings) -> 
         size += one
         if is_fragmented(len(held), size, settings):
             view = PartitionView(rules=rules, state=_state(rules, number + 1), extents=tuple(held[-newest:]))
-            run = short_run(view, files, settings, lambda _: False)
+            run = short_run(view, snapshot, settings, lambda _: False)
             if len(run) >= RUN_OF_FAN_IN * settings.merge_fan_in:
                 total = sum(each.length for each in run)
                 begin = held.index(run[0])

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from catalog.model import FileKind, PartitionState
 from planner.merging import is_mostly_dead
-from planner.planning import NEWEST_OF_RESTING
 from planner.snapshot import Mergeable, PartitionView, Snapshot, Spent
 from planner.sorting import is_fragmented
 
@@ -119,10 +118,10 @@ def _fragmented(
     log: CellLog, claimed: AbstractSet[tuple[PartitionId, int]], settings: PlannerSettings
 ) -> tuple[PartitionView, ...]:
     """Partitions with many short extents, the newest of each (`fragmented_partitions`)."""
-    most = NEWEST_OF_RESTING * (settings.resting_extents + 1)
+    most = settings.seen_extents
     found: list[PartitionView] = []
     for _, part in sorted(log.parts.items()):
-        if len(part.extents) <= settings.resting_extents:
+        if len(part.extents) <= settings.resting_extents // 2:
             continue
         held = [each for each in part.extents if each.file_kind is FileKind.COMPACTED]
         if is_fragmented(len(held), sum(each.length for each in part.extents), settings):
@@ -184,9 +183,8 @@ def _mergeable(
     for file in log.files.values():
         if claimed and not claimed.isdisjoint(file.live):
             continue
-        if log.scale.is_small(file.live_bytes, file.objects):
-            if len(file.live) > settings.most_merged_extents:
-                continue
+        is_narrow = len(file.live) <= settings.most_merged_extents
+        if is_narrow and log.scale.is_small(file.live_bytes, file.objects):
             small.append(file)
         elif file.born_bytes - file.live_bytes >= settings.least_dead_bytes:
             each = _as_mergeable(file)

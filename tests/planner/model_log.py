@@ -228,7 +228,7 @@ class ModelLog:
             if is_fragmented(compacted, sum(each.length for each in extents), settings):
                 view = self.view(key)
                 held = tuple(each for each in view.extents if each.file_kind is FileKind.COMPACTED)
-                found.append(replace(view, extents=held))
+                found.append(replace(view, extents=held[-settings.seen_extents :]))
         return tuple(found)
 
     def snapshot(self, settings: PlannerSettings | None = None) -> Snapshot:

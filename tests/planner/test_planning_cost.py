@@ -232,3 +232,10 @@ def test_no_small_file_is_out_of_sight_for_ever(reading: Reading) -> None:
 def test_mostly_dead_files_have_their_turn_beside_small_ones(reading: Reading) -> None:
     (dying,) = reading.add_dying_file()
     assert dying in reading.answers("files_to_merge", {**MERGE, "from_bytes": 0, "limit": 2})
+
+
+def test_mostly_dead_files_are_seen_that_are_too_wide_to_be_merged(reading: Reading) -> None:
+    """Little may be left of them: among the small ones they are left out for their many extents."""
+    (dying,) = reading.add_dying_file()
+    wide = {**MERGE, "below_bytes": 2**40, "extents_each": 1, "from_bytes": 0, "limit": 10}
+    assert dying in reading.answers("files_to_merge", wide)

@@ -120,8 +120,46 @@ def test_what_another_job_has_ends_a_run() -> None:
             log.apply(job)
     log.claimed = {(key, 4)}
     view = log.fragmented(SORTED)[0]
-    run = short_run(view, log.snapshot(SORTED).files, SORTED, lambda extent: extent.base_offset == 1)
+    run = short_run(view, log.snapshot(SORTED), SORTED, lambda extent: extent.base_offset == 1)
     assert [extent.base_offset for extent in run] == [5, 6]
+
+
+def test_a_busy_partition_does_not_wait_for_neighbours_that_rest() -> None:
+    """Their few short extents would hold the average of a job down for ever."""
+    log, keys = plain_log(partitions=5)
+    for number in range(7):
+        log.append({key: Chunk(records=1, length=5) for key in (keys if number < 3 else keys[2:3])})
+        for job in make_plan(log.snapshot(), SORTED).jobs:
+            log.apply(replace(job, output_bytes=MIB))
+    (job,) = make_plan(log.snapshot(SORTED), SORTED).jobs
+    assert [part.partition for part in job.partitions] == [2]
+    assert len(log.extents[keys[2]]) == 7
+    log.apply(job)
+    assert len(log.extents[keys[2]]) == 1
+
+
+def test_a_plan_that_sees_nothing_worth_while_takes_the_longest_run_that_it_sees() -> None:
+    """Lengths in the worst order: whatever a plan may look at has too few extents of each level."""
+    settings = replace(SORTED, merge_fan_in=3, section_bytes=180)
+    log, (key,) = plain_log()
+    for length in (100, 5, 5, 30, 5, 5, 30, 5, 5) * 6:
+        log.append({key: Chunk(records=1, length=length)})
+        settle(log, settings)
+    assert len(log.extents[key]) < 2 * settings.seen_extents
+
+
+def test_a_sorted_extent_lets_no_record_wait_much_longer_for_its_cleaning() -> None:
+    """What min.compaction.lag.ms keeps from being cleaned is joined over a quarter of it at the most."""
+    log, (key,) = plain_log(
+        cleanup_policy="compact", min_cleanable_dirty_ratio=1.0, min_compaction_lag_ms=4_000
+    )
+    for _ in range(16):
+        log.append({key: Chunk(records=1, length=5)})
+        settle(log)
+        young = [each for each in log.extents[key] if each.max_timestamp > log.now_ms - 4_000]
+        assert max(each.max_timestamp - each.min_timestamp for each in young) <= 1_000
+        log.now_ms += 200
+    assert len(log.extents[key]) < 16
 
 
 APPENDS = st.lists(
@@ -134,16 +172,20 @@ def test_no_byte_is_sorted_more_often_than_the_bound_says(appends: list[dict[int
     """Planning comes to rest after each append, writes and leaves no more than docs/planner.md derives."""
     settings = replace(SORTED, merge_fan_in=fan_in, section_bytes=20 * fan_in**2)
     log, keys = plain_log(partitions=3)
-    ingested = extents = 0
+    ingested = extents = most = 0
     for lengths in appends:
         log.append({keys[number]: Chunk(records=1, length=size) for number, size in lengths.items()})
         ingested, extents = ingested + sum(lengths.values()), extents + len(lengths)
+        most = max(most, *map(len, log.extents.values()))
         settle(log, settings)
     floor = settings.section_floor_bytes * fan_in / (fan_in - 1) * extents
+    if most >= settings.seen_extents:  # in no good order
+        floor += settings.section_bytes * 2 * fan_in / (2 * fan_in - 1) * extents
     assert log.written.get(JobKind.SORTING, 0) <= (LEVELS - 1) * ingested + floor
     for held in log.extents.values():
         long = sum(1 for extent in held if extent.length >= settings.section_bytes)
         assert len(held) < (1 + long) * fan_in**LEVELS
+        assert len(held) - long <= settings.seen_extents + 2 * fan_in * (1 + long)
 
 
 @given(st.integers(1, 120), st.integers(2, 5), st.sampled_from([1, 7, 19, 25]))

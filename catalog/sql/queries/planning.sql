@@ -137,7 +137,8 @@ FROM (
     (
         SELECT f.*, 1, row_number() OVER (ORDER BY born_bytes - live_bytes DESC, file_id)
         FROM files AS f
-        WHERE kind = 'compacted' AND dead_ms IS NULL AND live_bytes >= %(below_bytes)s AND claimed_extents = 0
+        WHERE kind = 'compacted' AND dead_ms IS NULL AND claimed_extents = 0
+          AND (live_bytes >= %(below_bytes)s OR live_extents > %(extents_each)s)
           AND born_bytes - live_bytes >= %(dead_bytes)s
           AND born_bytes - live_bytes >= %(dead_share)s::double precision * born_bytes
           AND NOT EXISTS (SELECT FROM suspects AS s WHERE s.file_id = f.file_id)
