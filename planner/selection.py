@@ -92,13 +92,12 @@ class JobDraft:
     def is_near(self, extents: Sequence[Extent]) -> bool:
         """Whether reading what lies between these extents and the rest costs less than another job for them.
 
-        The streams go through that; their GETs are saved for each file that the job reads anyway, and a job.
+        Two streams go through that; two GETs are saved for each file that the job reads anyway, and a job.
         """
-        passes = 1 if self.kind is JobKind.SORTING else 2
         alone = spans_of(extents)
         between = self._growth(self._grown(alone)) - sum(span.length for span in alone.values())
         shared = len(self._spans.keys() & alone.keys())
-        return passes * between <= passes * shared * GET_IN_READING + JOB_IN_READING
+        return 2 * between <= 2 * shared * GET_IN_READING + JOB_IN_READING
 
     def take(self, view: PartitionView, extents: Sequence[Extent]) -> None:
         """Put these extents of a partition into the job, in place of those before, which are among them."""

@@ -40,6 +40,7 @@ def draft_sorting_jobs(
     """The sorting jobs of a snapshot; `is_taken` tells which extents other jobs of the plan have."""
     worth: list[JobDraft] = []
     least = RUN_OF_FAN_IN * settings.merge_fan_in
+    impatient = min(2 * least, settings.seen_extents)  # with so many, one does not wait for those that rest
     for compacted in (True, False):
         runs = [
             (view, run)
@@ -49,10 +50,9 @@ def draft_sorting_jobs(
         for draft in _drafts(snapshot, settings, runs):
             if draft.extents_of_each >= least:
                 worth.append(draft)
-            else:  # who has so many that it need not wait does not wait for neighbours that rest
-                worth += _drafts(
-                    snapshot, settings, [each for each in draft.partitions() if len(each[1]) >= least]
-                )
+            else:
+                busy = [each for each in draft.partitions() if len(each[1]) >= impatient]
+                worth += _drafts(snapshot, settings, busy)
     for draft in worth:
         draft.cut_evenly()
     return worth

@@ -127,13 +127,13 @@ def test_what_another_job_has_ends_a_run() -> None:
 def test_a_busy_partition_does_not_wait_for_neighbours_that_rest() -> None:
     """Their few short extents would hold the average of a job down for ever."""
     log, keys = plain_log(partitions=5)
-    for number in range(7):
-        log.append({key: Chunk(records=1, length=5) for key in (keys if number < 3 else keys[2:3])})
+    for number in range(8):
+        log.append({key: Chunk(records=1, length=5) for key in (keys if number < 2 else keys[2:3])})
         for job in make_plan(log.snapshot(), SORTED).jobs:
             log.apply(replace(job, output_bytes=MIB))
     (job,) = make_plan(log.snapshot(SORTED), SORTED).jobs
     assert [part.partition for part in job.partitions] == [2]
-    assert len(log.extents[keys[2]]) == 7
+    assert len(log.extents[keys[2]]) == 8
     log.apply(job)
     assert len(log.extents[keys[2]]) == 1
 

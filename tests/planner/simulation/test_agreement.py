@@ -85,7 +85,7 @@ def test_what_is_cleaned_and_sorted_by_jobs_of_its_own_agrees() -> None:
         ("sorting_jobs", 0.5),
         ("merging_jobs", 0.5),
         ("deleted_objects", 0.05),
-        ("list_gc", 0.1),
+        ("list_gc", 0.15),
     ):
         assert getattr(aggregated.month, name) == pytest.approx(getattr(exact.month, name), rel=tolerance)
 
