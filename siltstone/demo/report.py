@@ -203,7 +203,7 @@ def _timings(report: DemoReport) -> RenderableType:
 def _whats_left(report: DemoReport) -> RenderableType:
     return Text(
         f"The data stays in {report.data_dir} and {report.object_store}. More to try:\n"
-        f"  siltstone topics describe flights {report.options}\n"
-        f"  siltstone plan {report.options}\n"
-        f"  siltstone fsck --deep {report.options}\n"
+        f"  {report.program} topics describe flights {report.options}\n"
+        f"  {report.program} plan {report.options}\n"
+        f"  {report.program} fsck --deep {report.options}\n"
     )
