@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j carries no types
 from pyspark import SparkContext
@@ -64,6 +65,9 @@ logger.gateway.level = {level}
 logger.submit.name = org.apache.spark.deploy.SparkSubmit
 logger.submit.level = {level}
 """
+
+# Where the sessions of this process write, by what started their Java.
+_scratches: WeakKeyDictionary[JavaGateway, Path] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +122,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     try:
         with _launch_environment(settings, scratch):
-            return _build(settings, _launch_conf(settings, scratch))
+            spark = _build(settings, _launch_conf(settings, scratch))
     except SparkUnavailableError as error:
         said = _last_line(scratch / _LOG)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -128,19 +132,24 @@ def start_session(settings: SparkSettings) -> SparkSession:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+    _scratches[SparkContext._gateway] = scratch  # noqa: SLF001 -- there is no public way
+    return spark
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Ends the session and, where it was started here, its Java process."""
+    """Ends the session and, where it was started here, its Java process.
+
+    Where that has died, PySpark raises what it likes; a later session starts anew all the same.
+    """
     gateway = None if "PYSPARK_GATEWAY_PORT" in os.environ else _gateway_of(spark)
-    scratch = spark.conf.get("spark.siltstone.scratch", "") if gateway is not None else ""
     try:
         spark.stop()
     finally:
         if gateway is not None:
+            _forget_sessions()
             _end_java(gateway)
-        if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)
+            if (scratch := _scratches.pop(gateway, None)) is not None:
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -256,7 +265,6 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": str(
             len(str(scratch)) <= _LONGEST_SOCKET_DIRECTORY
         ).lower(),
-        "spark.siltstone.scratch": str(scratch),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
@@ -307,6 +315,13 @@ def _launch_environment(settings: SparkSettings, scratch: Path) -> Iterator[None
 def _gateway_of(spark: SparkSession) -> JavaGateway | None:
     """PySpark's link to a Java process that it started; None for a session on a Connect server."""
     return SparkContext._gateway if is_classic(spark) else None  # noqa: SLF001 -- there is no public way
+
+
+def _forget_sessions() -> None:
+    """What PySpark takes for its sessions until they end in good order, which needs a Java that lives."""
+    SparkContext._active_spark_context = None  # noqa: SLF001 -- there is no public way
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    SparkSession._activeSession = None  # noqa: SLF001
 
 
 def _end_java(gateway: JavaGateway) -> None:

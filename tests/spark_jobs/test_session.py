@@ -25,9 +25,27 @@ def double(batches):
 
 with spark_session(SparkSettings(master="local[1]", driver_memory="512m")) as spark:
     rows = spark.range(0, 2, 1, 2).mapInArrow(double, "id long").collect()
-    scratch = spark.conf.get("spark.siltstone.scratch")
+    scratch = spark.conf.get("spark.local.dir")
     master = spark.conf.get("spark.master")
 print(find_java(os.environ).origin, [row.id for row in rows], master, os.path.exists(scratch), os.listdir())
+"""
+
+DIED = """
+import contextlib, os, tempfile
+from pyspark import SparkContext
+from spark_jobs.session import SparkSettings, start_session, stop_session
+
+settings = SparkSettings(master="local[1]", driver_memory="512m")
+spark = start_session(settings)
+java = SparkContext._gateway.proc
+java.kill()
+java.wait()
+with contextlib.suppress(Exception):
+    stop_session(spark)
+again = start_session(settings)
+rows = again.range(0, 2, 1, 2).collect()
+stop_session(again)
+print([row.id for row in rows], [name for name in os.listdir(tempfile.gettempdir()) if "siltstone" in name])
 """
 
 
@@ -49,6 +67,21 @@ def path_without_java(directory: Path) -> str:
         if found:
             (programs / name).symlink_to(found)
     return str(programs)
+
+
+@pytest.mark.spark
+def test_a_session_starts_anew_where_java_was_killed(tmp_path: Path) -> None:
+    """A watcher goes on like that; PySpark would ask the dead one for its active session."""
+    child = subprocess.run(
+        [sys.executable, "-c", DIED],
+        env=child_environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (child.returncode, child.stdout) == (0, "[0, 1] []\n"), child.stderr
 
 
 @pytest.mark.spark
