@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from catalog.model import FileKind
 from planner.dirtiness import contiguous_run, measure, takeable_extents
 from planner.plan import JobKind
-from planner.selection import JobDraft
+from planner.selection import neighbours_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from catalog.model import Extent
+    from planner.selection import JobDraft
     from planner.settings import PlannerSettings
     from planner.snapshot import PartitionView, Snapshot
 
@@ -35,12 +36,7 @@ def draft_cleaning_jobs(
         prefix = cleanable_prefix(view, snapshot.now_ms, is_taken)
         if prefix and measure(view, prefix, snapshot.now_ms, force=settings.force).due:
             candidates.append((view, prefix))
-    drafts: list[JobDraft] = []
-    for view, extents in candidates:
-        if not (drafts and drafts[-1].fits(view, extents) and drafts[-1].is_near(extents)):
-            drafts.append(JobDraft(JobKind.CLEANING, snapshot.files, settings, snapshot.now_ms))
-        drafts[-1].take(view, extents)
-    return drafts
+    return neighbours_together(JobKind.CLEANING, snapshot, settings, candidates)
 
 
 def cleanable_prefix(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from catalog.model import Extent, PartitionId
     from planner.settings import PlannerSettings
-    from planner.snapshot import FileView, PartitionView
+    from planner.snapshot import FileView, PartitionView, Snapshot
     from planner.worth import JobWorth
 
 # What a request costs, in bytes that a task could read instead at 50 MB/s: a GET ($0.0000004) is 1.2 MB of a
@@ -173,6 +173,21 @@ class JobDraft:
             output_bytes=self.output_bytes,
             worth=worth,
         )
+
+
+def neighbours_together(
+    kind: JobKind,
+    snapshot: Snapshot,
+    settings: PlannerSettings,
+    wanted: Iterable[tuple[PartitionView, tuple[Extent, ...]]],
+) -> list[JobDraft]:
+    """Jobs of partitions that follow each other in section order, as far as these fit and lie near."""
+    drafts: list[JobDraft] = []
+    for view, extents in wanted:
+        if not (drafts and drafts[-1].fits(view, extents) and drafts[-1].is_near(extents)):
+            drafts.append(JobDraft(kind, snapshot.files, settings, snapshot.now_ms))
+        drafts[-1].take(view, extents)
+    return drafts
 
 
 def spans_of(extents: Iterable[Extent]) -> dict[UUID, FileSpan]:

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Final
 from catalog.model import FileKind
 from planner.dirtiness import contiguous_run, first_dirty_offset, stable_extents
 from planner.plan import JobKind
-from planner.selection import JobDraft
+from planner.selection import neighbours_together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from uuid import UUID
 
     from catalog.model import Extent
+    from planner.selection import JobDraft
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, PartitionView, Snapshot
 
@@ -47,27 +48,15 @@ def draft_sorting_jobs(
             for view in snapshot.fragmented
             if view.rules.compacted is compacted and (run := short_run(view, snapshot, settings, is_taken))
         ]
-        for draft in _drafts(snapshot, settings, runs):
+        for draft in neighbours_together(JobKind.SORTING, snapshot, settings, runs):
             if draft.extents_of_each >= least:
                 worth.append(draft)
             else:
                 busy = [each for each in draft.partitions() if len(each[1]) >= impatient]
-                worth += _drafts(snapshot, settings, busy)
+                worth += neighbours_together(JobKind.SORTING, snapshot, settings, busy)
     for draft in worth:
         draft.cut_evenly()
     return worth
-
-
-def _drafts(
-    snapshot: Snapshot, settings: PlannerSettings, runs: Iterable[tuple[PartitionView, tuple[Extent, ...]]]
-) -> list[JobDraft]:
-    """Neighbours together, as far as they fit."""
-    drafts: list[JobDraft] = []
-    for view, run in runs:
-        if not (drafts and drafts[-1].fits(view, run) and drafts[-1].is_near(run)):
-            drafts.append(JobDraft(JobKind.SORTING, snapshot.files, settings, snapshot.now_ms))
-        drafts[-1].take(view, run)
-    return drafts
 
 
 def is_fragmented(compacted_extents: int, live_bytes: int, settings: PlannerSettings) -> bool:

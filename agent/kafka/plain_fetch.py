@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from agent.kafka.api import AtOnce, HeldBuffers
 from agent.kafka.codec.fetch_survey import LOWEST, FetchSurvey
-from agent.kafka.codec.writing import Output, write_varint
+from agent.kafka.codec.writing import Output, write_count, write_encoded, write_varint
 from agent.kafka.topics import LEADER_EPOCH
 from agent.memory_reads import Wanted
 
@@ -120,28 +120,19 @@ def _write(out: Output, topics: _Asked, found: Iterator[Remembered], version: in
     if is_flexible:
         out.tail.append(0)
     out.tail += _HEAD.pack(0, 0, 0)
-    _write_count(out, len(topics), is_flexible=is_flexible)
+    write_count(out, len(topics), is_flexible=is_flexible)
     for name, _, parts in topics:
         if version < _IDENTIFIERS_SINCE:
-            if is_flexible:
-                write_varint(out, len(name) + 1)
-            else:
-                out.tail += len(name).to_bytes(2, "big")
-        out.tail += name
-        _write_count(out, len(parts), is_flexible=is_flexible)
+            write_encoded(out, name, is_flexible=is_flexible)
+        else:
+            out.tail += name
+        write_count(out, len(parts), is_flexible=is_flexible)
         for part in parts:
             _write_partition(out, part.partition, next(found), version)
         if is_flexible:
             out.tail.append(0)
     if is_flexible:
         out.tail.append(0)
-
-
-def _write_count(out: Output, count: int, *, is_flexible: bool) -> None:
-    if is_flexible:
-        write_varint(out, count + 1)
-    else:
-        out.tail += count.to_bytes(4, "big")
 
 
 def _write_partition(out: Output, index: int, read: Remembered, version: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent.errors import InvalidRecordError
 from agent.kafka.codec import Struct
-from agent.kafka.codec.writing import Output, write_varint
+from agent.kafka.codec.writing import Output, write_count, write_encoded
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, code_of_refusal, message_of
 from agent.validation import NO_TIMESTAMP, AppendRules
 
@@ -130,23 +130,14 @@ def write_appended(
         if result is not None:
             topics.setdefault(name, []).append(write(append.partition, result))
     is_flexible = version >= _FLEXIBLE_SINCE
-    _write_count(out, len(topics), is_flexible=is_flexible)
+    write_count(out, len(topics), is_flexible=is_flexible)
     for name, partitions in topics.items():
         if version < IDENTIFIERS_SINCE:
-            if is_flexible:
-                write_varint(out, len(name) + 1)
-            else:
-                out.tail += len(name).to_bytes(2, "big")
-        out.tail += name
-        _write_count(out, len(partitions), is_flexible=is_flexible)
+            write_encoded(out, name, is_flexible=is_flexible)
+        else:
+            out.tail += name
+        write_count(out, len(partitions), is_flexible=is_flexible)
         out.tail += b"".join(partitions)
         if is_flexible:
             out.tail.append(0)
     out.tail += bytes(5 if is_flexible else 4)  # no throttling, and no tagged fields
-
-
-def _write_count(out: Output, count: int, *, is_flexible: bool) -> None:
-    if is_flexible:
-        write_varint(out, count + 1)
-    else:
-        out.tail += count.to_bytes(4, "big")

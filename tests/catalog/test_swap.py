@@ -39,7 +39,7 @@ def test_a_swap_locks_extents_before_files(
     scene.catalog.log.commit(scene.file(sections))
     job = scene.claimed([*scene.extents(kept), *scene.extents(deleted)])
     with monkeypatch.context() as patched:
-        patched.setattr(scene.catalog.garbage, "remove_deleted", lambda: 0)  # its extents stay for now
+        patched.setattr(scene.catalog.garbage, "remove_deleted", lambda: 0)  # another process is about to
         scene.catalog.topics.delete("deleted")
 
     with ThreadPoolExecutor(1) as pool, psycopg.connect(catalog_url) as remover:

@@ -64,7 +64,7 @@ def test_sizes_are_given_in_units_that_people_use(monkeypatch: pytest.MonkeyPatc
         ({"object_store": "s3:/bucket"}, ["object_store", "two slashes", "s3://bucket/prefix"]),
         ({"object_store": "s3:bucket"}, ["two slashes"]),
         ({"object_store": "gs:/bucket"}, ["gs:// is not supported"]),
-        ({"object_store": "file:/tmp/x"}, ["two slashes"]),
+        ({"object_store": "file:/objects"}, ["two slashes"]),
         ({"object_store": ""}, ["it is empty"]),
         ({"s3_endpoint": "localhost:9000"}, ["s3_endpoint", "not a URL"]),
         ({"flush_interval_ms": "soon"}, ["flush_interval_ms", "integer"]),
@@ -87,7 +87,7 @@ def test_a_wrong_setting_is_named_with_its_source_and_rule(
 
 
 def test_a_directory_whose_name_has_a_colon_is_no_url() -> None:
-    for path in ("./s3:/bucket", "/tmp/a:b", "10:30"):
+    for path in ("./s3:/bucket", "/objects/a:b", "10:30"):
         assert load_settings({"object_store": path}).object_store_url == path
 
 

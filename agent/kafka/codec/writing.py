@@ -93,6 +93,17 @@ def _write_compact(out: Output, value: int) -> None:
     write_varint(out, value + 1)
 
 
+def write_count(out: Output, count: int, *, is_flexible: bool) -> None:
+    """How many items an array has."""
+    (_write_compact if is_flexible else _write_int32)(out, count)
+
+
+def write_encoded(out: Output, text: bytes, *, is_flexible: bool) -> None:
+    """A text that is in UTF-8 already."""
+    (_write_compact if is_flexible else _write_int16)(out, len(text))
+    out.tail += text
+
+
 def _length_writer(kind: str, *, is_flexible: bool) -> Callable[[Output, int], None]:
     if is_flexible:
         return _write_compact
