@@ -159,6 +159,7 @@ def thin_records(
     copied in long stretches. `span` is int64[2], which takes the lowest and highest timestamp. Returns a
     fault, its position, and the end of what was written.
     """
+    data, kept, out = borrowed(data), borrowed(kept), borrowed(out)
     position = row.records_start
     pending = position
     k = 0
@@ -220,6 +221,8 @@ def thin_row(
     Its header lies in `data`, its records in `records` (the same array unless they were compressed). With
     `stamp`, its base timestamp becomes `horizon`.
     """
+    data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
+    kept, out, totals = borrowed(kept), borrowed(out), borrowed(totals)
     row = rows[b]
     span = np.empty(2, np.int64)
     span[0], span[1] = _INT64_MAX, _INT64_MIN

@@ -83,6 +83,7 @@ def fingerprint_keys(
 
     Neighbours that are about as long are hashed side by side, each in a lane of wide registers.
     """
+    data, starts, lengths, words = borrowed(data), borrowed(starts), borrowed(lengths), borrowed(words)
     tails = np.empty(LANES, np.uint64)
     hashes = np.empty(2 * LANES, np.uint64)
     i = 0
@@ -130,6 +131,9 @@ def find_keys(
 
     Returns a fault, its position, and how many records there were; `cursor` as in `fingerprint_rows`.
     """
+    data, rows = borrowed(data), borrowed(rows)
+    starts, lengths = borrowed(starts), borrowed(lengths)
+    offsets, flags = borrowed(offsets), borrowed(flags)
     b, r, at, lowest = cursor[0], cursor[1], cursor[2], cursor[3]
     n = 0
     while b < rows.size:

@@ -189,6 +189,9 @@ def merge_rows(
     Fault, position, end, the next batch, and how many bytes they would have taken one by one: in proportion
     where they lose records.
     """
+    data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
+    actions, starts, kept = borrowed(actions), borrowed(starts), borrowed(kept)
+    out, totals = borrowed(out), borrowed(totals)
     first = rows[b]
     attributes, time = effective(first, actions[b], horizon)
     span = np.empty(2, np.int64)

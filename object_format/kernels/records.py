@@ -108,6 +108,7 @@ def judge_records(
     data: ByteArray, start: Integer, stop: Integer, count: Integer, base_timestamp: Integer
 ) -> Integers:
     """Of `count` records that should fill a range: fault, its place, lowest and highest time, keyless."""
+    data = borrowed(data)
     at = start
     lowest = np.int64(_INT64_MAX)
     highest = np.int64(_INT64_MIN)
