@@ -21,6 +21,8 @@ from isal.isal_zlib import IsalError
 from bedrock.errors import CorruptDataError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Buffer
 
 MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
@@ -34,6 +36,9 @@ ZSTD_LEVEL: Final = 3
 """The library's default, and Kafka's."""
 
 _GZIP_WBITS: Final = 31
+_GZIP_PART: Final = 1 << 20
+"""Bytes that one call compresses."""
+
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 64 * 1024
@@ -83,20 +88,25 @@ _zstd = _Zstandard()
 
 def compress(codec: Codec, data: Buffer) -> bytes:
     """`data` compressed, at each library's default level (Kafka's default levels are the same)."""
+    return b"".join(compressed_parts(codec, data))
+
+
+def compressed_parts(codec: Codec, data: Buffer) -> Iterator[Buffer]:
+    """What `compress` returns, in parts: gzip and snappy make one at a time, and hold no more than that."""
+    view = memoryview(data).cast("B")
     match codec:
         case Codec.NONE:
-            return bytes(data)
+            yield view
         case Codec.GZIP:
-            return isal_zlib.compress(data, wbits=_GZIP_WBITS)
+            yield from _compress_gzip(view)
         case Codec.SNAPPY:
-            return _compress_xerial(memoryview(data).cast("B"))
+            yield from _compress_xerial(view)
         case Codec.LZ4:
-            compressed: bytes = lz4.frame.compress(
-                data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+            yield lz4.frame.compress(
+                view, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
             )
-            return compressed
         case Codec.ZSTD:
-            return _zstd.compressor.compress(memoryview(data))
+            yield _zstd.compressor.compress(view)
 
 
 def decompress(codec: Codec, data: Buffer, *, limit: int = MAX_DECOMPRESSED_BATCH_BYTES) -> Buffer:
@@ -179,12 +189,22 @@ def _decompress_xerial(data: memoryview, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _compress_xerial(data: memoryview) -> bytes:
-    parts: list[Buffer] = [_XERIAL_HEADER]
+def _compress_gzip(data: memoryview) -> Iterator[bytes]:
+    if len(data) <= _GZIP_PART:
+        yield isal_zlib.compress(data, wbits=_GZIP_WBITS)
+        return
+    member = isal_zlib.compressobj(wbits=_GZIP_WBITS)
+    for at in range(0, len(data), _GZIP_PART):
+        yield member.compress(data[at : at + _GZIP_PART])
+    yield member.flush()
+
+
+def _compress_xerial(data: memoryview) -> Iterator[Buffer]:
+    yield _XERIAL_HEADER
     for at in range(0, len(data), _XERIAL_BLOCK):
         block = memoryview(cramjam.snappy.compress_raw(data[at : at + _XERIAL_BLOCK]))
-        parts += (len(block).to_bytes(4, "big"), block)
-    return b"".join(parts)
+        yield len(block).to_bytes(4, "big")
+        yield block
 
 
 def _decompress_lz4(data: memoryview, limit: int) -> bytes:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from object_format.bitmaps import ArrayWindow, BitmapWindow
 from object_format.buffers import Bytes, readable
-from object_format.codecs import Codec, compress
+from object_format.codecs import Codec, compressed_parts
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.filter import (
     COPY,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from object_format.dedupe.answer import Survivors
+    from object_format.native_codecs import Calls
 
 Window = BitmapWindow | ArrayWindow
 Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int, int, Bytes]]]
@@ -261,6 +262,7 @@ def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview
         compressed = rows["attributes"][row] & CODEC_MASK
         raise MalformedBatchError.at(fault, int(rows["position"][row]) if compressed else position)
     if plan.recompresses(unsealed[:count]):
+        out.resize(length, refcheck=False)  # the rest is free for what is made of it
         with plan.times.compress():
             return _compress(plan, out, length, unsealed[:count])
     return [_seal(plan, out[:length].data, unsealed[:count])]
@@ -278,16 +280,22 @@ def _seal(plan: _Plan, batches: memoryview, unsealed: npt.NDArray[np.int64]) -> 
 def _compress(plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64]) -> list[memoryview]:
     """Compress what is to be compressed, in one call where that can be."""
     calls = native_calls()
-    if calls is not None:
-        # What does not compress grows a little; where this is too little room, the other way is taken.
-        compressed = np.empty(length + (length >> 7) + _FRAME_OVERHEAD * (len(unsealed) + 1), np.uint8)
-        places = unsealed.copy()
-        merged_codec = -1 if plan.merged_codec is None else int(plan.merged_codec)
-        end = compress_batches(out, length, places, merged_codec, compressed, calls)
-        if end >= 0:
-            sealed = _seal(plan, compressed[:end].data, places)
-            return [sealed if end > SCRATCH_BYTES else memoryview(bytes(sealed))]
-    return _compress_here(plan, out, length, unsealed)
+    compressed = _compress_natively(plan, out, length, unsealed, calls) if calls is not None else None
+    return _compress_here(plan, out, length, unsealed) if compressed is None else [compressed]
+
+
+def _compress_natively(
+    plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64], calls: Calls
+) -> memoryview | None:
+    """None, and no memory held, where the kernel does not do it: what does not compress grows a little."""
+    compressed = np.empty(length + (length >> 7) + _FRAME_OVERHEAD * (len(unsealed) + 1), np.uint8)
+    places = unsealed.copy()
+    merged_codec = -1 if plan.merged_codec is None else int(plan.merged_codec)
+    end = compress_batches(out, length, places, merged_codec, compressed, calls)
+    if end < 0:
+        return None
+    sealed = _seal(plan, compressed[:end].data, places)
+    return sealed if end > SCRATCH_BYTES else memoryview(bytes(sealed))
 
 
 def _compress_here(plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64]) -> list[memoryview]:
@@ -308,7 +316,8 @@ def _compress_here(plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[n
 def _compressed(batch: Bytes, codec: Codec) -> bytearray:
     """A batch, whose records are not compressed, with compressed ones."""
     result = bytearray(batch[:BATCH_OVERHEAD].data)
-    result += compress(codec, batch[BATCH_OVERHEAD:].data)
+    for part in compressed_parts(codec, batch[BATCH_OVERHEAD:].data):
+        result += part
     result[ATTRIBUTES + 1] = result[ATTRIBUTES + 1] & ~CODEC_MASK | codec
     result[BATCH_LENGTH : BATCH_LENGTH + 4] = (len(result) - LENGTH_OVERHEAD).to_bytes(4, "big")
     write_checksum(memoryview(result), 0, len(result))
