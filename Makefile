@@ -23,7 +23,7 @@ test: .venv/.installed-dev kafka-tools $(NODE_CLIENTS)
 
 # Kernels are compiled anew with numba's bounds checking, into a cache of their own. Runs are the same each time.
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.venv/checked-kernels
-KERNEL_TESTS := $(addprefix tests/object_format/test_,ahead.py bitmaps.py buckets.py dedupe.py key_table.py merge.py mutation.py native_codecs.py)
+KERNEL_TESTS := tests/object_format tests/spark_jobs/test_extent_cut.py
 FUZZ_RUNS ?= 500
 fuzz: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=brief $(CHECKED) $(BIN)/pytest -n 2 $(KERNEL_TESTS)
