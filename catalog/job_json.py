@@ -70,6 +70,7 @@ def write_spec(spec: JobSpec) -> bytes:
             "table_bytes": spec.table_bytes,
             "reason": spec.reason,
             "output_bytes": spec.output_bytes,
+            "merge_batches": spec.merge_batches,
             "topics": topics,
             "inputs": [_write_input(file, numbers) for file in spec.inputs],
             "partitions": [
@@ -116,7 +117,9 @@ def _read_spec(kept: dict[str, Any]) -> JobSpec:
             JobPartition(topic_id=topics[number], **dict(zip(_PARTITION, values, strict=True)))
             for number, *values in kept["partitions"]
         ),
-        output_bytes=kept.get("output_bytes"),  # of which the first planners knew nothing
+        # Of these the first planners knew nothing.
+        output_bytes=kept.get("output_bytes"),
+        merge_batches=kept.get("merge_batches", True),
     )
 
 

@@ -272,7 +272,8 @@ class JobSpec:
 
     `now_ms` is the time against which delete horizons are judged and set; `hash_seed` (16 bytes) keys the
     fingerprints and stays out of logs; `reason` is for people. An output file that has `output_bytes` of data
-    is ended with its section, and the next partition begins another one; None ends none.
+    is ended with its section, and the next partition begins another one; None ends none. Where keys are
+    deduplicated, `merge_batches` makes larger batches of small ones that are left next to each other.
     """
 
     job_id: UUID
@@ -284,6 +285,7 @@ class JobSpec:
     inputs: tuple[JobInput, ...]
     partitions: tuple[JobPartition, ...]
     output_bytes: int | None = None
+    merge_batches: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,7 @@ def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -
         inputs=job.inputs,
         partitions=job.partitions,
         output_bytes=job.output_bytes,
+        merge_batches=settings.merge_batches,
     )
 
 

@@ -10,6 +10,7 @@ from bedrock.errors import InvalidInputError
 MIB = 1024 * 1024
 _LEAST: Final = {
     "max_ingestion_age_ms": 0,
+    "merge_batches": 0,
     "force": 0,
     "merge_fan_in": 2,
     "dead_share": 0.01,
@@ -28,6 +29,7 @@ class PlannerSettings:
     `least_dead_bytes`, have died is rewritten. An extent below `section_bytes` is short: as many short ones
     of about one length become one, `section_floor_bytes` being the length below which all count as one. The
     budgets are for what was planned in the last hour; 0 sets none.
+    `merge_batches` makes larger batches of small ones that are left next to each other.
     `force` cleans every compacted partition that has something cleanable, whatever its dirty ratio.
     """
 
@@ -49,6 +51,7 @@ class PlannerSettings:
     least_dead_bytes: int = MIB
     budget_bytes_per_hour: int = 0
     budget_dollars_per_hour: float = 0.0
+    merge_batches: bool = True
     force: bool = False
 
     def __post_init__(self) -> None:

@@ -36,6 +36,10 @@ class CompactionSettings(BaseSettings):
         ge=2,
         description="How many small compacted files of about one size make one larger one.",
     )
+    merge_batches: bool = Field(
+        default=_PLANNER.merge_batches,
+        description="Whether compaction makes larger batches of small ones that it leaves side by side.",
+    )
     section_bytes: ByteSize = Field(
         default=ByteSize(_PLANNER.section_bytes),
         ge=1,
@@ -66,6 +70,7 @@ class CompactionSettings(BaseSettings):
             table_bytes=self.table_bytes,
             target_file_bytes=self.target_file_bytes,
             merge_fan_in=self.merge_fan_in,
+            merge_batches=self.merge_batches,
             section_bytes=self.section_bytes,
             dead_share=self.dead_share,
             budget_bytes_per_hour=self.budget_bytes_per_hour,

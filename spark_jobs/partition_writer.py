@@ -105,6 +105,7 @@ class PartitionWriter:
                         offset_shift=extent.offset_shift,
                         leader_epoch=extent.leader_epoch,
                         delete_horizon_ms=rewriting.delete_horizon_ms,
+                        merge=rewriting.merge,
                         merged_codec=rewriting.merged_codec,
                         scratch=self._scratch,
                     )
@@ -208,6 +209,7 @@ def rewriting_of(spec: JobSpec, partition: JobPartition, *, exact: bool) -> Rewr
     clean = partition.reaches_log_start and exact
     return Rewriting(
         delete_horizon_ms=spec.now_ms + partition.delete_retention_ms if clean else None,
+        merge=spec.merge_batches,
         merged_codec=_codec_of(partition.compression_type),
     )
 

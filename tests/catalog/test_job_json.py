@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -81,12 +82,20 @@ _SPECS = st.builds(
         ),
         max_size=3,
     ).map(tuple),
+    merge_batches=st.booleans(),
 )
 
 
 @given(_SPECS)
 def test_a_specification_is_read_as_it_was_written(spec: JobSpec) -> None:
     assert read_spec(write_spec(spec)) == spec
+
+
+@given(_SPECS)
+def test_what_earlier_planners_did_not_write_has_its_default(spec: JobSpec) -> None:
+    kept = orjson.loads(write_spec(spec))
+    del kept["output_bytes"], kept["merge_batches"]
+    assert read_spec(orjson.dumps(kept)) == replace(spec, output_bytes=None, merge_batches=True)
 
 
 @given(_SPECS)
@@ -97,7 +106,8 @@ def test_the_seed_is_in_no_repr(spec: JobSpec) -> None:
 @given(_SPECS, st.data())
 def test_a_strange_specification_is_one_error(spec: JobSpec, data: st.DataObject) -> None:
     kept = orjson.loads(write_spec(spec))
-    del kept[data.draw(st.sampled_from(sorted(kept.keys() - {"output_bytes"})))]  # which may be missing
+    may_be_missing = {"output_bytes", "merge_batches"}
+    del kept[data.draw(st.sampled_from(sorted(kept.keys() - may_be_missing)))]
     for strange in (orjson.dumps(kept), b"[]", b"{", orjson.dumps({**kept, "version": 2, "job_id": "x"})):
         with pytest.raises(CorruptDataError):
             read_spec(strange)

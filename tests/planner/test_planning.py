@@ -56,9 +56,9 @@ def test_a_plan_changes_nothing_and_a_submitted_one_leaves_nothing_to_plan(syste
 
 def test_a_job_freezes_what_its_outcome_depends_on(system: System) -> None:
     mixed_topics(system)
-    (spec,) = submitted(system, PlannerSettings(table_bytes=12_000)).jobs
+    (spec,) = submitted(system, PlannerSettings(table_bytes=12_000, merge_batches=False)).jobs
     assert (spec.now_ms, spec.created_ms) == (system.clock.now_ms(), system.clock.now_ms())
-    assert (len(spec.hash_seed), spec.table_bytes) == (16, 12_000)
+    assert (len(spec.hash_seed), spec.table_bytes, spec.merge_batches) == (16, 12_000, False)
     assert system.catalog.jobs.get(spec.job_id).spec == spec
     assert [part.topic_name for part in spec.partitions] == ["keyed", "keyed", "plain"]
 

@@ -1,0 +1,74 @@
+"""Small batches that stay next to each other become larger ones, unless a job says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.model import PartitionId
+from object_format.buffers import readable
+from object_format.codecs import Codec
+from object_format.record_batch import scan_batches
+from object_format.segment_file import parse_data_blocks
+from object_store.interface import Purpose
+from object_store.local import LocalStore
+from spark_jobs.shuffle_plan import plan_shuffle
+from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.shuffle_in_memory import run_in_memory
+from tests.spark_jobs.test_compaction_task import Bench
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.model import JobResult, JobSpec
+
+RECORDS = 200
+
+
+def run(bench: Bench, spec: JobSpec, plan: str) -> JobResult:
+    if plan == "task":
+        return bench.run(spec)
+    return run_in_memory(spec, plan_shuffle(spec), lambda: LocalStore(bench.directory, bench.ids), bench.ids)
+
+
+def batches_of(bench: Bench, here: PartitionId) -> int:
+    """How many batches the partition's extents have."""
+    count = 0
+    for extent in bench.log.extents[here]:
+        data = bench.log.store.read_range(
+            extent.object_name, extent.position, extent.length, purpose=Purpose.FETCH
+        )
+        payloads = parse_data_blocks(
+            data,
+            name=extent.object_name,
+            file_id=extent.file_id,
+            position=extent.position,
+            section=(extent.topic_id, extent.partition),
+        )
+        count += sum(scan_batches(readable(payload)).size for payload in payloads)
+    return count
+
+
+@pytest.mark.parametrize("plan", ["task", "shuffle"])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
+def test_one_record_batches_are_merged_unless_told_not_to(tmp_path: Path, plan: str, codec: Codec) -> None:
+    """The report says how many bytes that saved, which is what the files differ by."""
+    sizes, saved = [], []
+    for merge in (False, True):
+        bench = Bench(tmp_path / str(merge))
+        here = PartitionId(bench.topic(), 0)
+        batches = [batch((b"%03d" % each, b"v"), codec=codec) for each in range(RECORDS)]
+        bench.log.ingest({here: batches}, block_target=1 << 20)
+        spec = replace(bench.log.job(), merge_batches=merge)
+
+        result = run(bench, spec, plan)
+
+        bench.log.publish(spec, result)
+        bench.log.check()
+        assert batches_of(bench, here) == (1 if merge else RECORDS)
+        sizes.append(result.counts["bytes_out"])
+        saved.append(result.counts["merged_bytes_saved"])
+    assert saved[0] == 0
+    assert saved[1] > 50 * RECORDS
