@@ -12,6 +12,7 @@ committed, who need not hear of it again. Without partitions it says that anythi
 
 from __future__ import annotations
 
+import select
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -67,6 +68,16 @@ def decode_partitions(payload: str) -> tuple[UUID | None, frozenset[PartitionId]
         return None, None
 
 
+def _is_readable(connection: Connection, timeout: float) -> bool:
+    """Whether the server says something, or has gone, within `timeout` seconds.
+
+    psycopg could wait as well; its last millisecond is spent in a busy loop.
+    """
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(timeout * 1000))
+
+
 class CommitWatcher:
     """Hears of commits that are announced, by whatever process; to be used from one thread.
 
@@ -89,8 +100,9 @@ class CommitWatcher:
             if self._connection is None:
                 self._connection = self._listen()
                 return None
-            payloads = [notify.payload for notify in self._connection.notifies(timeout=timeout, stop_after=1)]
-            payloads += [notify.payload for notify in self._connection.notifies(timeout=0, stop_after=_BATCH)]
+            if not _is_readable(self._connection, timeout):
+                return frozenset()
+            payloads = [notify.payload for notify in self._connection.notifies(timeout=0, stop_after=_BATCH)]
         except psycopg.OperationalError as error:
             self.close()
             raise CatalogUnavailableError(

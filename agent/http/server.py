@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _BACKLOG = 2048
+_TICK_SECONDS = 1.0  # the date in answers has seconds
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -81,11 +82,24 @@ def _protocol(write_timeout_seconds: float) -> type[asyncio.Protocol]:
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to the agent, and others want to know when it listens."""
+    """Signals belong to the agent, others want to know when it listens, and it need not ask when to end."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Let `serve` come to its end."""
+        self.should_exit = True
+        self._leaving.set()
+
+    @override
+    async def main_loop(self) -> None:
+        # uvicorn's own looks ten times a second whether it is to end; it has something to do once a second.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), _TICK_SECONDS)
 
     @contextlib.contextmanager
     @override
@@ -140,6 +154,6 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Take no new connection; let the requests under way finish, within the time-out."""
-        self._server.should_exit = True
+        self._server.leave()
         if self._serving is not None:
             await self._serving

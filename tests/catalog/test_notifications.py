@@ -127,6 +127,28 @@ def test_a_lost_connection_is_made_again(
         watcher.close()
 
 
+def test_silence_is_waited_for_in_the_kernel(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the server says nothing, psycopg is not asked, which would spin through the last millisecond."""
+    watcher = scene.catalog.watcher()
+    watcher.wait(0)
+    asked: list[float | None] = []
+    notifies = psycopg.Connection.notifies
+
+    def noting(
+        self: psycopg.Connection, *, timeout: float | None = None, stop_after: int | None = None
+    ) -> object:
+        asked.append(timeout)
+        return notifies(self, timeout=timeout, stop_after=stop_after)
+
+    monkeypatch.setattr(psycopg.Connection, "notifies", noting)
+    assert watcher.wait(0.01) == frozenset()
+    assert not asked
+    _commit(scene, scene.topic())
+    assert watcher.wait(60)
+    assert asked == [0]
+    watcher.close()
+
+
 def test_strange_notifications_mean_anything(scene: Scene, catalog_url: str) -> None:
     watcher = scene.catalog.watcher()
     watcher.wait(0)
