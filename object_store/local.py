@@ -22,6 +22,7 @@ from object_store.interface import ObjectInfo, Purpose, check_stretch
 from object_store.local_files import changing, prune_empty, reading, write_durably
 from object_store.local_streams import LocalStream, LocalUpload, read_fully
 from object_store.names import RESERVED_COMPONENT, check_name, is_name, is_unfinished_name
+from object_store.written_lately import WrittenLately
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +46,7 @@ class LocalStore:
         self._root = root
         self._ids = ids
         self._counts = RequestCounts()
+        self._written = WrittenLately()
         self._closed = False
 
     @property
@@ -73,6 +75,8 @@ class LocalStore:
         ):
             size = write_durably(self._root, self._ids, name, body, replace=replace)
         self._counts.record(RequestKind.PUT, purpose, bytes_out=size)
+        if purpose is Purpose.INGEST:
+            self._written.add(self._root / name, size)
         return size
 
     def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
