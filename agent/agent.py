@@ -263,6 +263,7 @@ class Agent:
             groups=self._catalog.groups,
             offsets=self._catalog.offsets,
             topics=self._catalog.topics,
+            configs=self._catalog.group_configs,
             brokers=brokers,
             pool=self.pools.catalog,
             clock=self._clock,

@@ -11,6 +11,7 @@ from catalog.database import Database, DatabaseLimits
 from catalog.embedded import EmbeddedPostgres
 from catalog.forgetting import Forgetting
 from catalog.garbage import Garbage
+from catalog.group_configs import GroupConfigs
 from catalog.groups import Groups
 from catalog.history import History
 from catalog.home import ObjectHome
@@ -66,6 +67,7 @@ class Catalog:
         self.suspects = Suspects(database)
         self.producers = Producers(database)
         self.groups = Groups(database, clock)
+        self.group_configs = GroupConfigs(database)
         self.local_leaders = LocalLeaders(database)
         self.offsets = Offsets(database)
 

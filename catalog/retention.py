@@ -118,7 +118,7 @@ class Retention:
         def work(transaction: Transaction) -> Expired:
             topic_ids = {partition.topic_id for partition in partitions}
             shared = transaction.rows(_SQL["share_topics"], {"topic_ids": arrays.uuids(topic_ids)})
-            rules = {row[0]: Keep.by(TopicConfig.of(row[1])) for row in shared}
+            rules = {row[0]: Keep.by(TopicConfig.stored(row[1])) for row in shared}
             wanted = {key: rules[key.topic_id] for key in partitions if key.topic_id in rules}
             return _remove(transaction, wanted, each)
 

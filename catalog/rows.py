@@ -20,7 +20,7 @@ def topic_of(row: Row) -> Topic:
         topic_id=topic_id,
         name=name,
         partition_count=partition_count,
-        config=TopicConfig(tuple(sorted(config.items()))),
+        config=TopicConfig.stored(config),
         created_ms=created_ms,
     )
 

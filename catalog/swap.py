@@ -130,7 +130,7 @@ class Swap:
         """The job's partitions whose topics are there, and may still be treated as they were."""
         topic_ids = sorted({plan.topic_id for plan in self._spec.partitions})
         rows = self._transaction.rows(_SQL["share_topics"], {"topic_ids": arrays.uuids(topic_ids)})
-        compacted = {topic_id: TopicConfig.of(config).compacts for topic_id, config in rows}
+        compacted = {topic_id: TopicConfig.stored(config).compacts for topic_id, config in rows}
         return {
             PartitionId(plan.topic_id, plan.partition): plan
             for plan in self._spec.partitions

@@ -9,7 +9,6 @@ from psycopg.types.json import Jsonb
 from catalog import arrays
 from catalog.errors import (
     CatalogUnavailableError,
-    InvalidConfigError,
     InvalidTopicError,
     TopicExistsError,
     TopicNotFoundError,
@@ -20,7 +19,7 @@ from catalog.topic_config import TopicConfig
 from catalog.topic_names import check_partition_count, check_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from uuid import UUID
 
     from bedrock.ids import Ids
@@ -83,23 +82,21 @@ class Topics:
             raise TopicNotFoundError(f"there is no topic with identifier {topic_id}")
         return topic_of(rows[0])
 
-    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> Topic:
-        """Change settings, None taking one back to its default; what is not named stays as it is."""
+    def alter_config(
+        self, name: str, changes: Mapping[str, str | None] | Callable[[TopicConfig], Mapping[str, str | None]]
+    ) -> Topic:
+        """Change settings, None taking one back to its default; what is not named stays as it is.
+
+        Changes may depend on the settings that the topic has then.
+        """
         topic_id = self.get(name).topic_id
 
         def work(transaction: Transaction) -> None:
             rows = transaction.rows(_SQL["lock_topic"], {"topic_id": topic_id})
             if not rows:
                 raise TopicNotFoundError(f"topic {name!r} was deleted meanwhile")
-            before = TopicConfig.of(rows[0][0])
-            config = before.altered(changes)
-            if config.storage_mode != before.storage_mode:
-                raise InvalidConfigError(
-                    f"storage.mode of topic {name!r} is {before.storage_mode} and cannot change: "
-                    "its records would have to move",
-                    setting="storage.mode",
-                    remedy="create another topic, and copy the records",
-                )
+            before = TopicConfig.stored(rows[0][0])
+            config = before.altered(changes(before) if callable(changes) else changes)
             transaction.send(_SQL["set_config"], {"topic_id": topic_id, "config": Jsonb(config.as_strings())})
 
         self._database.transact("topics.alter_config", work)

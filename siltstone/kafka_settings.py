@@ -50,6 +50,22 @@ class KafkaSettings(BaseSettings):
         ge=1,
         description="How often such members are told to send heartbeats.",
     )
+    group_consumer_min_session_timeout_ms: int = Field(
+        default=_GROUPS.consumer_min_session_timeout_ms,
+        ge=1,
+        description="The shortest `consumer.session.timeout.ms` that a single group may be given.",
+    )
+    group_consumer_max_session_timeout_ms: int = Field(
+        default=_GROUPS.consumer_max_session_timeout_ms, ge=1, description="The longest one."
+    )
+    group_consumer_min_heartbeat_interval_ms: int = Field(
+        default=_GROUPS.consumer_min_heartbeat_interval_ms,
+        ge=1,
+        description="The shortest `consumer.heartbeat.interval.ms` that a single group may be given.",
+    )
+    group_consumer_max_heartbeat_interval_ms: int = Field(
+        default=_GROUPS.consumer_max_heartbeat_interval_ms, ge=1, description="The longest one."
+    )
     group_consumer_max_size: int = Field(
         default=_GROUPS.consumer_max_size, ge=1, description="How many members a consumer group may have."
     )
@@ -84,6 +100,10 @@ class KafkaSettings(BaseSettings):
             max_group_size=self.group_max_size,
             consumer_session_timeout_ms=self.group_consumer_session_timeout_ms,
             consumer_heartbeat_interval_ms=self.group_consumer_heartbeat_interval_ms,
+            consumer_min_session_timeout_ms=self.group_consumer_min_session_timeout_ms,
+            consumer_max_session_timeout_ms=self.group_consumer_max_session_timeout_ms,
+            consumer_min_heartbeat_interval_ms=self.group_consumer_min_heartbeat_interval_ms,
+            consumer_max_heartbeat_interval_ms=self.group_consumer_max_heartbeat_interval_ms,
             consumer_max_size=self.group_consumer_max_size,
             migration_policy=self.group_consumer_migration_policy,
             offset_metadata_max_bytes=self.offset_metadata_max_bytes,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from agent.groups.consumer.configs import GroupConfigViews
 from agent.groups.consumer.coordinator import ConsumerGroups
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.topics import TopicViews
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from agent.work_pool import WorkPool
     from bedrock.clock import Clock
     from bedrock.ids import Ids
+    from catalog.group_config import GroupConfig
     from catalog.groups import GroupListing
     from catalog.model import PartitionId, Topic
     from catalog.offsets import CommittedOffset
@@ -104,6 +106,14 @@ class TopicList(Protocol):
         ...
 
 
+class ConfigList(Protocol):
+    """What the coordinator needs of the catalog's settings of groups; blocks."""
+
+    def list(self) -> dict[str, GroupConfig]:
+        """The groups that have settings of their own."""
+        ...
+
+
 class GroupCoordinator:
     """The coordinator of this agent's share of the groups. Belongs to the event loop."""
 
@@ -113,6 +123,7 @@ class GroupCoordinator:
         groups: Groups,
         offsets: Offsets,
         topics: TopicList,
+        configs: ConfigList,
         brokers: Brokers,
         pool: WorkPool,
         clock: Clock,
@@ -120,13 +131,21 @@ class GroupCoordinator:
         settings: GroupSettings,
     ) -> None:
         self.settings = settings
+        refresh_ms = settings.topics_refresh_ms
+        group_configs = GroupConfigViews(
+            lambda: self.held.call(configs.list), clock=clock, refresh_ms=refresh_ms
+        )
         self.held = HeldGroups(
-            table=groups, brokers=brokers, pool=pool, clock=clock, ids=ids, settings=settings
+            table=groups,
+            brokers=brokers,
+            pool=pool,
+            clock=clock,
+            ids=ids,
+            settings=settings,
+            configs=group_configs,
         )
-        views = TopicViews(
-            lambda: self.held.call(topics.list), clock=clock, refresh_ms=settings.topics_refresh_ms
-        )
-        self.consumers = ConsumerGroups(self.held, views, clock)
+        views = TopicViews(lambda: self.held.call(topics.list), clock=clock, refresh_ms=refresh_ms)
+        self.consumers = ConsumerGroups(self.held, views, group_configs, clock)
         self._groups = groups
         self._offsets = offsets
         self._expiry = OffsetExpiry(self, offsets, pool=pool, ids=ids)

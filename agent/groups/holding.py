@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from uuid import UUID
 
+    from agent.groups.consumer.configs import GroupConfigViews
+    from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
     from agent.groups.messages import GroupSnapshot
     from agent.groups.settings import GroupSettings
     from agent.work_pool import WorkPool
@@ -102,9 +104,11 @@ class HeldGroups:
         clock: Clock,
         ids: Ids,
         settings: GroupSettings,
+        configs: GroupConfigViews,
     ) -> None:
         self.settings = settings
         self.counts = GroupCounts()
+        self._configs = configs
         self._table = table
         self._brokers = brokers
         self._pool = pool
@@ -249,6 +253,7 @@ class HeldGroups:
             self.drop_idle()
         if len(self._held) >= self.settings.max_groups:
             raise KafkaError(ErrorCode.coordinator_not_available, "this agent coordinates too many groups")
+        await self._configs.refresh()
         claim_id = self._ids.new_uuid()
         record = await self.call(partial(self._table.claim, group_id, claim_id, create=create))
         await self.require_own(group_id)
@@ -273,14 +278,18 @@ class HeldGroups:
             save=save,
             counts=self.counts,
         )
-        consumer = partial(
-            ConsumerGroup,
-            record.group_id,
-            settings=self.settings,
-            clock=self._clock,
-            ids=self._ids,
-            counts=self.counts,
-        )
+
+        def consumer(snapshot: ConsumerGroupSnapshot) -> ConsumerGroup:
+            return ConsumerGroup(
+                record.group_id,
+                settings=self.settings,
+                clock=self._clock,
+                ids=self._ids,
+                counts=self.counts,
+                snapshot=snapshot,
+                config=self._configs.of(record.group_id),
+            )
+
         held = HeldGroup(
             group=(
                 consumer(snapshot=consumer_snapshot_of(record))

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from bedrock.errors import InvalidInputError
+from catalog.errors import InvalidConfigError
+from catalog.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+
+if TYPE_CHECKING:
+    from catalog.group_config import GroupConfig
 
 
 class MigrationPolicy(StrEnum):
@@ -45,6 +51,11 @@ class GroupSettings:
     consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
     consumer_max_size: int = 10_000  # group.consumer.max.size
+    # How far one group's own settings may go: group.consumer.min.session.timeout.ms, and so on.
+    consumer_min_session_timeout_ms: int = 45_000
+    consumer_max_session_timeout_ms: int = 60_000
+    consumer_min_heartbeat_interval_ms: int = 5_000
+    consumer_max_heartbeat_interval_ms: int = 15_000
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
     # Topics that come, grow and go are noticed by consumer groups after this long at most.
     topics_refresh_ms: int = 2_000
@@ -63,9 +74,60 @@ class GroupSettings:
                 raise InvalidInputError(
                     f"group setting {field.name} is {value}", remedy="give a positive number"
                 )
-        if self.min_session_timeout_ms > self.max_session_timeout_ms:
-            raise InvalidInputError(
-                f"group setting min_session_timeout_ms ({self.min_session_timeout_ms}) exceeds"
-                f" max_session_timeout_ms ({self.max_session_timeout_ms})",
-                remedy="lower the first or raise the second",
+        for least, most in _RANGES:
+            if getattr(self, least) > getattr(self, most):
+                raise InvalidInputError(
+                    f"group setting {least} ({getattr(self, least)}) exceeds {most} ({getattr(self, most)})",
+                    remedy="lower the first or raise the second",
+                )
+
+    def check(self, config: GroupConfig) -> None:
+        """Raise InvalidConfigError for settings of a group that go too far (Kafka's GroupConfig.validate)."""
+        session, heartbeat = config.session_timeout_ms, config.heartbeat_interval_ms
+        for name, value, (least, most) in (
+            (HEARTBEAT_INTERVAL, heartbeat, self._heartbeat_range),
+            (SESSION_TIMEOUT, session, self._session_range),
+        ):
+            if value is not None and not least <= value <= most:
+                raise InvalidConfigError(
+                    f"group setting {name} cannot be {value}",
+                    setting=name,
+                    remedy=f"give {least} to {most}, or change the agents' settings that bound it",
+                )
+        if self.session_timeout_of(config) <= self.heartbeat_interval_of(config):
+            raise InvalidConfigError(
+                f"{SESSION_TIMEOUT} ({self.session_timeout_of(config)}) must be greater than"
+                f" {HEARTBEAT_INTERVAL} ({self.heartbeat_interval_of(config)})",
+                setting=SESSION_TIMEOUT,
+                remedy="raise the first or lower the second",
             )
+
+    def session_timeout_of(self, config: GroupConfig) -> int:
+        """How long members of a consumer group with these settings may be silent."""
+        own = config.session_timeout_ms
+        return self.consumer_session_timeout_ms if own is None else _within(own, self._session_range)
+
+    def heartbeat_interval_of(self, config: GroupConfig) -> int:
+        """How often such members send heartbeats."""
+        own = config.heartbeat_interval_ms
+        return self.consumer_heartbeat_interval_ms if own is None else _within(own, self._heartbeat_range)
+
+    @property
+    def _session_range(self) -> tuple[int, int]:
+        return self.consumer_min_session_timeout_ms, self.consumer_max_session_timeout_ms
+
+    @property
+    def _heartbeat_range(self) -> tuple[int, int]:
+        return self.consumer_min_heartbeat_interval_ms, self.consumer_max_heartbeat_interval_ms
+
+
+_RANGES = (
+    ("min_session_timeout_ms", "max_session_timeout_ms"),
+    ("consumer_min_session_timeout_ms", "consumer_max_session_timeout_ms"),
+    ("consumer_min_heartbeat_interval_ms", "consumer_max_heartbeat_interval_ms"),
+)
+
+
+def _within(value: int, bounds: tuple[int, int]) -> int:
+    """The nearest value within bounds: they may have become narrower since it was set."""
+    return min(max(value, bounds[0]), bounds[1])

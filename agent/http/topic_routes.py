@@ -18,7 +18,7 @@ from agent.http.models import (
 )
 from agent.http.services import Services
 from catalog.model import Topic
-from catalog.topic_config import SETTINGS
+from catalog.topic_settings import SETTINGS
 
 _MOST_TOPIC_BYTES = 64 * 1024
 

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from agent.kafka.errors import ErrorCode, KafkaError
 
+if TYPE_CHECKING:
+    from agent.kafka.api import Context
+
 
 class ResourceType(IntEnum):
-    """Kafka's ConfigResource.Type, as far as anything here has settings."""
+    """Kafka's ConfigResource.Type."""
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
-def require_topic(resource_type: int) -> None:
-    """Raise unless the resource is a topic: nothing else can be changed while it runs."""
-    if resource_type != ResourceType.TOPIC:
-        raise KafkaError(
-            ErrorCode.invalid_request, f"resources of type {resource_type} cannot be changed; topics can"
-        )
+def resource_type_of(number: int) -> ResourceType:
+    """The kind of resource that a request names; raises INVALID_REQUEST for one that nobody knows."""
+    try:
+        return ResourceType(number)
+    except ValueError:
+        raise KafkaError(ErrorCode.invalid_request, f"there are no resources of type {number}") from None
+
+
+def require_name(name: str) -> None:
+    """Raise INVALID_REQUEST unless a resource has a name."""
+    if not name:
+        raise KafkaError(ErrorCode.invalid_request, "the resource must have a name")
+
+
+def require_own(name: str, context: Context) -> None:
+    """Raise INVALID_REQUEST unless a resource is this broker's."""
+    own = context.services.brokers.own.node_id
+    if name != str(own):
+        raise KafkaError(ErrorCode.invalid_request, f"broker {own} was asked about broker {name!r}")

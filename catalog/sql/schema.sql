@@ -256,3 +256,9 @@ CREATE TABLE committed_offsets (
     PRIMARY KEY (group_id, topic_id, partition)
 ) WITH (fillfactor = 50);
 CREATE INDEX committed_offsets_topic ON committed_offsets (topic_id);
+
+-- Settings of consumer groups, by Kafka's names; only what was set. They do not need the group to be there.
+CREATE TABLE group_configs (
+    group_id text COLLATE "C" PRIMARY KEY,
+    config jsonb NOT NULL
+);

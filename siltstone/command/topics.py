@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bedrock.errors import InvalidInputError
-from catalog.topic_config import SETTINGS
+from catalog.topic_settings import SETTINGS
 from siltstone.command.options import json_option, with_settings
 from siltstone.local_bounds import local_bounds
 from siltstone.output import count, emit_json, report_console, table

@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg.types.json import Jsonb
 
 from bedrock.errors import NotFoundError
 from catalog.database import Transaction
 from catalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
 from catalog.model import PartitionId
-from catalog.topic_config import SETTINGS, TopicConfig
+from catalog.sql_files import Query
+from catalog.topic_config import TopicConfig
 from catalog.topic_names import check_topic_name, collide
+from catalog.topic_settings import SETTINGS
 from tests.catalog.scene import run_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from catalog.database import Row
-    from catalog.sql_files import Query
     from tests.catalog.scene import Scene
 
 
@@ -130,8 +132,13 @@ def test_defaults_are_kafkas() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("cleanup.policy", "shred", "one or more of compact, delete"),
-        ("cleanup.policy", "", "one or more of compact, delete"),
+        ("cleanup.policy", "shred", "some of compact, delete"),
+        ("cleanup.policy", "delete,", "some of compact, delete"),
+        ("compression.gzip.level", "0", "a whole number from 1 to 9, or -1"),
+        ("remote.log.copy.disable", "true", "give false: storage.mode says"),
+        ("remote.log.delete.on.disable", "true", "give false: retention and DeleteRecords"),
+        ("leader.replication.throttled.replicas", "0", "partition:broker, separated by commas, or *"),
+        ("follower.replication.throttled.replicas", "0:1,*", "partition:broker"),
         ("min.cleanable.dirty.ratio", "1.5", "a number from 0 to 1"),
         ("segment.bytes", "1", "a whole number from 1048576"),
         ("min.cleanable.dirty.ratio", "nan", "a number from 0 to 1"),
@@ -151,6 +158,54 @@ def test_a_wrong_setting_is_named_with_what_is_allowed(name: str, value: str, sa
         TopicConfig.of({name: value})
     assert says in str(refused.value)
     assert refused.value.setting == name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("remote.storage.enable", "false"),
+        ("remote.storage.enable", "true"),
+        ("remote.log.copy.disable", "false"),
+        ("remote.log.delete.on.disable", "False"),
+        ("leader.replication.throttled.replicas", ""),
+        ("leader.replication.throttled.replicas", "*"),
+        ("follower.replication.throttled.replicas", "0:1, 1:2"),
+        ("compression.gzip.level", "-1"),
+    ],
+)
+def test_what_asks_for_nothing_that_cannot_be_done_is_taken(name: str, value: str) -> None:
+    assert TopicConfig.of({name: value}).text(name) == value
+
+
+def test_remote_storage_of_a_topic_on_local_disks_is_refused_with_what_to_do() -> None:
+    with pytest.raises(InvalidConfigError, match=r"storage\.mode=object") as refused:
+        TopicConfig.of({"storage.mode": "local", "remote.storage.enable": "true"})
+    assert refused.value.setting == "remote.storage.enable"
+
+
+def test_without_a_policy_everything_is_kept() -> None:
+    config = TopicConfig.of({"cleanup.policy": ""})
+    assert (config.cleanup_policy, config.compacts, config.deletes) == ("", False, False)
+
+
+def test_changes_may_depend_on_what_was_set(scene: Scene) -> None:
+    scene.topic("t", retention_ms="5", cleanup_policy="delete")
+    altered = scene.catalog.topics.alter_config(
+        "t", lambda config: {"retention.bytes": config.text("retention.ms"), "retention.ms": None}
+    )
+    assert altered.config.as_strings() == {"cleanup.policy": "delete", "retention.bytes": "5"}
+
+
+def test_a_setting_that_was_valid_once_can_still_be_read(scene: Scene) -> None:
+    """The rules of settings become stricter; what a topic has does not stop its retention."""
+    topic = scene.topic("t")
+    kept = Jsonb({"compression.gzip.level": "0", "cleanup.policy": "delete"})
+    query = Query("keep", "", b"UPDATE topics SET config = %(kept)s")
+    scene.catalog._database.transact("test", lambda t: t.count(query, {"kept": kept}))
+    assert scene.catalog.topics.get("t").config.text("compression.gzip.level") == "0"
+    assert scene.catalog.retention.expire([PartitionId(topic.topic_id, 0)]).extents == 0
+    altered = scene.catalog.topics.alter_config("t", {"compression.gzip.level": None, "retention.ms": "1"})
+    assert altered.config.retention_ms == 1
 
 
 def test_lags_must_not_cross() -> None:

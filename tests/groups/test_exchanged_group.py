@@ -76,6 +76,7 @@ class Agents:
             groups=self.groups,
             offsets=self._catalog.offsets,
             topics=self._catalog.topics,
+            configs=self._catalog.group_configs,
             brokers=Alone(),
             pool=pool,
             clock=self._clock,

@@ -56,6 +56,7 @@ class Sweep:
             groups=catalog.groups,
             offsets=catalog.offsets,
             topics=catalog.topics,
+            configs=catalog.group_configs,
             brokers=Alone(),
             pool=pool,
             clock=clock,

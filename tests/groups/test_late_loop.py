@@ -50,6 +50,7 @@ async def coordinating(
         groups=catalog.groups,
         offsets=catalog.offsets,
         topics=catalog.topics,
+        configs=catalog.group_configs,
         brokers=Alone(),
         pool=pool,
         clock=clock,

@@ -20,8 +20,6 @@ def test_the_page_lists_every_api_with_its_versions() -> None:
 
 # Kafka calls them unstable, and does not serve them unless it is told to.
 _UNSTABLE = {"init_producer_id": 6}
-# KIP-896 took early versions away which the schemas still have.
-_LOWEST = {"join_group": 2}
 
 
 def test_every_version_that_kafka_serves_is_served() -> None:
@@ -30,7 +28,7 @@ def test_every_version_that_kafka_serves_is_served() -> None:
         lowest, highest = message_versions(api.name)
         if highest == _UNSTABLE.get(api.name):
             highest -= 1
-        assert (api.name, api.lowest, api.highest) == (api.name, _LOWEST.get(api.name, lowest), highest)
+        assert (api.name, api.lowest, api.highest) == (api.name, lowest, highest)
 
 
 def test_no_key_is_served_twice() -> None:

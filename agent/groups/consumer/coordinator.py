@@ -16,6 +16,7 @@ from agent.kafka.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent.groups.consumer.configs import GroupConfigViews
     from agent.groups.consumer.messages import ConsumerGroupDescription, ConsumerHeartbeat, HeartbeatAnswer
     from agent.groups.consumer.topics import TopicView, TopicViews
     from agent.groups.holding import HeldGroup, HeldGroups
@@ -31,15 +32,17 @@ class ConsumerGroups:
     `group.consumer.migration.policy` lets it.
     """
 
-    def __init__(self, held: HeldGroups, views: TopicViews, clock: Clock) -> None:
+    def __init__(self, held: HeldGroups, views: TopicViews, configs: GroupConfigViews, clock: Clock) -> None:
         self._held = held
         self._views = views
+        self._configs = configs
         self._clock = clock
 
     async def heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Take a member's heartbeat; answered when what it says is stored."""
         check_heartbeat(group_id, request)
         topics = await self._views.current()
+        await self._configs.refresh()
         joins = request.member_epoch == JOINS
         held = await self._held.find(group_id, create=joins)
         if held is None:
@@ -47,7 +50,9 @@ class ConsumerGroups:
         if joins and isinstance(held.group, ClassicGroup):
             answer = self._upgrade(held, held.group, request, topics)
         else:
-            answer = _consumer(held).heartbeat(request, topics)
+            group = _consumer(held)
+            group.config = self._configs.of(group_id)
+            answer = group.heartbeat(request, topics)
         self._held.moved(held)
         await self._held.keep(held)
         return answer

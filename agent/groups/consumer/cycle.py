@@ -20,6 +20,7 @@ from agent.groups.consumer.roster import ConsumerRoster, subscription
 from agent.groups.consumer.snapshot import PROTOCOL_TYPE, ConsumerGroupSnapshot
 from agent.groups.counts import GroupCounts
 from agent.groups.deadlines import Deadlines
+from catalog.group_config import GroupConfig
 
 if TYPE_CHECKING:
     from agent.groups.consumer.member import ConsumerMember
@@ -64,9 +65,12 @@ class ConsumerCycle:
         ids: Ids,
         counts: GroupCounts | None = None,
         snapshot: ConsumerGroupSnapshot | None = None,
+        config: GroupConfig | None = None,
     ) -> None:
         kept = snapshot or ConsumerGroupSnapshot(state_ms=clock.now_ms())
         self.group_id = group_id
+        # Whoever owns the group keeps this up to date.
+        self.config = config or GroupConfig()
         self.group_epoch = kept.group_epoch
         self.assignment_epoch = kept.assignment_epoch
         self.state_ms = kept.state_ms
@@ -268,7 +272,9 @@ class ConsumerCycle:
 
     def _keep_session(self, member: ConsumerMember) -> None:
         side = member.classic
-        timeout_ms = self._settings.consumer_session_timeout_ms if side is None else side.session_timeout_ms
+        timeout_ms = (
+            self._settings.session_timeout_of(self.config) if side is None else side.session_timeout_ms
+        )
         self._wait_for(Waiting.SESSION, member, timeout_ms, "its session is over")
 
     def _forgive(self, member: ConsumerMember) -> None:

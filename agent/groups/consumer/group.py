@@ -49,6 +49,7 @@ class ConsumerGroup(ClassicMembers):
         return HeartbeatAnswer(
             member_id=member.member_id,
             member_epoch=member.epoch,
+            heartbeat_interval_ms=self._settings.heartbeat_interval_of(self.config),
             assignment=member.assigned if news else None,
         )
 

@@ -57,10 +57,14 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAnswer:
-    """What a member is told; `assignment` is None when it need not change anything."""
+    """What a member is told; `assignment` is None when it need not change anything.
+
+    Whoever leaves need not know when to send heartbeats.
+    """
 
     member_id: str
     member_epoch: int
+    heartbeat_interval_ms: int = 0
     assignment: Assignment | None = None
 
 

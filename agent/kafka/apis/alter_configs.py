@@ -1,58 +1,36 @@
-"""AlterConfigs: replaces all settings of a topic.
+"""AlterConfigs: replaces all settings of a topic or of a consumer group.
 
-Versions 0 to 2. What is not named goes back to its default. Only topics have settings that can be changed.
+Versions 0 to 2. What is not named goes back to its default, but for a topic's `storage.mode`, which no client
+knows of and which cannot change. Agents take their own settings when they start.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
-from agent.kafka.errors import code_of, message_of
-from agent.kafka.resources import require_topic
-from bedrock.errors import SiltstoneError
+from agent.kafka.config_changes import change_each
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from agent.kafka.api import Context
-    from catalog.model import Topic
+    from agent.kafka.config_changes import Changes, ChangesOf
+    from catalog.configured import Configured
+
+_KEPT = "storage.mode"
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Change each resource, or say why not."""
-    responses = []
-    for wanted in request.resources:
-        answer = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
-        try:
-            require_topic(wanted.resource_type)
-            topic = await topic_of(wanted, context)
-            changes = dict.fromkeys(topic.config.as_strings())
-            changes.update({each.name: each.value for each in wanted.configs})
-            await change(topic, changes, context, validate_only=request.validate_only)
-        except SiltstoneError as error:
-            answer.error_code, answer.error_message = code_of(error), message_of(error)
-        responses.append(answer)
-    return Struct(responses=responses)
+    return Struct(responses=await change_each(request, context, _replacing, nullable=()))
 
 
-async def topic_of(wanted: Struct, context: Context) -> Topic:
-    """The topic that a resource names, as it is now."""
-    get = partial(context.services.catalog.topics.get, wanted.resource_name)
-    return await context.services.pools.catalog.run(get)
+def _replacing(wanted: Struct) -> ChangesOf:
+    def changes(config: Configured) -> Changes:
+        dropped = dict.fromkeys(name for name in config.as_strings() if name != _KEPT)
+        return {**dropped, **{each.name: each.value for each in wanted.configs}}
 
-
-async def change(
-    topic: Topic, changes: Mapping[str, str | None], context: Context, *, validate_only: bool
-) -> None:
-    """Make the changes, None taking a setting back to its default; or only see whether they are allowed."""
-    topic.config.altered(changes)
-    if not validate_only:
-        alter = partial(context.services.catalog.topics.alter_config, topic.name, changes)
-        await context.services.pools.catalog.run(alter)
-        context.services.directory.forget(topic.name)
+    return changes
 
 
 API = Api(name="alter_configs", lowest=0, highest=2, handle=handle)

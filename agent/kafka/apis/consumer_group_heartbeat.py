@@ -48,7 +48,7 @@ async def handle(request: Struct, context: Context) -> Struct:
     return Struct(
         member_id=answer.member_id,
         member_epoch=answer.member_epoch,
-        heartbeat_interval=groups.settings.consumer_heartbeat_interval_ms,
+        heartbeat_interval=answer.heartbeat_interval_ms,
         assignment=assignment,
     )
 

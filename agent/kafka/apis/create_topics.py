@@ -17,7 +17,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
 from bedrock.errors import NotFoundError, SiltstoneError
 from catalog.errors import TopicExistsError
-from catalog.topic_config import SETTINGS, TopicConfig
+from catalog.topic_config import TopicConfig
 from catalog.topic_names import check_partition_count, check_topic_name
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def handle(request: Struct, context: Context) -> Struct:
 async def _create(wanted: Struct, context: Context, *, validate_only: bool) -> Struct:
     check_topic_name(wanted.name)
     count = _partition_count(wanted, context.services.settings.default_partitions)
-    settings = {each.name: each.value for each in wanted.configs if each.value is not None}
+    settings = _settings(wanted)
     config = TopicConfig.of(settings)
     topic: Topic | None = None
     if validate_only:
@@ -60,9 +60,16 @@ async def _create(wanted: Struct, context: Context, *, validate_only: bool) -> S
         replication_factor=1,
         configs=[
             Struct(name=name, value=config.text(name), config_source=config_source(config, name))
-            for name in SETTINGS
+            for name in TopicConfig.known
         ],
     )
+
+
+def _settings(wanted: Struct) -> dict[str, str]:
+    without = [each.name for each in wanted.configs if each.value is None]
+    if without:
+        raise KafkaError(ErrorCode.invalid_config, f"settings without a value: {', '.join(without)}")
+    return {each.name: each.value for each in wanted.configs}
 
 
 def _partition_count(wanted: Struct, default: int) -> int:

@@ -1,8 +1,9 @@
-"""DescribeConfigs: the settings of topics and of this broker.
+"""DescribeConfigs: the settings of topics, of consumer groups and of this broker.
 
 Versions 1 to 4. Topics have Kafka's settings and `storage.mode`. A broker shows what corresponds to Kafka's
-settings, read-only: an agent takes its settings when it starts. Other resources are refused. Synonyms are
-the topic's own value and the default; documentation is left out.
+settings, read-only, and nothing under the name that stands for all brokers: an agent takes its settings when
+it starts. Groups have the settings of the consumer protocol. There are no subscriptions to clients' metrics,
+and no loggers that could be changed.
 """
 
 from __future__ import annotations
@@ -11,18 +12,23 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
+from agent.kafka.broker_settings import BrokerSetting, broker_settings
 from agent.kafka.codec import Struct
-from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
-from agent.kafka.resources import ResourceType
+from agent.kafka.errors import code_of, message_of
+from agent.kafka.resources import ResourceType, require_name, require_own, resource_type_of
 from bedrock.errors import SiltstoneError
-from catalog.topic_config import SETTINGS, TopicConfig
+from catalog.topic_names import check_topic_name
 
 if TYPE_CHECKING:
-    from agent.kafka.api import Context
+    from collections.abc import Iterable, Mapping
 
-_TOPIC_SOURCE, _STATIC_BROKER_SOURCE, _DEFAULT_SOURCE = 1, 4, 5
-_STRING = 2
-_TYPES = {"boolean": 1, "string": _STRING, "int": 3, "long": 5, "double": 6, "list": 7}
+    from agent.kafka.api import Context
+    from catalog.configured import Configured
+    from catalog.setting import Setting
+    from catalog.topic_config import TopicConfig
+
+_TOPIC_SOURCE, _STATIC_BROKER_SOURCE, _DEFAULT_SOURCE, _GROUP_SOURCE = 1, 4, 5, 8
+_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "replicas": 7}
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -31,7 +37,8 @@ async def handle(request: Struct, context: Context) -> Struct:
     for wanted in request.resources:
         answer = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
         try:
-            answer.configs = await _describe(wanted, context)
+            found = await _describe(wanted, context)
+            answer.configs = [_as_asked(each, request) for each in found if _is_asked(each, wanted)]
         except SiltstoneError as error:
             answer.error_code, answer.error_message = code_of(error), message_of(error)
         results.append(answer)
@@ -43,69 +50,81 @@ def config_source(config: TopicConfig, name: str) -> int:
     return _DEFAULT_SOURCE if config.is_default(name) else _TOPIC_SOURCE
 
 
-async def _describe(wanted: Struct, context: Context) -> list[Struct]:
+def _is_asked(found: Struct, wanted: Struct) -> bool:
     asked = wanted.configuration_keys
-    if wanted.resource_type == ResourceType.TOPIC:
-        get = partial(context.services.catalog.topics.get, wanted.resource_name)
-        topic = await context.services.pools.catalog.run(get)
-        names = [name for name in SETTINGS if not asked or name in asked]
-        return [_topic_setting(topic.config, name) for name in names]
-    if wanted.resource_type == ResourceType.BROKER:
-        own = context.services.brokers.own.node_id
-        if wanted.resource_name not in {"", str(own)}:
-            raise KafkaError(
-                ErrorCode.invalid_request, f"broker {own} was asked about broker {wanted.resource_name}"
-            )
-        settings = _broker_settings(context)
-        return [_broker_setting(name, settings[name]) for name in settings if not asked or name in asked]
-    raise KafkaError(
-        ErrorCode.invalid_request, f"resources of type {wanted.resource_type} have no settings here"
-    )
+    return not asked or found.name in asked
 
 
-def _topic_setting(config: TopicConfig, name: str) -> Struct:
-    default = Struct(name=name, value=SETTINGS[name].default, source=_DEFAULT_SOURCE)
-    own = Struct(name=name, value=config.text(name), source=_TOPIC_SOURCE)
-    return Struct(
-        name=name,
-        value=config.text(name),
-        config_source=config_source(config, name),
-        synonyms=[default] if config.is_default(name) else [own, default],
-        config_type=_TYPES[SETTINGS[name].kind],
-    )
+def _as_asked(found: Struct, request: Struct) -> Struct:
+    if not request.include_synonyms:
+        found.synonyms = []
+    if not request.include_documentation:
+        found.documentation = None
+    return found
 
 
-def _broker_settings(context: Context) -> dict[str, str]:
+async def _describe(wanted: Struct, context: Context) -> Iterable[Struct]:
+    kind, name = resource_type_of(wanted.resource_type), wanted.resource_name
     services = context.services
-    own, settings = services.brokers.own, services.settings
-    groups = settings.groups
-    return {
-        "advertised.listeners": f"PLAINTEXT://{own.host}:{own.port}",
-        "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
-        "broker.id": str(own.node_id),
-        "broker.rack": own.rack or "",
-        "connections.max.idle.ms": str(settings.kafka_idle_ms),
-        "default.replication.factor": "1",
-        "fetch.max.bytes": str(settings.max_fetch_bytes),
-        "group.consumer.heartbeat.interval.ms": str(groups.consumer_heartbeat_interval_ms),
-        "group.consumer.max.size": str(groups.consumer_max_size),
-        "group.consumer.session.timeout.ms": str(groups.consumer_session_timeout_ms),
-        "group.initial.rebalance.delay.ms": str(groups.initial_rebalance_delay_ms),
-        "group.max.session.timeout.ms": str(groups.max_session_timeout_ms),
-        "group.max.size": str(groups.max_group_size),
-        "group.min.session.timeout.ms": str(groups.min_session_timeout_ms),
-        "max.incremental.fetch.session.cache.slots": str(settings.max_fetch_sessions),
-        "num.partitions": str(settings.default_partitions),
-        "offset.metadata.max.bytes": str(groups.offset_metadata_max_bytes),
-        "offsets.retention.check.interval.ms": str(groups.offsets_retention_check_interval_ms),
-        "offsets.retention.minutes": str(groups.offsets_retention_minutes),
-        "socket.request.max.bytes": str(settings.max_request_bytes),
-    }
+    if kind is ResourceType.TOPIC:
+        check_topic_name(name)
+        topic = await services.pools.catalog.run(partial(services.catalog.topics.get, name))
+        return _settings(topic.config, _TOPIC_SOURCE, broker_settings(services))
+    if kind is ResourceType.GROUP:
+        require_name(name)
+        config = await services.pools.catalog.run(partial(services.catalog.group_configs.get, name))
+        return _settings(config, _GROUP_SOURCE, broker_settings(services))
+    if kind is ResourceType.CLIENT_METRICS:
+        require_name(name)
+        return []
+    if kind is ResourceType.BROKER and not name:
+        return []
+    require_own(name, context)
+    if kind is ResourceType.BROKER_LOGGER:
+        return []
+    return [_broker_setting(each) for each in broker_settings(services).values()]
 
 
-def _broker_setting(name: str, value: str) -> Struct:
+def _settings(
+    config: Configured, own_source: int, of_broker: Mapping[str, BrokerSetting]
+) -> Iterable[Struct]:
+    for setting in config.known.values():
+        synonyms = [_inherited(setting, of_broker)]
+        if not config.is_default(setting.name):
+            own = Struct(name=setting.name, value=config.text(setting.name), source=own_source)
+            synonyms.insert(0, own)
+        yield Struct(
+            name=setting.name,
+            value=synonyms[0].value,
+            config_source=synonyms[0].source,
+            synonyms=synonyms,
+            config_type=_TYPES[setting.kind],
+            documentation=setting.documentation,
+        )
+
+
+def _inherited(setting: Setting, of_broker: Mapping[str, BrokerSetting]) -> Struct:
+    """What a setting is when nobody set it: the broker's, where that has it, or its own default."""
+    known = of_broker.get(setting.broker_name or "")
+    if known is None:
+        return Struct(name=setting.broker_name or setting.name, value=setting.default, source=_DEFAULT_SOURCE)
+    return Struct(name=known.name, value=known.value, source=_source(known))
+
+
+def _source(setting: BrokerSetting) -> int:
+    return _DEFAULT_SOURCE if setting.is_default else _STATIC_BROKER_SOURCE
+
+
+def _broker_setting(setting: BrokerSetting) -> Struct:
+    own = Struct(name=setting.name, value=setting.value, source=_source(setting))
     return Struct(
-        name=name, value=value, read_only=True, config_source=_STATIC_BROKER_SOURCE, config_type=_STRING
+        name=setting.name,
+        value=setting.value,
+        read_only=True,
+        config_source=_source(setting),
+        synonyms=[own],
+        config_type=_TYPES[setting.kind],
+        documentation=setting.documentation,
     )
 
 

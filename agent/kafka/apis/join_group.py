@@ -1,8 +1,9 @@
 """JoinGroup: a member of a classic group wants to be in its next generation.
 
-Versions 2 to 9. Version 4 sends new members back with an id (KIP-394), 5 brought static members (KIP-345), 7
-the protocol type, 8 the reason (KIP-800), 9 lets a leader skip its assignment (KIP-814). Answered when the
-generation begins; like Kafka's broker, this one takes the connection's next request only then.
+Versions 0 to 9. Version 1 brought the rebalance timeout, which was the session's before. 4 sends new members
+back with an id (KIP-394), 5 brought static members (KIP-345), 7 the protocol type, 8 the reason (KIP-800), 9
+lets a leader skip its assignment (KIP-814). Answered when the generation begins; like Kafka's broker, this
+one takes the connection's next request only then.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from agent.kafka.api import Context
 
 
+_REBALANCE_TIMEOUT_SINCE = 1
+
+
 async def handle(request: Struct, context: Context) -> Struct:
     """Join, and wait."""
     answer = await context.services.groups.join(
@@ -28,7 +32,11 @@ async def handle(request: Struct, context: Context) -> Struct:
             protocol_type=request.protocol_type,
             protocols=tuple(Protocol(each.name, bytes(each.metadata)) for each in request.protocols),
             session_timeout_ms=request.session_timeout,
-            rebalance_timeout_ms=request.rebalance_timeout,
+            rebalance_timeout_ms=(
+                request.session_timeout
+                if context.version < _REBALANCE_TIMEOUT_SINCE
+                else request.rebalance_timeout
+            ),
             client_id=context.client_id or "",
             client_host=f"/{context.client_host}",
             reason=request.reason or "",
@@ -68,4 +76,4 @@ def _name(protocol: str | None, version: int) -> str | None:
     return "" if protocol is None and version < 7 else protocol
 
 
-API = Api(name="join_group", lowest=2, highest=9, handle=handle, refuse=refuse)
+API = Api(name="join_group", lowest=0, highest=9, handle=handle, refuse=refuse)
