@@ -16,7 +16,8 @@ from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.topics import TopicViews
 from agent.groups.expiry import ExpiringOffsets, OffsetExpiry
 from agent.groups.group import ClassicGroup, GroupDescription
-from agent.groups.holding import GroupTable, HeldGroups
+from agent.groups.held_group import GroupTable
+from agent.groups.holding import HeldGroups
 from agent.groups.messages import GroupState, JoinAnswer
 from agent.kafka.errors import ErrorCode, KafkaError
 from catalog.groups import GroupType
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from agent.groups.holding import Brokers, HeldGroup
+    from agent.groups.held_group import Brokers, HeldGroup
     from agent.groups.messages import (
         JoinRequest,
         LeavingMember,

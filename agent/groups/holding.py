@@ -9,9 +9,8 @@ until then it can at worst answer heartbeats of members that nobody else knows.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -20,6 +19,7 @@ from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.snapshot import consumer_record_of, consumer_snapshot_of
 from agent.groups.counts import GroupCounts
 from agent.groups.group import ClassicGroup
+from agent.groups.held_group import HeldGroup
 from agent.groups.migration import downgraded
 from agent.groups.records import record_of, snapshot_of
 from agent.kafka.errors import ErrorCode, KafkaError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from agent.groups.consumer.configs import GroupConfigViews
     from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
+    from agent.groups.held_group import Brokers, GroupTable
     from agent.groups.messages import GroupSnapshot
     from agent.groups.settings import GroupSettings
     from agent.work_pool import WorkPool
@@ -46,50 +47,6 @@ _LOADS_AT_ONCE = 64
 _LOOK_SECONDS = 0.5
 # What a loop is always late by, on a busy machine too.
 _LATE_SECONDS = 0.1
-
-
-class Brokers(Protocol):
-    """Which agents there are, and which of them coordinates a group."""
-
-    own: Broker
-
-    async def live(self) -> Sequence[Broker]:
-        """The live agents."""
-        ...
-
-    async def coordinator(self, key: str, /) -> Broker:
-        """The agent that coordinates the group called `key`."""
-        ...
-
-
-class GroupTable(Protocol):
-    """What holding a group needs of the catalog; blocks."""
-
-    def claim(self, group_id: str, claim_id: UUID, /, *, create: bool) -> GroupRecord | None:
-        """Become a group's coordinator."""
-        ...
-
-    def save(self, claim_id: UUID, record: GroupRecord, /) -> bool:
-        """Keep a group's state, unless the claim was lost."""
-        ...
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class HeldGroup:
-    """A group in memory. `writing` puts what is written of it to the catalog in order.
-
-    `stored_version` is the version of a consumer group that the catalog has.
-    """
-
-    group: ClassicGroup | ConsumerGroup
-    claim_id: UUID
-    used: float
-    as_classic: Callable[..., ClassicGroup]
-    as_consumer: Callable[..., ConsumerGroup]
-    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    wakeup: asyncio.TimerHandle | None = None
-    wakes_at: float = 0.0
-    stored_version: int = 0
 
 
 class HeldGroups:
@@ -334,7 +291,7 @@ class HeldGroups:
         classic = held.as_classic(snapshot=snapshot)
         self.exchange(held, classic, told=ErrorCode.rebalance_in_progress)
         self.counts.downgrades += 1
-        return self._save(held, snapshot, lambda _: None)
+        return self._save_exchanged(held, classic, snapshot)
 
     async def _store(self, held: HeldGroup, group: ConsumerGroup, exchanged: ErrorCode) -> ErrorCode:
         wanted = group.version
@@ -377,6 +334,15 @@ class HeldGroups:
                 error = ErrorCode.unknown_server_error
         done(error)
         self.moved(held)
+        return error
+
+    async def _save_exchanged(
+        self, held: HeldGroup, classic: ClassicGroup, snapshot: GroupSnapshot
+    ) -> ErrorCode:
+        """Store a group that was exchanged for a classic one; it is given up if it could not be."""
+        error = await self._save(held, snapshot, lambda _: None)
+        if error is not ErrorCode.none and held.group is classic:
+            self.drop(held, ErrorCode.coordinator_not_available)
         return error
 
     async def _watch(self) -> None:

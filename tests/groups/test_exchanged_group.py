@@ -20,6 +20,7 @@ from agent.groups.records import snapshot_of
 from agent.groups.settings import GroupSettings
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.work_pool import WorkPool
+from catalog.errors import CatalogUnavailableError
 from tests.groups.mixed_stage import subscription
 from tests.groups.test_expiry_sweep import Alone
 
@@ -36,7 +37,7 @@ _TOPICS = frozenset({"granite"})
 
 
 class SlowGroups:
-    """The catalog's groups; saves wait while `gate` is clear."""
+    """The catalog's groups; saves wait while `gate` is clear, and the next `failures` of them fail."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._groups = catalog.groups
@@ -44,6 +45,7 @@ class SlowGroups:
         self.gate.set()
         self.begun = threading.Event()
         self.saved: list[GroupRecord] = []
+        self.failures = 0
 
     def claim(self, group_id: str, claim_id: UUID, /, *, create: bool) -> GroupRecord | None:
         return self._groups.claim(group_id, claim_id, create=create)
@@ -51,6 +53,9 @@ class SlowGroups:
     def save(self, claim_id: UUID, record: GroupRecord, /) -> bool:
         self.begun.set()
         self.gate.wait()
+        if self.failures:
+            self.failures -= 1
+            raise CatalogUnavailableError("the catalog is away", remedy="try again", retry_after_seconds=1.0)
         self.saved.append(record)
         return self._groups.save(claim_id, record)
 
@@ -116,10 +121,10 @@ def _classic(member_id: str = "") -> JoinRequest:
 
 async def _code(answer: Awaitable[object]) -> ErrorCode:
     try:
-        await answer
+        told = await answer
     except KafkaError as error:
         return error.code
-    return ErrorCode.none
+    return told.error if isinstance(told, JoinAnswer) else ErrorCode.none
 
 
 async def _begin(*calls: Awaitable[object]) -> list[asyncio.Task[ErrorCode]]:
@@ -234,6 +239,49 @@ def test_who_is_left_behind_rebalances_under_the_next_coordinator_too(agents: Ag
             assert await third.heartbeat("g", stamp) is ErrorCode.none
             (group,) = third.held.groups()
             assert group.state is GroupState.STABLE
+
+    asyncio.run(story())
+
+
+def test_a_group_that_could_not_be_stored_as_a_classic_one_is_not_one_yet(agents: Agents) -> None:
+    """Whoever left is told to come again; the others go on in the group that the catalog has."""
+
+    async def story() -> None:
+        async with agents.coordinating() as first:
+            stamp = await _shared(first)
+            leaves = _consumer("consumer", -1)
+            agents.groups.failures = 1
+            assert await _code(first.consumers.heartbeat("g", leaves)) is ErrorCode.coordinator_not_available
+            assert not first.held.groups()
+            assert await first.heartbeat("g", stamp) is ErrorCode.none
+            assert isinstance(first.held.groups()[0], ConsumerGroup)
+            assert await _code(first.consumers.heartbeat("g", leaves)) is ErrorCode.none
+        async with agents.coordinating() as second:
+            assert await second.heartbeat("g", stamp) is ErrorCode.rebalance_in_progress
+            assert isinstance(second.held.groups()[0], ClassicGroup)
+
+    asyncio.run(story())
+
+
+def test_a_generation_of_a_classic_group_that_could_not_be_stored_is_none(agents: Agents) -> None:
+    """Whoever has joined it already is told so, and joins the group that the catalog has."""
+
+    async def story() -> None:
+        async with agents.coordinating() as first:
+            stamp = await _shared(first)
+            agents.groups.gate.clear()
+            agents.groups.failures = 1
+            left, joined = await _begin(
+                first.consumers.heartbeat("g", _consumer("consumer", -1)),
+                first.join("g", _classic(stamp.member_id)),
+            )
+            assert await joined is ErrorCode.none
+            agents.groups.gate.set()
+            assert await left is ErrorCode.coordinator_not_available
+            beyond = MemberStamp(member_id=stamp.member_id, generation=stamp.generation + 1)
+            assert await _code(first.heartbeat("g", beyond)) is ErrorCode.illegal_generation
+            assert (await first.join("g", _classic(stamp.member_id))).error is ErrorCode.none
+            assert [each.member_count for each in first.held.groups()] == [2]
 
     asyncio.run(story())
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from agent.groups.consumer.configs import GroupConfigViews
     from agent.groups.consumer.messages import ConsumerGroupDescription, ConsumerHeartbeat, HeartbeatAnswer
     from agent.groups.consumer.topics import TopicView, TopicViews
-    from agent.groups.holding import HeldGroup, HeldGroups
+    from agent.groups.held_group import HeldGroup
+    from agent.groups.holding import HeldGroups
     from agent.groups.messages import JoinAnswer, JoinRequest, LeavingMember
     from bedrock.clock import Clock
 
