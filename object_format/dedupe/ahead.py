@@ -12,7 +12,7 @@ delete horizon of tombstones. It is taken to be, and what depends on that is giv
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +20,10 @@ import numpy as np
 from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
 from object_format.dedupe.filter import Chosen, FilteredBatches, Rewriting, filter_rows
+from object_format.dedupe.thinning import thin_piece
+from object_format.kernels.native import decompress_rows
 from object_format.kernels.walk import sum_up
+from object_format.native_codecs import native_calls
 from object_format.payloads import NOT_TIMED, CodecTimes, OpenRuns, held_batches, open_at_once
 
 if TYPE_CHECKING:
@@ -133,9 +136,15 @@ class ThinnedAhead:
         self._times = times
         self._rewriting = Rewriting(delete_horizon_ms=None)
         self._full = False
+        self._by_kernel: set[int] = set()
         self._rows_bytes = self._most_rows_bytes = self._reserved = 0
         self.sections: list[SectionAhead] = []
         """What pass 2 need not do, in the order in which pass 1 was fed sections: newest first."""
+
+    @cached_property
+    def _records(self) -> Bytes:
+        """Where pieces are open, for reading."""
+        return readable(self._open.array.data)
 
     @property
     def nbytes(self) -> int:
@@ -195,6 +204,22 @@ class ThinnedAhead:
 
     def open(self, piece: HeldPiece) -> OpenRuns | None:
         """All of its records, until `close`; None when they are not for here, or there is no more room."""
+        calls = native_calls()
+        if calls is not None:
+            with self._times.decompress():
+                done, behind = decompress_rows(
+                    piece.data,
+                    piece.rows,
+                    np.arange(piece.rows.size),
+                    0,
+                    self._open.array,
+                    self._open.used,
+                    calls,
+                )
+            if done == piece.rows.size:
+                self._open.take(behind - self._open.used)
+                self._by_kernel.add(piece.place)
+                return [(self._records, piece.rows)]
         runs, behind = open_at_once(piece.data, piece.rows, self._open.array, self._open.used, self._times)
         if runs is not None:
             self._open.take(behind - self._open.used)
@@ -203,28 +228,51 @@ class ThinnedAhead:
     def close(self) -> None:
         """All pieces that are open: they were thinned."""
         self._open.used = 0
+        self._by_kernel.clear()
 
     def thin(self, piece: HeldPiece, judged: Judged, *, exact: bool) -> None:
         """Filter a piece that is open and among what was `judged`; `exact`: the answer was so far."""
         self._reserved -= piece.data.size
         rewriting = self._rewriting if exact else replace(self._rewriting, delete_horizon_ms=None)
-        tombstones = ArrayWindow(judged.tombstones)
+        filtered = self._thinned_by_kernel(piece, judged, rewriting) or self._thinned(
+            piece, judged, rewriting
+        )
+        if filtered is None:
+            return
+        hangs = rewriting.delete_horizon_ms is not None and judged.tombstones.size > 0
+        if hangs:
+            hangs = ArrayWindow(judged.tombstones).between(*piece.span).size > 0
+        self.sections[-1].pieces[piece.place] = PieceAhead(filtered, piece.record_count, if_exact=hangs)
+
+    def _thinned_by_kernel(
+        self, piece: HeldPiece, judged: Judged, rewriting: Rewriting
+    ) -> FilteredBatches | None:
+        """What is left, and kept; None where this is not for the kernels, or there is too little room."""
+        calls = native_calls()
+        if calls is None or piece.place not in self._by_kernel:
+            return None
+        work, goal = self._open.array[self._open.used :], self._kept.array[self._kept.used :]
+        goal = goal[: max(goal.size - self._reserved, 0)]
+        filtered = thin_piece(piece, self._records, judged, rewriting, work, goal, calls, self._times)
+        if filtered is not None:
+            self._kept.take(filtered.size)
+        return filtered
+
+    def _thinned(self, piece: HeldPiece, judged: Judged, rewriting: Rewriting) -> FilteredBatches | None:
+        """The same by way of what filters any piece, and where one may grow, as codecs change."""
         filtered = filter_rows(
             piece.data,
             piece.rows,
-            Chosen(ArrayWindow(judged.offsets), tombstones),
+            Chosen(ArrayWindow(judged.offsets), ArrayWindow(judged.tombstones)),
             rewriting,
             offset_shift=piece.offset_shift,
             leader_epoch=piece.leader_epoch,
-            opener=partial(held_batches, held=readable(self._open.array.data)),
+            opener=partial(held_batches, held=self._records),
             times=self._times,
         )
-        if filtered.size > self._kept.left - self._reserved:  # it may grow, where codecs change
-            return
-        hangs = rewriting.delete_horizon_ms is not None and tombstones.between(*piece.span).size > 0
-        self.sections[-1].pieces[piece.place] = PieceAhead(
-            self._keep(filtered), piece.record_count, if_exact=bool(hangs)
-        )
+        if filtered.size > self._kept.left - self._reserved:
+            return None
+        return self._keep(filtered)
 
     def finish(self, *, exact: bool) -> None:
         """Pass 1 has its answer."""

@@ -26,11 +26,6 @@ from object_format.codecs import Codec, compressed_parts
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.filter import (
     COPY,
-    TOTAL_BATCHES,
-    TOTAL_HIGHEST,
-    TOTAL_LOWEST,
-    TOTAL_RECORDS,
-    TOTALS,
     plan_rows,
 )
 from object_format.kernels.layout import (
@@ -62,7 +57,8 @@ Window = BitmapWindow | ArrayWindow
 Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int, int, Bytes]]]
 """`payloads.decompress_batches` but for where the records go."""
 
-_INT64: Final = np.iinfo(np.int64)
+_NO_TOTALS: Final = np.array([0, 0, np.iinfo(np.int64).max, np.iinfo(np.int64).min])
+"""Batches, records, and the lowest and highest timestamp of none."""
 
 _FRAME_OVERHEAD: Final = 512
 """More than any codec puts around what it compresses."""
@@ -172,10 +168,9 @@ def filter_rows(
     times: CodecTimes,
 ) -> FilteredBatches:
     """As `filter_batches`, of batches whose `rows` are known to rise; `opener` has their records."""
-    totals = np.zeros(TOTALS, np.int64)
-    totals[TOTAL_LOWEST], totals[TOTAL_HIGHEST] = _INT64.max, _INT64.min
+    totals = new_totals()
     if not rows.size:
-        return _result((), totals, 0)
+        return sum_up_filtered((), totals, 0)
     first = int(rows["base_offset"][0]) + offset_shift
     last = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + offset_shift
     kept = chosen.offsets.between(first, last)
@@ -205,18 +200,26 @@ def filter_rows(
         for buffer in _write(plan, first, end, records)
         if buffer
     )
-    return _result(buffers, totals, plan.saved)
+    return sum_up_filtered(buffers, totals, plan.saved)
 
 
-def _result(buffers: tuple[memoryview, ...], totals: npt.NDArray[np.int64], saved: int) -> FilteredBatches:
-    empty = not totals[TOTAL_RECORDS]
+def new_totals() -> npt.NDArray[np.int64]:
+    """The totals of no batch."""
+    return _NO_TOTALS.copy()
+
+
+def sum_up_filtered(
+    buffers: tuple[memoryview, ...], totals: npt.NDArray[np.int64], saved: int
+) -> FilteredBatches:
+    """What `buffers` are, of which `totals` were kept."""
+    batches, records, lowest, highest = totals.tolist()
     return FilteredBatches(
         buffers=buffers,
         size=sum(map(len, buffers)),
-        batch_count=int(totals[TOTAL_BATCHES]),
-        record_count=int(totals[TOTAL_RECORDS]),
-        min_timestamp=None if empty else int(totals[TOTAL_LOWEST]),
-        max_timestamp=None if empty else int(totals[TOTAL_HIGHEST]),
+        batch_count=batches,
+        record_count=records,
+        min_timestamp=lowest if records else None,
+        max_timestamp=highest if records else None,
         merged_bytes_saved=saved,
     )
 
@@ -265,16 +268,19 @@ def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview
         out.resize(length, refcheck=False)  # the rest is free for what is made of it
         with plan.times.compress():
             return _compress(plan, out, length, unsealed[:count])
-    return [_seal(plan, out[:length].data, unsealed[:count])]
+    written = out[:length].data
+    plan.saved += seal(written, unsealed[:count])
+    return [written]
 
 
-def _seal(plan: _Plan, batches: memoryview, unsealed: npt.NDArray[np.int64]) -> memoryview:
-    """Give checksums to all batches that are new."""
+def seal(batches: memoryview, unsealed: npt.NDArray[np.int64]) -> int:
+    """Give checksums to all batches that are new; how many bytes merging has saved."""
+    saved = 0
     for start, end, _codec, apart in unsealed.tolist():
         write_checksum(batches, start, end - start)
         if apart:
-            plan.saved += apart - (end - start)
-    return batches
+            saved += apart - (end - start)
+    return saved
 
 
 def _compress(plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64]) -> list[memoryview]:
@@ -294,7 +300,8 @@ def _compress_natively(
     end = compress_batches(out, length, places, merged_codec, compressed, calls)
     if end < 0:
         return None
-    sealed = _seal(plan, compressed[:end].data, places)
+    sealed = compressed[:end].data
+    plan.saved += seal(sealed, places)
     return sealed if end > SCRATCH_BYTES else memoryview(bytes(sealed))
 
 

@@ -89,6 +89,7 @@ def test_it_is_what_pass_2_would_have_made(
     """Also when the table is full, memory is short, or a section is too long to be judged at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.payloads.SCRATCH_BYTES", scratch_bytes)
+        patch.setattr("object_format.dedupe.thinning.SCRATCH_BYTES", scratch_bytes)
         patch.setattr("object_format.dedupe.survivors._GROUP_BYTES", group_bytes)
         patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", min(most, 32_768))
         ahead = ThinnedAhead(held_bytes=held_bytes, open_bytes=open_bytes, kept_bytes=kept_bytes)
@@ -200,6 +201,7 @@ def test_batches_are_merged_in_the_same_stretches(lengths: list[int], room: int,
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.payloads.SCRATCH_BYTES", room)
+        patch.setattr("object_format.dedupe.thinning.SCRATCH_BYTES", room)
         ahead = ThinnedAhead()
         ahead.begin_partition(Rewriting(delete_horizon_ms=None))
         survivors = run(ahead, [[old], [new]])

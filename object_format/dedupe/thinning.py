@@ -1,0 +1,71 @@
+"""Pass 2 for a piece that pass 1 has open, in few steps: two calls of kernels and its batches' checksums."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from object_format.dedupe.filter import FilteredBatches, Rewriting, new_totals, seal, sum_up_filtered
+from object_format.errors import MalformedBatchError
+from object_format.kernels.native import compress_batches
+from object_format.kernels.thinning import thin_opened
+from object_format.native_codecs import SCRATCH_BYTES
+
+if TYPE_CHECKING:
+    from object_format.buffers import Bytes
+    from object_format.dedupe.ahead import HeldPiece
+    from object_format.dedupe.answer import Judged
+    from object_format.native_codecs import Calls
+    from object_format.payloads import CodecTimes
+
+_NO_CODEC: Final = -1
+
+
+def thin_piece(
+    piece: HeldPiece,
+    records: Bytes,
+    judged: Judged,
+    rewriting: Rewriting,
+    work: Bytes,
+    goal: Bytes,
+    calls: Calls,
+    times: CodecTimes,
+) -> FilteredBatches | None:
+    """What `filter_rows` makes of a piece, all of whose batches were opened by `calls`, into `records`.
+
+    It is written to `goal`, and to `work` while it is uncompressed. None where either has too little room, or
+    a codec is asked for that the kernels do not know. Raises MalformedBatchError.
+    """
+    totals = new_totals()
+    unsealed = np.empty((piece.rows.size, 4), np.int64)
+    horizon = rewriting.delete_horizon_ms
+    fault, position, length, count = thin_opened(
+        piece.data,
+        records,
+        piece.rows,
+        piece.offset_shift,
+        piece.leader_epoch,
+        judged.offsets,
+        judged.tombstones,
+        horizon is not None,
+        horizon or 0,
+        rewriting.merge,
+        SCRATCH_BYTES,
+        work,
+        unsealed,
+        totals,
+    )
+    if fault:
+        raise MalformedBatchError.at(fault, position)
+    if length < 0:
+        return None
+    unsealed = unsealed[:count]
+    merged_codec = _NO_CODEC if rewriting.merged_codec is None else int(rewriting.merged_codec)
+    with times.compress():
+        size = compress_batches(work, length, unsealed, merged_codec, goal, calls)
+    if size < 0:
+        return None
+    written = goal[:size].data
+    saved = seal(written, unsealed)
+    return sum_up_filtered((written,) if size else (), totals, saved)
