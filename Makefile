@@ -6,7 +6,7 @@
 #   make bench   the benchmarks
 #   make cost    simulates the workloads of docs/cost.md anew
 #   make lock    resolves the pinned versions anew
-#   make kafka-tools  fetches Kafka's own log tools for tests, where there is Java and Maven
+#   make kafka-tools  fetches Kafka's own tools for tests, where there is Java and Maven
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin

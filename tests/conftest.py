@@ -34,7 +34,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-collect_ignore = [] if kafka_tools.are_here() else ["local_tier/test_kafka_tools.py"]
+collect_ignore = [] if kafka_tools.are_here() else kafka_tools.NEEDED_BY
 
 
 def pytest_report_header() -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from tests.kafka.clients import produce
+from tests.kafka.coordinators import groups_of
 from tests.kafka.real_clients.driving import CLIENTS, Driver
 from tests.kafka.waiting import until
 
@@ -87,3 +88,75 @@ def test_a_member_of_the_other_protocol_comes_and_goes(
     assert sharing.seen_by_other
     until(lambda: sharing.assigned() == _PARTITIONS)
     sharing.goes_on()
+
+
+class Rolling:
+    """A topic, and drivers that read it in one group."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self.topic, self.group = agents.create_topic(_PARTITIONS), agents.new_name()
+        self._sent = 0
+        self._members: dict[str, Driver] = {}
+        self._gone: set[Place] = set()
+
+    def joins(self, name: str, driver: Driver) -> None:
+        self._members[name] = driver
+        driver("join", bootstrap=self._agents.bootstrap, topic=self.topic, group=self.group)
+
+    def leaves(self, name: str) -> None:
+        driver = self._members.pop(name)
+        driver("leave")
+        self._gone |= self._read_by(driver)
+
+    def _read_by(self, driver: Driver) -> set[Place]:
+        records = driver("seen", topic=self.topic)["records"]
+        return {(partition, offset) for partition, offset, _ in records}
+
+    def settles(self) -> None:
+        """All partitions are shared out, and what is sent then is read."""
+        share = _PARTITIONS // len(self._members)
+        for each in self._members.values():
+            until(lambda each=each: each("seen", topic=self.topic)["assigned"] == share)  # type: ignore[misc]  # a default binds it
+        for partition in range(_PARTITIONS):
+            produce(self._agents.bootstrap, self.topic, [(None, b"x")] * 3, partition=partition)
+        self._sent += 3
+        until(lambda: len(self._gone.union(*map(self._read_by, self._members.values()))) == self._all)
+
+    @property
+    def _all(self) -> int:
+        return _PARTITIONS * self._sent
+
+    def listed(self) -> str:
+        """By which protocol the group works."""
+        (found,) = (
+            each
+            for broker in self._agents.running
+            for each in broker.run(groups_of(broker).list())
+            if each.group_id == self.group
+        )
+        return str(found.group_type)
+
+
+@pytest.mark.parametrize("client", [name for name in CLIENTS if name == "Kafka's own"])
+def test_a_group_of_kafkas_own_clients_is_rolled_there_and_back(
+    agents: Agents, client: str, new_driver: Callable[[str], Driver]
+) -> None:
+    """Member by member to the consumer protocol, and to the classic one again; every record is read."""
+    names = {"classic": client, "consumer": f"{client}, KIP-848", "classic again": client}
+    drivers = {name: new_driver(each) for name, each in names.items()}
+    rolling = Rolling(agents)
+    rolling.joins("classic", drivers["classic"])
+    rolling.settles()
+    assert rolling.listed() == "classic"
+    rolling.joins("consumer", drivers["consumer"])
+    rolling.settles()
+    assert rolling.listed() == "consumer"
+    rolling.leaves("classic")
+    rolling.settles()
+    rolling.joins("classic again", drivers["classic again"])
+    rolling.settles()
+    assert rolling.listed() == "consumer"
+    rolling.leaves("consumer")
+    rolling.settles()
+    assert rolling.listed() == "classic"
