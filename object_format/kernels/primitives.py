@@ -66,6 +66,18 @@ def store(data: ByteArray, at: Integer, value: Integer, width: Integer) -> None:
         data[np.uint64(at + i)] = np.uint8((value >> ((width - 1 - i) * 8)) & 0xFF)
 
 
+@njit(nogil=True, cache=True, forceinline=True)
+def read_short_varint(data: ByteArray, at: Integer) -> Integers:
+    """A varint of one byte or two, the position behind it, and not 0 if it is longer; two bytes exist."""
+    i = np.uint64(at)
+    raw = np.int64(data[i])
+    if raw < 0x80:
+        return (raw >> 1) ^ -(raw & 1), at + 1, 0
+    second = np.int64(data[i + _1])
+    raw = raw & 0x7F | second << 7
+    return (raw >> 1) ^ -(raw & 1), at + 2, second & 0x80
+
+
 @njit(nogil=True, cache=True)
 def read_long_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
     """What `read_varint` does, for any length."""

@@ -14,7 +14,8 @@ from numba import njit
 
 from object_format.errors import Fault
 from object_format.kernels.layout import SMALLEST_RECORD
-from object_format.kernels.primitives import read_varint, read_varlong
+from object_format.kernels.machine import borrowed
+from object_format.kernels.primitives import read_short_varint, read_varint, read_varlong
 
 if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Integers
@@ -23,6 +24,11 @@ _NONE = int(Fault.NONE)
 _LENGTH = int(Fault.RECORD_LENGTH)
 _FIELD = int(Fault.RECORD_FIELD)
 _SMALLEST_BODY = SMALLEST_RECORD - 1
+_SHORT_HEAD = 9
+"""Length, attributes, timestamp delta, offset delta and key length of at most two bytes each."""
+
+_SHORT_TAIL = 2
+"""A value length and a header count of a byte each."""
 
 
 @njit(nogil=True, cache=True)
@@ -43,14 +49,10 @@ def skip_headers(data: ByteArray, at: Integer, end: Integer) -> Integer:
     return np.int64(at)
 
 
-@njit(nogil=True, cache=True, forceinline=True)
-def parse_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
-    """The parts of the record at `at`, which must end at or before `limit`.
-
-    Fault, end, start of the body, timestamp delta, position of the offset delta, offset delta, key start, key
-    length, value start, value length, headers start. A length is -1 for null. After a fault, nothing else
-    counts.
-    """
+@njit(nogil=True, cache=True)
+def parse_any_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
+    """What `parse_record` does, for any record."""
+    data = borrowed(data)
     delta: Integer = np.int64(0)
     offset_at: Integer = np.int64(at)
     offset_delta: Integer = np.int64(0)
@@ -81,3 +83,43 @@ def parse_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
     if fault != _NONE:
         end = np.int64(at)
     return fault, end, body, delta, offset_at, offset_delta, key, key_length, value, value_length, headers
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def parse_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
+    """The parts of the record at `at`, which must end at or before `limit`.
+
+    Fault, end, start of the body, timestamp delta, position of the offset delta, offset delta, key start, key
+    length, value start, value length, headers start. A length is -1 for null. After a fault, nothing else
+    counts.
+    """
+    # Nearly all records have numbers of a byte or two and no headers. Then the parts fill the record exactly
+    # only if each fits, so that one comparison at the end stands for all of them.
+    if limit - at >= _SHORT_HEAD:
+        length, body, longer = read_short_varint(data, at)
+        delta, offset_at, more = read_short_varint(data, body + 1)
+        longer |= more
+        offset_delta, key, more = read_short_varint(data, offset_at)
+        longer |= more
+        key_length, key, more = read_short_varint(data, key)
+        longer |= more
+        end = body + length
+        value = key + max(key_length, 0)
+        if longer == 0 and end <= limit and value + _SHORT_TAIL <= end:
+            value_length, value, longer = read_short_varint(data, value)
+            headers = value + max(value_length, 0)
+            if longer == 0 and headers + 1 == end and data[np.uint64(headers)] == 0:
+                return (
+                    _NONE,
+                    end,
+                    body,
+                    delta,
+                    offset_at,
+                    offset_delta,
+                    key,
+                    max(key_length, -1),
+                    value,
+                    max(value_length, -1),
+                    headers,
+                )
+    return parse_any_record(data, at, limit)
