@@ -93,7 +93,7 @@ class Fingerprinter:
         """
         for opened, run in open_batches(array, rows, self.scratch):
             cursor = np.zeros(4, np.int64)
-            while self._fill(columns, opened, run, cursor, offset_shift):
+            while self.fill_from(columns, opened, run, cursor, offset_shift=offset_shift):
                 yield
 
     def fill_before(
@@ -103,14 +103,22 @@ class Fingerprinter:
         columns.start -= piece.record_count
         end, columns.count = columns.count, columns.start
         for records, run in opened:
-            more = self._fill(columns, records, run, np.zeros(4, np.int64), piece.offset_shift)
+            more = self.fill_from(
+                columns, records, run, np.zeros(4, np.int64), offset_shift=piece.offset_shift
+            )
             assert not more
         columns.count = end
 
-    def _fill(
-        self, columns: Columns, data: Bytes, rows: BatchRows, cursor: npt.NDArray[np.int64], offset_shift: int
+    def fill_from(
+        self,
+        columns: Columns,
+        data: Bytes,
+        rows: BatchRows,
+        cursor: npt.NDArray[np.int64],
+        *,
+        offset_shift: int,
     ) -> bool:
-        """Go on from `cursor`; whether records are left."""
+        """Append records of opened batches from `cursor` on until columns are full; whether any are left."""
         fault, position, columns.count = fingerprint_rows(
             data,
             rows,

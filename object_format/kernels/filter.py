@@ -63,7 +63,7 @@ MOST_GROWTH = 14
 length's by one."""
 
 _LINE = 64
-_AHEAD = 8
+_AHEAD = 28
 """How many records ahead memory is asked for."""
 
 

@@ -9,9 +9,10 @@ from numba import njit
 
 from object_format.errors import Fault
 from object_format.kernels.layout import CONTROL, DELETE_HORIZON
-from object_format.kernels.machine import LANES, borrowed, prefetch, siphash128_lanes
+from object_format.kernels.machine import CHECKED, borrowed, prefetch
 from object_format.kernels.record import parse_record
-from object_format.kernels.siphash import load_word, siphash128
+from object_format.kernels.sip_lanes import LANES, fingerprint_lanes
+from object_format.kernels.siphash import siphash128
 
 if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Integers, Numbers, Rows
@@ -21,11 +22,8 @@ _NONE = int(Fault.NONE)
 _OFFSET = int(Fault.RECORD_OFFSET)
 _TRAILING = int(Fault.TRAILING_BYTES)
 
-_STEP = 1024
-"""How many keys are found before they are hashed: few enough for the first cache."""
-
 _LINE = 64
-_AHEAD = 12
+_AHEAD = 28
 """How many records ahead memory is asked for."""
 
 TOMBSTONE = 1
@@ -39,37 +37,18 @@ WORDS = 3
 
 
 @njit(nogil=True, cache=True)
-def put_fingerprint(words: Numbers, at: Integer, first: Integer, second: Integer) -> None:
-    """Write the three words kept of a hash; the first is never 0."""
+def fingerprint_key(
+    data: ByteArray, start: Integer, length: Integer, k0: Integer, k1: Integer, words: Numbers, at: Integer
+) -> None:
+    """Write the three words kept of a key's hash; the first is never 0."""
+    first, second = siphash128(data, start, length, k0, k1)
     words[at] = max(np.uint32(first & _LOW), np.uint32(1))
     words[at + 1] = np.uint32(first >> np.uint64(32))
     words[at + 2] = np.uint32(second & _LOW)
 
 
 @njit(nogil=True, cache=True)
-def tail_word(data: ByteArray, start: Integer, length: Integer) -> Integer:
-    """SipHash's last word of a key: the bytes behind its whole words, and its length."""
-    word = np.uint64(length & 0xFF) << np.uint64(56)
-    rest = length & 7
-    if rest and length >= 8:
-        return word | load_word(data, start + length - 8) >> np.uint64(8 * (8 - rest))
-    for i in range(rest):
-        word |= np.uint64(data[np.uint64(start + length - rest + i)]) << np.uint64(8 * i)
-    return word
-
-
-@njit(nogil=True, cache=True)
-def same_words(lengths: Numbers, first: Integer) -> Integer:
-    """Whether `LANES` lengths from `first` on are of keys, and make the same number of whole words."""
-    words = lengths[first] >> 3
-    differ = 0
-    for i in range(first + 1, first + LANES):
-        differ |= (lengths[i] >> 3) ^ words
-    return words >= 0 and differ == 0
-
-
-@njit(nogil=True, cache=True)
-def fingerprint_keys(
+def fingerprint_some(
     data: ByteArray,
     starts: Numbers,
     lengths: Numbers,
@@ -77,29 +56,35 @@ def fingerprint_keys(
     k0: Integer,
     k1: Integer,
     words: Numbers,
-    filled: Integer,
+    first: Integer,
 ) -> None:
-    """Write the fingerprints of `count` keys from place `filled` on; those of length -1 are left out.
+    """Write the fingerprints of `count` keys, `LANES` at the most, from record `first` on.
 
-    Neighbours that are about as long are hashed side by side, each in a lane of wide registers.
+    As many as there are lanes are hashed side by side; the fewer whole words they differ by, the quicker.
     """
-    data, starts, lengths, words = borrowed(data), borrowed(starts), borrowed(lengths), borrowed(words)
-    tails = np.empty(LANES, np.uint64)
-    hashes = np.empty(2 * LANES, np.uint64)
-    i = 0
-    while i < count:
-        if i + LANES <= count and same_words(lengths, i):
-            for lane in range(LANES):
-                tails[lane] = tail_word(data, starts[i + lane], lengths[i + lane])
-            siphash128_lanes(data, starts, i, lengths[i] >> 3, tails, k0, k1, hashes)
-            for lane in range(LANES):
-                put_fingerprint(words, (filled + i + lane) * WORDS, hashes[lane], hashes[lane + LANES])
-            i += LANES
-        else:
-            if lengths[i] >= 0:
-                first, second = siphash128(data, starts[i], lengths[i], k0, k1)
-                put_fingerprint(words, (filled + i) * WORDS, first, second)
-            i += 1
+    data, words = borrowed(data), borrowed(words)
+    starts, lengths = borrowed(starts), borrowed(lengths)
+    if count == LANES:
+        shared = most = lengths[0] >> 3
+        end = starts[0] + lengths[0]
+        for i in range(1, LANES):
+            shared = min(shared, lengths[np.uint64(i)] >> 3)
+            most = max(most, lengths[np.uint64(i)] >> 3)
+            end = min(end, starts[np.uint64(i)] + lengths[np.uint64(i)])
+        if end >= 8:
+            if CHECKED:
+                touch_ends(data, starts, lengths, words, first)
+            fingerprint_lanes(data, starts, lengths, shared, most, k0, k1, words, WORDS * first)
+            return
+    for i in range(count):
+        fingerprint_key(data, starts[i], lengths[i], k0, k1, words, WORDS * (first + i))
+
+
+@njit(nogil=True, cache=True)
+def touch_ends(data: ByteArray, starts: Numbers, lengths: Numbers, words: Numbers, first: Integer) -> None:
+    """Access what `fingerprint_lanes` will, where numba sees it."""
+    for i in range(LANES):
+        words[WORDS * (first + i) + WORDS - 1] = data[starts[i] + lengths[i] - 1] + data[starts[i]]
 
 
 @njit(nogil=True, cache=True)
@@ -111,73 +96,6 @@ def flags_of(row: Integers, now_ms: Integer) -> Integer:
     if row.attributes & DELETE_HORIZON != 0 and row.base_timestamp <= now_ms:
         flags |= HORIZON_PASSED
     return flags
-
-
-@njit(nogil=True, cache=True)
-def find_keys(
-    data: ByteArray,
-    rows: Rows,
-    cursor: Numbers,
-    shift: Integer,
-    now_ms: Integer,
-    starts: Numbers,
-    lengths: Numbers,
-    offsets: Numbers,
-    flags: Numbers,
-    filled: Integer,
-    room: Integer,
-) -> Integers:
-    """Where the keys of the next `room` records at most lie, and their offsets and flags from `filled` on.
-
-    Returns a fault, its position, and how many records there were; `cursor` as in `fingerprint_rows`.
-    """
-    data, rows = borrowed(data), borrowed(rows)
-    starts, lengths = borrowed(starts), borrowed(lengths)
-    offsets, flags = borrowed(offsets), borrowed(flags)
-    b, r, at, lowest = cursor[0], cursor[1], cursor[2], cursor[3]
-    n = 0
-    while b < rows.size:
-        row = rows[b]
-        if r == 0:
-            at = row.records_start
-            lowest = 0
-        row_flags = flags_of(row, now_ms)
-        base = row.base_offset + shift
-        limit = row.records_end
-        record_count = row.record_count
-        last = row.last_offset_delta
-        while r < record_count and n < room:
-            fault, end, _body, _delta, _at, offset_delta, key, key_length, _value, value_length, _headers = (
-                parse_record(data, at, limit)
-            )
-            if fault == _NONE and (offset_delta < lowest or offset_delta > last):
-                fault = _OFFSET
-            if fault != _NONE:
-                cursor[0] = b
-                return fault, at, n
-            # Records are often alike in size: the one some places on lies about here.
-            ahead = at + _AHEAD * (end - at)
-            prefetch(data, ahead)
-            prefetch(data, ahead + _LINE)
-            place = np.uint64(n)
-            starts[place] = key
-            lengths[place] = key_length
-            place += np.uint64(filled)
-            offsets[place] = base + offset_delta
-            flags[place] = row_flags | TOMBSTONE * (value_length < 0) | KEYLESS * (key_length < 0)
-            n += 1
-            lowest = offset_delta + 1
-            at = end
-            r += 1
-        if r < record_count:
-            break
-        if at != limit:
-            cursor[0] = b
-            return _TRAILING, at, n
-        b += 1
-        r = 0
-    cursor[0], cursor[1], cursor[2], cursor[3] = b, r, at, lowest
-    return _NONE, 0, n
 
 
 @njit(nogil=True, cache=True)
@@ -199,25 +117,56 @@ def fingerprint_rows(
     `cursor` is int64[4], zeros at first: row, record, position and the offset delta before it plus one; it is
     left where the next call goes on, at row `rows.size` when all is done. Returns a fault, its position, and
     how many records the arrays hold. The first word of a fingerprint is never 0, which marks an empty slot of
-    the table.
+    the table; that of a record without a key means nothing.
     """
-    data = borrowed(data)
-    rows = borrowed(rows)
-    cursor = borrowed(cursor)
-    words = borrowed(words)
-    offsets = borrowed(offsets)
-    flags = borrowed(flags)
-    starts = np.empty(_STEP, np.int64)
-    lengths = np.empty(_STEP, np.int64)
-    while cursor[0] < rows.size:
-        room = min(_STEP, offsets.size - filled)
-        fault, position, count = find_keys(
-            data, rows, cursor, shift, now_ms, starts, lengths, offsets, flags, filled, room
-        )
-        if fault != _NONE:
-            return fault, position, filled
-        fingerprint_keys(data, starts, lengths, count, k0, k1, words, filled)
-        filled += count
-        if filled == offsets.size:
+    data, rows, cursor = borrowed(data), borrowed(rows), borrowed(cursor)
+    words, offsets, flags = borrowed(words), borrowed(offsets), borrowed(flags)
+    starts = np.empty(LANES, np.int64)
+    lengths = np.empty(LANES, np.int64)
+    b, r, at, lowest = cursor[0], cursor[1], cursor[2], cursor[3]
+    waiting = 0
+    fault = _NONE
+    while b < rows.size:
+        row = rows[b]
+        if r == 0:
+            at, lowest = row.records_start, 0
+        row_flags = flags_of(row, now_ms)
+        base = row.base_offset + shift
+        limit = row.records_end
+        record_count = row.record_count
+        last = row.last_offset_delta
+        while r < record_count and filled < offsets.size:
+            fault, end, _body, _delta, _at, offset_delta, key, key_length, _value, value_length, _headers = (
+                parse_record(data, at, limit)
+            )
+            if fault == _NONE and (offset_delta < lowest or offset_delta > last):
+                fault = _OFFSET
+            if fault != _NONE:
+                break
+            # Records are often alike in size: the one some places on lies about here.
+            ahead = at + _AHEAD * (end - at)
+            prefetch(data, ahead)
+            prefetch(data, ahead + _LINE)
+            lane = np.uint64(waiting)
+            starts[lane] = key
+            lengths[lane] = max(key_length, 0)
+            place = np.uint64(filled)
+            offsets[place] = base + offset_delta
+            flags[place] = row_flags | TOMBSTONE * (value_length < 0) | KEYLESS * (key_length < 0)
+            filled += 1
+            waiting += 1
+            if waiting == LANES:
+                fingerprint_some(data, starts, lengths, LANES, k0, k1, words, filled - LANES)
+                waiting = 0
+            lowest = offset_delta + 1
+            at = end
+            r += 1
+        if fault == _NONE and r == record_count and at != limit:
+            fault = _TRAILING
+        if fault != _NONE or r < record_count:
             break
-    return _NONE, 0, filled
+        b += 1
+        r = 0
+    fingerprint_some(data, starts, lengths, waiting, k0, k1, words, filled - waiting)
+    cursor[0], cursor[1], cursor[2], cursor[3] = b, r, at, lowest
+    return fault, at, filled

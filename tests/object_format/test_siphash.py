@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from object_format.buffers import readable
+from object_format.dedupe.fingerprinting import Columns, Fingerprinter
+from object_format.kernels.fingerprints import WORDS
+from object_format.kernels.layout import BATCH_OVERHEAD
 from object_format.kernels.siphash import siphash128
+from object_format.record_batch import scan_batches
+from object_format.records import Record, encode_records
 
 MASK = 2**64 - 1
 KEY = bytes(range(16))
@@ -73,3 +78,27 @@ def test_official_vectors(data: bytes, expected: str) -> None:
 @given(st.binary(max_size=300), st.binary(min_size=16, max_size=16))
 def test_kernel_and_model_agree(data: bytes, key: bytes) -> None:
     assert digest(data, key) == model(data, key)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=40), st.integers(1, 40))
+def test_keys_hashed_side_by_side_have_the_same_fingerprints(keys: list[bytes | None], room: int) -> None:
+    """Whatever their lengths, and wherever the columns are full, as if each was hashed alone."""
+    batch = encode_records([Record(offset=i, timestamp=0, key=key, value=None) for i, key in enumerate(keys)])
+    records = readable(batch[BATCH_OVERHEAD:])
+    rows = scan_batches(readable(batch))
+    rows["records_start"], rows["records_end"] = 0, records.size  # as they are where a codec has opened them
+    fingerprinter = Fingerprinter(KEY, now_ms=0)
+    columns = Columns(room)
+    cursor = np.zeros(4, np.int64)
+    seen: list[bytes] = []
+    more = True
+    while more:
+        columns.count = 0
+        more = fingerprinter.fill_from(columns, records, rows, cursor, offset_shift=0)
+        seen += [part.tobytes() for part in columns.words[: WORDS * columns.count].reshape(-1, WORDS)]
+    assert len(seen) == len(keys)
+    for fingerprint, key in zip(seen, keys, strict=True):
+        if key is not None:
+            expected = digest(key, KEY)[:12]
+            assert fingerprint == (expected if any(expected[:4]) else b"\x01\0\0\0" + expected[4:])
