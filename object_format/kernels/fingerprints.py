@@ -22,6 +22,7 @@ _NONE = int(Fault.NONE)
 _OFFSET = int(Fault.RECORD_OFFSET)
 _TRAILING = int(Fault.TRAILING_BYTES)
 
+_WORD_BYTES = 8
 _LINE = 64
 _AHEAD = 28
 """How many records ahead memory is asked for."""
@@ -48,7 +49,31 @@ def fingerprint_key(
 
 
 @njit(nogil=True, cache=True)
-def fingerprint_some(
+def reach(starts: Numbers, lengths: Numbers, first: Integer) -> Integers:
+    """Of `LANES` keys from `first` on: the fewest and the most whole words of one, and the first end."""
+    i = np.uint64(first)
+    shared = most = lengths[i] >> 3
+    end = starts[i] + lengths[i]
+    for _ in range(1, LANES):
+        i += np.uint64(1)
+        shared = min(shared, lengths[i] >> 3)
+        most = max(most, lengths[i] >> 3)
+        end = min(end, starts[i] + lengths[i])
+    return shared, most, end
+
+
+@njit(nogil=True, cache=True)
+def touch_ends(
+    data: ByteArray, starts: Numbers, lengths: Numbers, first: Integer, words: Numbers, at: Integer
+) -> None:
+    """Access what `fingerprint_lanes` will, where numba sees it."""
+    for i in range(first, first + LANES):
+        end = starts[i] + lengths[i]
+        words[at + LANES * WORDS - 1] = data[end - 1] + data[end - _WORD_BYTES]
+
+
+@njit(nogil=True, cache=True)
+def fingerprint_keys(
     data: ByteArray,
     starts: Numbers,
     lengths: Numbers,
@@ -56,35 +81,27 @@ def fingerprint_some(
     k0: Integer,
     k1: Integer,
     words: Numbers,
-    first: Integer,
+    filled: Integer,
 ) -> None:
-    """Write the fingerprints of `count` keys, `LANES` at the most, from record `first` on.
+    """Write the fingerprints of `count` keys from record `filled` on.
 
-    As many as there are lanes are hashed side by side; the fewer whole words they differ by, the quicker.
+    Eight at a time are hashed side by side: the fewer whole words they differ by, the quicker.
     """
     data, words = borrowed(data), borrowed(words)
     starts, lengths = borrowed(starts), borrowed(lengths)
-    if count == LANES:
-        shared = most = lengths[0] >> 3
-        end = starts[0] + lengths[0]
-        for i in range(1, LANES):
-            shared = min(shared, lengths[np.uint64(i)] >> 3)
-            most = max(most, lengths[np.uint64(i)] >> 3)
-            end = min(end, starts[np.uint64(i)] + lengths[np.uint64(i)])
-        if end >= 8:
-            if CHECKED:
-                touch_ends(data, starts, lengths, words, first)
-            fingerprint_lanes(data, starts, lengths, shared, most, k0, k1, words, WORDS * first)
-            return
-    for i in range(count):
-        fingerprint_key(data, starts[i], lengths[i], k0, k1, words, WORDS * (first + i))
-
-
-@njit(nogil=True, cache=True)
-def touch_ends(data: ByteArray, starts: Numbers, lengths: Numbers, words: Numbers, first: Integer) -> None:
-    """Access what `fingerprint_lanes` will, where numba sees it."""
-    for i in range(LANES):
-        words[WORDS * (first + i) + WORDS - 1] = data[starts[i] + lengths[i] - 1] + data[starts[i]]
+    i = 0
+    while i < count:
+        at = (filled + i) * WORDS
+        if i + LANES <= count:
+            shared, most, end = reach(starts, lengths, i)
+            if end >= _WORD_BYTES:
+                if CHECKED:
+                    touch_ends(data, starts, lengths, i, words, at)
+                fingerprint_lanes(data, starts, lengths, i, shared, most, k0, k1, words, at)
+                i += LANES
+                continue
+        fingerprint_key(data, starts[i], lengths[i], k0, k1, words, at)
+        i += 1
 
 
 @njit(nogil=True, cache=True)
@@ -156,7 +173,7 @@ def fingerprint_rows(
             filled += 1
             waiting += 1
             if waiting == LANES:
-                fingerprint_some(data, starts, lengths, LANES, k0, k1, words, filled - LANES)
+                fingerprint_keys(data, starts, lengths, LANES, k0, k1, words, filled - LANES)
                 waiting = 0
             lowest = offset_delta + 1
             at = end
@@ -167,6 +184,6 @@ def fingerprint_rows(
             break
         b += 1
         r = 0
-    fingerprint_some(data, starts, lengths, waiting, k0, k1, words, filled - waiting)
+    fingerprint_keys(data, starts, lengths, waiting, k0, k1, words, filled - waiting)
     cursor[0], cursor[1], cursor[2], cursor[3] = b, r, at, lowest
     return fault, at, filled

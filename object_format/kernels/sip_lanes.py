@@ -1,6 +1,6 @@
 """SipHash-2-4 of eight keys at once, one in each lane of the widest registers, by the steps of `siphash`.
 
-Nothing here checks anything: `fingerprints.fingerprint_eight` has.
+Nothing here checks anything: `fingerprints.fingerprint_keys` has.
 """
 
 # ruff: noqa: ARG001 -- an intrinsic's parameters are types; what it is called with comes as a list
@@ -111,10 +111,10 @@ def _fingerprints(builder: Opaque, halves: list[Opaque]) -> Opaque:
 
 
 def _generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
-    data, starts, lengths, shared, most, k0, k1, words, at = values
+    data, starts, lengths, first, shared, most, k0, k1, words, at = values
 
     def number(kind: int, array: Opaque, lane: int) -> Opaque:
-        place = element(context, builder, kinds.args[kind], array, _I64(lane))
+        place = element(context, builder, kinds.args[kind], array, builder.add(first, _I64(lane)))
         return builder.load(builder.bitcast(place, _I64.as_pointer()))
 
     def loaded(offsets: list[Opaque]) -> Opaque:
@@ -158,7 +158,7 @@ def _generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -
     tail = builder.or_(tail, builder.shl(size, _all(56)))
     halves = _finish(builder, _absorb(builder, [builder.load(each) for each in state], tail))
     fingerprints = _fingerprints(builder, halves)
-    goal = element(context, builder, kinds.args[7], words, at)
+    goal = element(context, builder, kinds.args[8], words, at)
     builder.store(fingerprints, builder.bitcast(goal, fingerprints.type.as_pointer()), align=4)
     return context.get_dummy_value()
 
@@ -169,6 +169,7 @@ def fingerprint_lanes(
     data: Opaque,
     starts: Opaque,
     lengths: Opaque,
+    first: Opaque,
     shared: Opaque,
     most: Opaque,
     k0: Opaque,
@@ -178,10 +179,9 @@ def fingerprint_lanes(
 ) -> Opaque:
     """Write the fingerprints of `LANES` keys to `words` from index `at` on.
 
-    `starts` and `lengths` are int64[LANES]: where each key lies in `data`, with eight bytes before its end.
-    Each has `shared` whole words of eight bytes at the least, and one has `most`.
+    Where they lie in `data`, with eight bytes before the end of each, say int64 `starts` and `lengths` from
+    `first` on. Each has `shared` whole words of eight bytes at the least, and one has `most`.
     """
-    signature = types.void(
-        data, starts, lengths, types.int64, types.int64, types.uint64, types.uint64, words, types.int64
-    )
+    i64, u64 = types.int64, types.uint64
+    signature = types.void(data, starts, lengths, i64, i64, i64, u64, u64, words, i64)
     return signature, _generate
