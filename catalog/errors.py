@@ -44,6 +44,10 @@ class TopicExistsError(InvalidInputError):
     """The topic's name is taken, or differs from a taken one only by '.' and '_'."""
 
 
+class TopicCollisionError(TopicExistsError):
+    """The topic's name differs from a taken one only by '.' and '_'."""
+
+
 class InvalidTopicError(InvalidInputError):
     """A topic's name or its number of partitions is not allowed."""
 

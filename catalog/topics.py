@@ -10,6 +10,7 @@ from catalog import arrays
 from catalog.errors import (
     CatalogUnavailableError,
     InvalidTopicError,
+    TopicCollisionError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -75,6 +76,12 @@ class Topics:
             raise TopicNotFoundError(f"there is no topic {name!r}", remedy="list the topics, or create it")
         return topic_of(rows[0])
 
+    def require_free(self, name: str) -> None:
+        """Raise TopicExistsError for a name that a new topic could not have."""
+        rows = self._database.read("topics.require_free", _SQL["find_topic"], {"name": name})
+        if rows:
+            raise _exists(name, rows[0][1])
+
     def by_id(self, topic_id: UUID) -> Topic:
         """The topic of that identifier, or TopicNotFoundError once it is deleted."""
         rows = self._database.read("topics.by_id", _SQL["topic_by_id"], {"topic_id": topic_id})
@@ -122,14 +129,18 @@ class Topics:
         self._database.transact("topics.add_partitions", work)
         return self.by_id(topic.topic_id)
 
-    def delete(self, name: str) -> None:
-        """Delete a topic at once, and then what it held, in transactions of bounded size.
+    def delete(self, name: str, topic_id: UUID | None = None) -> UUID:
+        """Delete a topic at once, and then what it held, in transactions of bounded size; gives its id.
+
+        With `topic_id` no other topic of that name is deleted: TopicNotFoundError.
 
         From the first transaction on the name is free and commits to the topic are refused. When the
         process dies before the last one, `garbage.remove_deleted` goes on where it stopped.
         """
-        topic_id = self.get(name).topic_id
-        params = {"topic_id": topic_id}
+        found = self.get(name).topic_id
+        if topic_id not in {None, found}:
+            raise TopicNotFoundError(f"topic {name!r} is another one than {topic_id}")
+        params = {"topic_id": found}
 
         def work(transaction: Transaction) -> None:
             transaction.send(_SQL["mark_topic_deleted"], {**params, "now_ms": transaction.now_ms()})
@@ -139,6 +150,7 @@ class Topics:
         self._database.transact("topics.delete", work)
         while self._garbage.remove_deleted():
             pass
+        return found
 
     def partitions(self, topic_id: UUID) -> list[PartitionState]:
         """Bounds of all partitions of a topic; TopicNotFoundError when it is deleted."""
@@ -170,7 +182,7 @@ def _exists(name: str, other: str) -> TopicExistsError:
         return TopicExistsError(
             f"topic {name!r} exists", remedy="choose another name, or use the one there is"
         )
-    return TopicExistsError(
+    return TopicCollisionError(
         f"topic {name!r} collides with topic {other!r}",
         remedy="choose another name; '.' and '_' are not told apart in names of metrics",
     )

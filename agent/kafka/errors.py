@@ -27,7 +27,7 @@ from bedrock.errors import (
     SiltstoneError,
     StaleStateError,
 )
-from catalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
+from catalog.errors import InvalidConfigError, InvalidTopicError, TopicCollisionError, TopicExistsError
 from catalog.model import RunRefusal
 
 __all__ = ["ErrorCode", "KafkaError", "code_of", "code_of_refusal", "message_of"]
@@ -45,6 +45,7 @@ class KafkaError(SiltstoneError):
 _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (OffsetOutOfRangeError, ErrorCode.offset_out_of_range),
     (PayloadTooLargeError, ErrorCode.message_too_large),
+    (TopicCollisionError, ErrorCode.invalid_topic_exception),
     (TopicExistsError, ErrorCode.topic_already_exists),
     (InvalidTopicError, ErrorCode.invalid_topic_exception),
     (InvalidConfigError, ErrorCode.invalid_config),

@@ -5,6 +5,7 @@ Versions 0 to 3. An assignment must name each new partition once; which brokers 
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Let each topic grow, or say why not."""
+    names = Counter(wanted.name for wanted in request.topics)
     results = []
-    for wanted in request.topics:
+    for wanted in {each.name: each for each in request.topics}.values():
         try:
+            if names[wanted.name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, f"topic {wanted.name!r} is named twice")
             await _grow(wanted, context, validate_only=request.validate_only)
         except SiltstoneError as error:
             results.append(

@@ -15,8 +15,7 @@ from agent.kafka.api import Api
 from agent.kafka.apis.describe_configs import config_source
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
-from bedrock.errors import NotFoundError, SiltstoneError
-from catalog.errors import TopicExistsError
+from bedrock.errors import SiltstoneError
 from catalog.topic_config import TopicConfig
 from catalog.topic_names import check_partition_count, check_topic_name
 
@@ -29,7 +28,7 @@ async def handle(request: Struct, context: Context) -> Struct:
     """Create each topic, or say why not."""
     names = Counter(wanted.name for wanted in request.topics)
     answers = []
-    for wanted in request.topics:
+    for wanted in {each.name: each for each in request.topics}.values():
         try:
             if names[wanted.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, f"topic {wanted.name!r} is named twice")
@@ -48,7 +47,8 @@ async def _create(wanted: Struct, context: Context, *, validate_only: bool) -> S
     config = TopicConfig.of(settings)
     topic: Topic | None = None
     if validate_only:
-        await _require_free(wanted.name, context)
+        require_free = partial(context.services.catalog.topics.require_free, wanted.name)
+        await context.services.pools.catalog.run(require_free)
     else:
         create = partial(context.services.catalog.topics.create, wanted.name, count, settings)
         topic = await context.services.pools.catalog.run(create)
@@ -94,14 +94,6 @@ def _partition_count(wanted: Struct, default: int) -> int:
         raise KafkaError(ErrorCode.invalid_partitions, f"a topic cannot have {count} partitions")
     check_partition_count(wanted.name, count)
     return count
-
-
-async def _require_free(name: str, context: Context) -> None:
-    try:
-        await context.services.pools.catalog.run(partial(context.services.catalog.topics.get, name))
-    except NotFoundError:
-        return
-    raise TopicExistsError(f"topic {name!r} exists")
 
 
 API = Api(name="create_topics", lowest=2, highest=7, handle=handle)

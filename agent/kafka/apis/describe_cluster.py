@@ -15,13 +15,17 @@ from agent.kafka.permitted import ON_CLUSTER, permitted
 if TYPE_CHECKING:
     from agent.kafka.api import Context
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe the live brokers."""
-    if request.endpoint_type != _BROKERS:
+    if request.endpoint_type == _CONTROLLERS:
         raise KafkaError(ErrorCode.mismatched_endpoint_type, "this is a broker's endpoint")
+    if request.endpoint_type != _BROKERS:
+        raise KafkaError(
+            ErrorCode.unsupported_endpoint_type, f"there are no endpoints of type {request.endpoint_type}"
+        )
     brokers = context.services.brokers
     return Struct(
         cluster_id=brokers.cluster_id,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Give a new producer id."""
+    if request.transactional_id == "":
+        return Struct(error_code=ErrorCode.invalid_request, producer_epoch=-1)
     if request.transactional_id is not None:
         return Struct(error_code=ErrorCode.transactional_id_authorization_failed, producer_epoch=-1)
     services = context.services

@@ -64,6 +64,9 @@ def describe_brokers(brokers: Sequence[Broker]) -> list[Struct]:
 
 async def _one(wanted: Struct, request: Struct, brokers: Sequence[Broker], context: Context) -> Struct:
     directory = context.services.directory
+    if context.version < 12 and (wanted.name is None or wanted.topic_id is not None):
+        # They carry identifiers, and name topics by names all the same.
+        return Struct(error_code=ErrorCode.invalid_request, name=wanted.name or "", topic_id=wanted.topic_id)
     if wanted.name is None or (context.version >= 12 and wanted.topic_id is not None):
         try:
             topic = await directory.get_by_id(wanted.topic_id)
