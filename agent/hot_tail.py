@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from catalog.model import PartitionId
-from object_format.record_batch import place_batch
+from object_format.record_batch import place_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from agent.ingestion_file import PieceRuns, SealedFile
+    from agent.ingestion_file import AppendedBatches, SealedFile
     from catalog.model import SectionResult
 
 # About what the lists, the view and the share in its file cost beside the bytes of a batch.
@@ -82,12 +82,11 @@ class HotTail:
         if self.limit == 0:
             return
         kept: list[tuple[PartitionId, int, int]] = []
-        for pieces, result in zip(sealed.pieces, results, strict=True):
+        for section, result in zip(sealed.sections, results, strict=True):
             partition = PartitionId(result.topic_id, result.partition)
-            count = size = 0
-            for placed in pieces:
-                more, more_size = self._keep(partition, placed, result, sealed.commit.file_id)
-                count, size = count + more, size + more_size
+            count, size = self._keep(
+                partition, section.appended(result), result.leader_epoch, sealed.commit.file_id
+            )
             if count:
                 kept.append((partition, count, size))
         self._files.append(kept)
@@ -96,30 +95,23 @@ class HotTail:
             self._drop_oldest()
 
     def _keep(
-        self, partition: PartitionId, placed: PieceRuns, result: SectionResult, file_id: UUID
+        self, partition: PartitionId, appended: AppendedBatches, leader_epoch: int, file_id: UUID
     ) -> tuple[int, int]:
-        """Put the offsets into a piece's batches and keep them: how many, and what they cost."""
-        piece = placed.piece
-        count = size = 0
+        """Put the offsets into the batches and keep them: how many, and what they cost."""
+        batches, bases, offset_counts = appended
+        count = len(batches)
+        if not count:  # they are in the file and not in the log
+            return 0, 0
+        place_batches(batches, bases, leader_epoch)
         lines = self._topics.setdefault(partition.topic_id, {})
         line = lines.get(partition.partition)
         if line is None:
             line = lines[partition.partition] = Line()
-        for batch, (number, offset) in zip(piece.batches, placed.places, strict=True):
-            run = result.runs[number]
-            if run.refusal is not None or run.duplicate:
-                continue  # it is in the file and not in the log
-            start = batch.position - piece.batches[0].position
-            view = piece.data[start : start + batch.size]
-            base = run.base_offset + offset
-            place_batch(view, base, result.leader_epoch)
-            line.bases.append(base)
-            line.lasts.append(base + batch.offset_count - 1)
-            line.views.append(view.toreadonly())
-            line.files.append(file_id)
-            count += 1
-            size += batch.size + BATCH_COST
-        return count, size
+        line.bases += bases
+        line.lasts += [base + taken - 1 for base, taken in zip(bases, offset_counts, strict=True)]
+        line.views += [batch.toreadonly() for batch in batches]
+        line.files += [file_id] * count
+        return count, sum(map(len, batches)) + BATCH_COST * count
 
     def read(
         self, partition: PartitionId, offset: int, max_bytes: int, *, file_id: UUID | None = None

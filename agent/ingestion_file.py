@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.pending_append import AppendResult
 from catalog.model import BatchRun, FileCommit, PartitionId, SectionCommit
-from object_format.record_batch import place_batch
-from object_format.segment_file import SegmentFileWriter, SegmentKind
+from object_format.record_batch import place_batches, stored_checksums
+from object_format.segment_file import PlacedBatches, SegmentFileWriter, SegmentKind
 from object_store.names import IngestionName
 
 if TYPE_CHECKING:
@@ -16,19 +17,55 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.ingestion_buffer import OpenFile, Piece
-    from agent.validation import BatchColumns
-    from catalog.model import SectionResult
+    from catalog.model import ProducerStamp, SectionResult
     from object_store.interface import Buffer
 
 
-class PieceRuns(NamedTuple):
-    """A piece, and where its batches are found among the runs of its section.
+class SealedSection(NamedTuple):
+    """What a section of a file is made of.
 
-    For each batch: the run's number, and the batch's first offset relative to the run's.
+    The pieces in order; and of each of their batches, as columns, its bytes, how many offsets it takes, and
+    its place in the section's runs.
+
+    The place is the run's number and the batch's first offset relative to the run's. Where there is one run,
+    `runs` is empty instead of zeros.
     """
 
-    piece: Piece
-    places: tuple[tuple[int, int], ...]
+    pieces: Sequence[Piece]
+    batches: Sequence[memoryview]
+    offset_counts: Sequence[int]
+    runs: Sequence[int]
+    offsets: Sequence[int]
+
+    def appended(self, result: SectionResult) -> AppendedBatches:
+        """Those of its batches that became part of the log with the file, and where in the log they are."""
+        if not self.runs:
+            (run,) = result.runs
+            if run.refusal is not None or run.duplicate:
+                return _NOTHING
+            base = run.base_offset
+            return AppendedBatches(
+                self.batches, [base + offset for offset in self.offsets], self.offset_counts
+            )
+        runs = [result.runs[number] for number in self.runs]
+        places = zip(self.batches, runs, self.offsets, self.offset_counts, strict=True)
+        kept = [
+            (batch, run.base_offset + offset, count)
+            for batch, run, offset, count in places
+            if run.refusal is None and not run.duplicate
+        ]
+        return AppendedBatches(*zip(*kept, strict=True)) if kept else _NOTHING
+
+
+class AppendedBatches(NamedTuple):
+    """Batches of one section in the order of the log: their bytes, first offsets, and how many offsets."""
+
+    batches: Sequence[memoryview]
+    base_offsets: Sequence[int]
+    offset_counts: Sequence[int]
+
+
+_NOTHING = AppendedBatches((), (), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +73,12 @@ class SealedFile:
     """An ingestion file that is ready to be put: the buffers of `body`, in order, are the whole object.
 
     They are the producers' own where they can be, so nothing may be changed in them before the file is put.
-    `pieces` lists, section by section in the order of `commit.sections`, whose batches lie where.
+    `sections` says, in the order of `commit.sections`, whose batches lie where.
     """
 
     body: tuple[Buffer, ...]
     commit: FileCommit
-    pieces: tuple[tuple[PieceRuns, ...], ...]
+    sections: tuple[SealedSection, ...]
 
     @property
     def object_name(self) -> str:
@@ -54,48 +91,49 @@ class SealedFile:
         return self.commit.size
 
 
-class _SectionRuns:
-    """Numbers the batches of one section and joins them to runs as the catalog takes them."""
+class _Columns(NamedTuple):
+    """`BatchColumns` of the batches of one section, turned: a value for each batch in each."""
 
-    def __init__(self) -> None:
-        self.next_offset = 0
-        self._runs: list[BatchRun] = []
-        self._joined: list[BatchColumns] = []  # of the run that is being made
-        self._joined_from = 0
+    positions: Sequence[int]
+    sizes: Sequence[int]
+    offset_counts: Sequence[int]
+    record_counts: Sequence[int]
+    min_timestamps: Sequence[int]
+    max_timestamps: Sequence[int]
+    producers: Sequence[ProducerStamp | None]
 
-    def add(self, batch: BatchColumns) -> tuple[int, int]:
-        """Give the batch the next offsets of the section; returns its place in the runs."""
-        offset = self.next_offset
-        self.next_offset += batch.offset_count
-        if batch.producer is not None:
-            self._close()
-            self._runs.append(_run(offset, [batch]))
-            return len(self._runs) - 1, 0
-        if not self._joined:
-            self._joined_from = offset
-        self._joined.append(batch)
-        return len(self._runs), offset - self._joined_from
+    @property
+    def has_producers(self) -> bool:
+        """Whether any batch is of an idempotent producer."""
+        return self.producers.count(None) < len(self.producers)
 
-    def _close(self) -> None:
-        if self._joined:
-            self._runs.append(_run(self._joined_from, self._joined))
-            self._joined = []
-
-    def finish(self) -> tuple[BatchRun, ...]:
-        """All runs; nothing is added after this."""
-        self._close()
-        return tuple(self._runs)
+    def run(self, first_offset: int, start: int, end: int) -> BatchRun:
+        """The batches from `start` up to `end` as one run."""
+        return BatchRun(
+            first_offset=first_offset,
+            offset_count=sum(self.offset_counts[start:end]),
+            record_count=sum(self.record_counts[start:end]),
+            min_timestamp=min(self.min_timestamps[start:end]),
+            max_timestamp=max(self.max_timestamps[start:end]),
+            producer=self.producers[start],
+        )
 
 
-def _run(first_offset: int, batches: Sequence[BatchColumns]) -> BatchRun:
-    return BatchRun(
-        first_offset=first_offset,
-        offset_count=sum(batch.offset_count for batch in batches),
-        record_count=sum(batch.record_count for batch in batches),
-        min_timestamp=min(batch.min_timestamp for batch in batches),
-        max_timestamp=max(batch.max_timestamp for batch in batches),
-        producer=batches[0].producer,
-    )
+def _runs(columns: _Columns, bases: Sequence[int]) -> tuple[list[BatchRun], list[int], list[int]]:
+    """The runs, as the catalog takes them, and of each batch its run's number and its offset in it."""
+    runs: list[BatchRun] = []
+    numbers: list[int] = []
+    offsets: list[int] = []
+    start = 0
+    for end, (producer, following) in enumerate(
+        zip(columns.producers, (*columns.producers[1:], None), strict=True), 1
+    ):
+        numbers.append(len(runs))
+        offsets.append(bases[end - 1] - bases[start])
+        if producer is not None or following is not None or end == len(bases):
+            runs.append(columns.run(bases[start], start, end))
+            start = end
+    return runs, numbers, offsets
 
 
 def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) -> SealedFile:
@@ -112,13 +150,13 @@ def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) ->
         created_ms=created_ms,
         sink=parts.append,
     )
-    sections: list[SectionCommit] = []
-    pieces: list[tuple[PieceRuns, ...]] = []
+    commits: list[SectionCommit] = []
+    sections: list[SealedSection] = []
     for topic_id in sorted(file.topics):
         for partition, waiting in sorted(file.topics[topic_id].items()):
-            section, placed = _write_section(writer, PartitionId(topic_id, partition), waiting)
+            commit, section = _write_section(writer, PartitionId(topic_id, partition), waiting)
+            commits.append(commit)
             sections.append(section)
-            pieces.append(placed)
     summary = writer.finish()
     name = IngestionName(session_id=session_id, file_id=file_id)
     return SealedFile(
@@ -129,66 +167,89 @@ def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) ->
             size=summary.size,
             directory_length=summary.directory_length,
             session_id=session_id,
-            sections=tuple(sections),
+            sections=tuple(commits),
         ),
-        pieces=tuple(pieces),
+        sections=tuple(sections),
     )
 
 
 def _write_section(
     writer: SegmentFileWriter, partition: PartitionId, pieces: Sequence[Piece]
-) -> tuple[SectionCommit, tuple[PieceRuns, ...]]:
+) -> tuple[SectionCommit, SealedSection]:
+    columns = _Columns(*zip(*[batch for piece in pieces for batch in piece.batches], strict=True))
+    batches = _views(pieces)
+    *bases, end = accumulate(columns.offset_counts, initial=0)
+    place_batches(batches, bases, 0)
+    if columns.has_producers:
+        runs, numbers, offsets = _runs(columns, bases)
+    else:
+        runs, numbers, offsets = [columns.run(0, 0, len(bases))], [], bases
+    record_count = sum(columns.record_counts)
     writer.begin_section(partition.topic_id, partition.partition)
-    numbering = _SectionRuns()
-    placed: list[PieceRuns] = []
-    for piece in pieces:
-        start = piece.batches[0].position
-        places = []
-        for batch in piece.batches:
-            data = piece.data[batch.position - start : batch.position - start + batch.size]
-            base_offset = numbering.next_offset
-            place_batch(data, base_offset, 0)
-            places.append(numbering.add(batch))
-            writer.append_batch(
-                data, base_offset, numbering.next_offset - 1, batch.record_count, batch.max_timestamp
-            )
-        placed.append(PieceRuns(piece, tuple(places)))
-    runs = numbering.finish()
+    writer.append_placed(
+        PlacedBatches(
+            views=batches,
+            base_offsets=bases,
+            checksums=stored_checksums(batches),
+            max_timestamps=columns.max_timestamps,
+            last_offset=end - 1,
+            record_count=record_count,
+        )
+    )
     entry = writer.end_section(
         base_offset=0,
-        last_offset=numbering.next_offset - 1,
-        record_count=sum(run.record_count for run in runs),
-        min_timestamp=min(run.min_timestamp for run in runs),
-        max_timestamp=max(run.max_timestamp for run in runs),
+        last_offset=end - 1,
+        record_count=record_count,
+        min_timestamp=min(columns.min_timestamps),
+        max_timestamp=max(columns.max_timestamps),
     )
-    section = SectionCommit(
+    commit = SectionCommit(
         topic_id=partition.topic_id,
         partition=partition.partition,
         position=entry.data_position,
         length=entry.data_length,
-        runs=runs,
+        runs=tuple(runs),
     )
-    return section, tuple(placed)
+    return commit, SealedSection(pieces, batches, columns.offset_counts, numbers, offsets)
+
+
+def _views(pieces: Sequence[Piece]) -> list[memoryview]:
+    """The bytes of each batch."""
+    views: list[memoryview] = []
+    for piece in pieces:
+        if len(piece.batches) == 1:
+            views.append(piece.data)
+            continue
+        start = piece.batches[0].position
+        views += [
+            piece.data[batch.position - start : batch.position - start + batch.size]
+            for batch in piece.batches
+        ]
+    return views
 
 
 def settle(sealed: SealedFile, results: Sequence[SectionResult]) -> None:
     """Hand every append what the catalog said of its batches; `results` is in the order of the sections."""
-    for section, pieces in zip(results, sealed.pieces, strict=True):
-        for placed in pieces:
-            placed.piece.pending.settle(
-                placed.piece.first_batch,
-                [_batch_result(section, run, offset) for run, offset in placed.places],
-            )
+    for section, result in zip(sealed.sections, results, strict=True):
+        answers = _answers(section, result)
+        first = 0
+        for piece in section.pieces:
+            count = len(piece.batches)
+            if count == 1:
+                piece.pending.settle_one(piece.first_batch, answers[first])
+            else:
+                piece.pending.settle(piece.first_batch, answers[first : first + count])
+            first += count
 
 
-def _batch_result(section: SectionResult, run: int, offset: int) -> AppendResult:
-    result = section.runs[run]
-    return AppendResult(
-        result.base_offset + offset if result.refusal is None else -1,
-        result.duplicate,
-        result.refusal,
-        result.detail,
-        None,
-        section.log_start_offset,
-        section.high_watermark,
-    )
+def _answers(section: SealedSection, result: SectionResult) -> list[AppendResult]:
+    """What became of each batch."""
+    start, high = result.log_start_offset, result.high_watermark
+    numbers = section.runs or repeat(0, len(section.offsets))
+    runs = [(run.base_offset, run.duplicate, run.refusal, run.detail) for run in result.runs]
+    answers = []
+    for number, offset in zip(numbers, section.offsets, strict=True):
+        base, duplicate, refusal, detail = runs[number]
+        place = base + offset if refusal is None else -1
+        answers.append(AppendResult(place, duplicate, refusal, detail, None, start, high))
+    return answers

@@ -47,11 +47,15 @@ class PendingAppend:
 
     def settle(self, first_batch: int, results: Sequence[AppendResult]) -> None:
         """Record the results of the batches from `first_batch` on; each batch is settled once."""
-        for position, result in enumerate(results, first_batch):
-            if self._results[position] is not None:
-                raise ValueError(f"batch {position} of an append was settled twice")
-            self._results[position] = result
-        self._open -= len(results)
+        for batch, result in enumerate(results, first_batch):
+            self.settle_one(batch, result)
+
+    def settle_one(self, batch: int, result: AppendResult) -> None:
+        """As `settle`, of one batch."""
+        if self._results[batch] is not None:
+            raise ValueError(f"batch {batch} of an append was settled twice")
+        self._results[batch] = result
+        self._open -= 1
         if self._open == 0 and self._done is not None:
             self._done.set_result(None)
 
@@ -59,7 +63,7 @@ class PendingAppend:
         """Settle those of `count` batches from `first_batch` on that are not settled yet."""
         for position in range(first_batch, first_batch + count):
             if self._results[position] is None:
-                self.settle(position, [AppendResult(error=error)])
+                self.settle_one(position, AppendResult(error=error))
 
     @property
     def is_settled(self) -> bool:

@@ -20,14 +20,12 @@ from object_format.codecs import Codec
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.layout import (
     ATTRIBUTES,
-    BASE_OFFSET,
     BATCH_OVERHEAD,
     BATCH_ROW,
     CODEC_MASK,
     CONTROL,
     CRC,
     DELETE_HORIZON,
-    LEADER_EPOCH,
     LENGTH_OVERHEAD,
     LOG_APPEND_TIME,
     MAGIC,
@@ -47,7 +45,7 @@ from object_format.kernels.walk import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from typing_extensions import Buffer
 
@@ -56,8 +54,7 @@ BatchRows = npt.NDArray[np.void]
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
-_INT32: Final = struct.Struct(">i")
-_INT64: Final = struct.Struct(">q")
+_PLACE: Final = struct.Struct(">qii")  # base offset, length, leader epoch
 NO_LIMIT: Final = 2**63 - 1
 _MAGIC_V2: Final = 2
 
@@ -273,13 +270,20 @@ def assign_offsets(data: Buffer, first_offset: int = 0, leader_epoch: int = 0) -
     return int(next_offset)
 
 
-def place_batch(batch: memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write offset and epoch into the header of one sound batch, in place.
+def place_batches(batches: Iterable[memoryview], base_offsets: Iterable[int], leader_epoch: int) -> None:
+    """Write offsets and epoch into the headers of sound batches, each of which is a view, in place.
 
-    As `assign_offsets` does for any number; for who has one at a time, without a kernel's call.
+    As `assign_offsets` does for batches in one buffer; for those that lie apart, without a kernel's call.
     """
-    _INT64.pack_into(batch, BASE_OFFSET, base_offset)
-    _INT32.pack_into(batch, LEADER_EPOCH, leader_epoch)
+    pack = _PLACE.pack_into
+    for batch, base_offset in zip(batches, base_offsets, strict=True):
+        pack(batch, 0, base_offset, len(batch) - LENGTH_OVERHEAD, leader_epoch)
+
+
+def stored_checksums(batches: Iterable[memoryview]) -> list[int]:
+    """What the headers of batches, each of which is a view, say that their checksums are."""
+    unpack = _CRC.unpack_from
+    return [unpack(batch, CRC)[0] for batch in batches]
 
 
 def trim_batches(
@@ -345,12 +349,14 @@ __all__ = [
     "iter_headers",
     "patch_offsets",
     "peek_attributes",
+    "place_batches",
     "read_header",
     "scan_batches",
     "scan_rising_batches",
     "scan_sound_batches",
     "stamp_append_time",
     "stamp_max_timestamp",
+    "stored_checksums",
     "trim_batches",
     "verify_checksum",
     "write_checksum",

@@ -22,12 +22,12 @@ from agent.local_tier.config import LogConfig
 from agent.local_tier.topic_partition import TopicPartition
 from agent.work_pool import WorkPool
 from bedrock.errors import SiltstoneError
-from object_format.record_batch import assign_offsets, trim_batches
+from object_format.record_batch import place_batches, trim_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.ingestion_file import PieceRuns, SealedFile
+    from agent.ingestion_file import AppendedBatches, SealedFile
     from agent.local_tier.log_manager import LogManager
     from agent.local_tier.time_index import TimestampOffset
     from agent.local_tier.unified_log import UnifiedLog
@@ -61,15 +61,15 @@ class TailCopies:
         """Have what was appended written behind what is there."""
         if self._manager is None:
             return
-        size = sum(len(placed.piece.data) for pieces in sealed.pieces for placed in pieces)
+        size = sum(len(piece.data) for section in sealed.sections for piece in section.pieces)
         if self.waiting_bytes + size > self._limit or len(self._writes) >= _MOST_WAITING_FILES:
             self.dropped_files += 1
             return
         work: list[tuple[Topic, int, list[_Run]]] = []
-        for pieces, result in zip(sealed.pieces, results, strict=True):
+        for section, result in zip(sealed.sections, results, strict=True):
             topic = self._directory.known(result.topic_id)
             if topic is not None:
-                runs = _runs(pieces, result)
+                runs = _runs(section.appended(result), result.leader_epoch)
                 if runs:
                     work.append((topic, result.partition, runs))
         if not work:
@@ -160,22 +160,14 @@ class TailCopies:
         self._pool.close()
 
 
-def _runs(pieces: Sequence[PieceRuns], result: SectionResult) -> list[_Run]:
+def _runs(appended: AppendedBatches, leader_epoch: int) -> list[_Run]:
     """The batches that became part of the log, offsets in place, in runs of consecutive offsets."""
+    place_batches(appended.batches, appended.base_offsets, leader_epoch)
     runs: list[_Run] = []
     expected = -1
-    for placed in pieces:
-        piece = placed.piece
-        for batch, (number, offset) in zip(piece.batches, placed.places, strict=True):
-            run = result.runs[number]
-            if run.refusal is not None or run.duplicate:
-                continue
-            start = batch.position - piece.batches[0].position
-            view = piece.data[start : start + batch.size]
-            base = run.base_offset + offset
-            assign_offsets(view, base, result.leader_epoch)
-            if base != expected:
-                runs.append((base, []))
-            runs[-1][1].append(view)
-            expected = base + batch.offset_count
+    for batch, base, offset_count in zip(*appended, strict=True):
+        if base != expected:
+            runs.append((base, []))
+        runs[-1][1].append(batch)
+        expected = base + offset_count
     return runs

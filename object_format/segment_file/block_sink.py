@@ -19,7 +19,7 @@ class BlockSink:
 
     def __init__(self, sink: Callable[[Piece], object], seed: int) -> None:
         self._sink = sink
-        self._seed = seed
+        self.seed = seed
         self._failed = False
         self.position = 0
 
@@ -45,13 +45,22 @@ class BlockSink:
                 f"a {kind.name} payload of {length} bytes is above the limit of {MAX_PAYLOAD}"
             )
         position = self.position
-        checksum = block_seed(self._seed, position, BlockHeader(kind, flags, 0, length, 0))
+        checksum = block_seed(self.seed, position, BlockHeader(kind, flags, 0, length, 0))
         for piece in payload:
             checksum = extend(checksum, piece)
+        self._put_checked(kind, flags, payload, length, checksum)
+        return position, self.position - position
+
+    def put_data(self, payload: Sequence[Piece], length: int, checksum: int) -> None:
+        """A DATA block whose length and checksum are known."""
+        self._put_checked(BlockType.DATA, 0, payload, length, checksum)
+
+    def _put_checked(
+        self, kind: BlockType, flags: int, payload: Sequence[Piece], length: int, checksum: int
+    ) -> None:
         self.put(BLOCK_HEADER.pack(kind, flags, 0, length, checksum))
         self._failed = True
         for piece in payload:
             self._sink(piece)
         self._failed = False
         self.position += length
-        return position, self.position - position

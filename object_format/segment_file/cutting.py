@@ -16,6 +16,8 @@ from bedrock.errors import InvalidInputError
 from object_format.segment_file.layout import MAX_INT64, MAX_PAYLOAD
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 BATCH_HEADER = 61
@@ -116,36 +118,22 @@ class BlockCutter:
         """One number of the state, by the names above."""
         return self._state[field]
 
-    def add(
-        self, size: int, base_offset: int, last_offset: int, record_count: int, max_timestamp: int
-    ) -> tuple[int, int, int] | None:
-        """Count one batch by what its header says; gives the CUT numbers of a block that it leaves behind.
-
-        Raises InvalidInputError for a batch that does not follow the one before it.
-        """
-        state = self._state
-        if not state[LAST_OFFSET] < base_offset <= last_offset:
+    def follow(self, base_offset: int, last_offset: int) -> None:
+        """Raises InvalidInputError unless batches of these offsets may come behind those before."""
+        if not self._state[LAST_OFFSET] < base_offset <= last_offset <= MAX_INT64:
             raise InvalidInputError(
-                f"a batch of offsets {base_offset} to {last_offset} does not follow {state[LAST_OFFSET]}",
+                f"batches of offsets {base_offset} to {last_offset} do not follow {self._state[LAST_OFFSET]}",
                 remedy="add the batches of one partition in the order of their offsets",
             )
-        cut = None
-        pending = state[PENDING_BYTES]
-        if pending and pending + size > self._target:
-            cut = 0, state[PENDING_BASE], state[PENDING_TIMESTAMP]
-            pending = 0
-        if not pending:
-            state[PENDING_BASE] = base_offset
-            state[PENDING_TIMESTAMP] = max_timestamp
-        elif max_timestamp > state[PENDING_TIMESTAMP]:
-            state[PENDING_TIMESTAMP] = max_timestamp
+
+    def count(self, base_offsets: Sequence[int], last_offset: int, record_count: int) -> None:
+        """Batches are in blocks of their own; nothing is pending."""
+        state = self._state
         if not state[BATCHES]:
-            state[FIRST_OFFSET] = base_offset
-        state[PENDING_BYTES] = pending + size
+            state[FIRST_OFFSET] = base_offsets[0]
         state[LAST_OFFSET] = last_offset
-        state[BATCHES] += 1
+        state[BATCHES] += len(base_offsets)
         state[RECORDS] += record_count
-        return cut
 
     def take(self, data: memoryview) -> list[list[int]]:
         """The blocks that end in `data`, each as its CUT numbers; what is left over is pending.

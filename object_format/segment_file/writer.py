@@ -40,6 +40,7 @@ from object_format.segment_file.payloads import (
     SectionHeader,
     Trailer,
 )
+from object_format.segment_file.placing import place_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
     from pyroaring import BitMap64
     from typing_extensions import Buffer
+
+    from object_format.segment_file.placing import PlacedBatches
 
     Sink = Callable[[bytes | memoryview], object]
 
@@ -156,22 +159,26 @@ class SegmentFileWriter:
         elif not stable:
             section.pending[-1] = bytes(data[start:])
 
-    def append_batch(
-        self,
-        batch: memoryview,
-        base_offset: int,
-        last_offset: int,
-        record_count: int,
-        max_timestamp: int,
-    ) -> None:
-        """As `append` of one batch that is `stable`, by who has read its header and knows it to be sound."""
+    def append_placed(self, batches: PlacedBatches) -> None:
+        """Add batches whose headers are known, and end their last block.
+
+        Not behind batches that `append` has left in an open block. The caller leaves their buffers alone, as
+        those that are `stable`.
+        """
         section = self._open_section()
-        cut = section.cutter.add(len(batch), base_offset, last_offset, record_count, max_timestamp)
-        if cut is not None:
-            self._put_data(section, cut[CUT_BASE], cut[CUT_TIMESTAMP])
-        section.pending.append(batch)
-        if section.cutter.get(PENDING_BYTES) >= self._block_target:
-            self._put_pending(section)
+        if section.cutter.get(PENDING_BYTES):
+            raise InvalidInputError("a block is open that batches were appended to")
+        section.cutter.follow(batches.base_offsets[0], batches.last_offset)
+        blocks = place_blocks(
+            batches, target=self._block_target, seed=self._blocks.seed, position=self.position
+        )
+        start = 0
+        for block in blocks:
+            end = block.end
+            self._note_block(section, batches.base_offsets[start], max(batches.max_timestamps[start:end]))
+            self._blocks.put_data(batches.views[start:end], block.length, block.checksum)
+            start = end
+        section.cutter.count(batches.base_offsets, batches.last_offset, batches.record_count)
 
     def end_section(
         self,
@@ -274,7 +281,10 @@ class SegmentFileWriter:
         cutter.block_done()
 
     def _put_data(self, section: OpenSection, base_offset: int, max_timestamp: int) -> None:
-        relative = self.position - section.data_position
-        section.index += INDEX_ENTRY.pack(base_offset, max_timestamp, relative)
+        self._note_block(section, base_offset, max_timestamp)
         pieces, section.pending = section.pending, []
         self._blocks.put_block(BlockType.DATA, pieces)
+
+    def _note_block(self, section: OpenSection, base_offset: int, max_timestamp: int) -> None:
+        relative = self.position - section.data_position
+        section.index += INDEX_ENTRY.pack(base_offset, max_timestamp, relative)

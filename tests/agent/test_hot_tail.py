@@ -64,7 +64,7 @@ async def test_batches_stand_at_their_real_offsets_and_epoch() -> None:
     assert read is not None
     assert (_offsets(read), read.next_offset, read.size) == ([41, 42], 43, 2 * SIZE)
     assert {header.partition_leader_epoch for view in read.batches for _, header in iter_headers(view)} == {7}
-    owner = file.pieces[0][0].piece.data.obj
+    owner = file.sections[0].pieces[0].data.obj
     assert all(view.obj is owner and view.readonly for view in read.batches)
 
 

@@ -16,10 +16,11 @@ from object_format.record_batch import (
     assign_offsets,
     iter_headers,
     patch_offsets,
-    place_batch,
+    place_batches,
     read_header,
     stamp_append_time,
     stamp_max_timestamp,
+    stored_checksums,
     trim_batches,
     verify_checksum,
 )
@@ -96,10 +97,13 @@ def test_assigned_offsets_leave_no_gap(log: list[model.Batch], first: int, epoch
 
 
 @given(batches(), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
-def test_a_single_batch_is_placed_as_many_are(batch: model.Batch, first: int, epoch: int) -> None:
-    """`place_batch` writes what `assign_offsets` does."""
+def test_batches_that_lie_apart_are_placed_as_those_of_one_buffer(
+    batch: model.Batch, first: int, epoch: int
+) -> None:
+    """`place_batches` writes what `assign_offsets` does, and `stored_checksums` reads the CRC."""
     placed, assigned = bytearray(model.encode(batch)), bytearray(model.encode(batch))
-    place_batch(memoryview(placed), first, epoch)
+    place_batches([memoryview(placed)], [first], epoch)
+    assert stored_checksums([memoryview(placed)]) == [read_header(placed).crc]
     assign_offsets(assigned, first, epoch)
     assert placed == assigned
 

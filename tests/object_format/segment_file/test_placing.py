@@ -1,0 +1,162 @@
+"""Batches whose headers are known: the same file as from their bytes."""
+
+from __future__ import annotations
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bedrock.errors import InvalidInputError
+from object_format.kernels.checksums import extend_by_number, extend_by_part
+from object_format.record_batch import stored_checksums, write_checksum
+from object_format.segment_file import PlacedBatches, SegmentFileWriter, SegmentKind
+from tests.object_format.segment_file.samples import (
+    CREATED_MS,
+    TOPIC,
+    make_batch,
+    make_writer,
+    read_file,
+)
+
+_LENGTHS = st.integers(0, 70_000) | st.sampled_from([255, 256, 257, 65_535, 65_536, 2**17, 2**24 + 3])
+
+
+@given(st.binary(max_size=50), _LENGTHS, st.integers(0, 255))
+def test_a_checksum_goes_on_with_that_of_a_part(first: bytes, length: int, byte: int) -> None:
+    """The sum of two parts is that of both in one."""
+    part = bytes([byte]) * length
+    sum_of_both = extend_by_part(crc32c.crc32c(first), crc32c.crc32c(part), length)
+    assert sum_of_both == crc32c.crc32c(first + part)
+
+
+@given(st.binary(max_size=50), st.integers(1, 8), st.data())
+def test_a_checksum_goes_on_with_a_number(first: bytes, width: int, data: st.DataObject) -> None:
+    """A number is its bytes, the highest first."""
+    number = data.draw(st.integers(0, min(2 ** (8 * width), 2**63) - 1))
+    expected = crc32c.crc32c(first + number.to_bytes(width, "big"))
+    assert extend_by_number(crc32c.crc32c(first), number, width) == expected
+
+
+def _batches(sizes: list[int]) -> list[memoryview]:
+    """Batches of two offsets each, of such sizes, with checksums that are right."""
+    found = []
+    for number, size in enumerate(sizes):
+        body = bytes([number % 251]) * (size - 61)
+        batch = bytearray(make_batch(2 * number, 2, body=body, timestamp=CREATED_MS + number * 7 % 5))
+        write_checksum(memoryview(batch), 0, size)
+        found.append(memoryview(batch))
+    return found
+
+
+def _placed(batches: list[memoryview]) -> PlacedBatches:
+    count = len(batches)
+    return PlacedBatches(
+        views=batches,
+        base_offsets=range(0, 2 * count, 2),
+        checksums=stored_checksums(batches),
+        max_timestamps=[CREATED_MS + number * 7 % 5 for number in range(count)],
+        last_offset=2 * count - 1,
+        record_count=2 * count,
+    )
+
+
+def _finish(writer: SegmentFileWriter, count: int) -> None:
+    writer.end_section(
+        base_offset=0, last_offset=2 * count - 1, record_count=2 * count, min_timestamp=1, max_timestamp=2
+    )
+    writer.finish()
+
+
+@given(
+    sizes=st.lists(st.integers(61, 900), min_size=1, max_size=30),
+    target=st.integers(1, 2500),
+    kind=st.sampled_from(SegmentKind),
+)
+def test_the_file_is_that_of_the_bytes(sizes: list[int], target: int, kind: SegmentKind) -> None:
+    """Blocks, their checksums, index and footer are those that come from a look at the batches."""
+    batches = _batches(sizes)
+    files = []
+    for is_placed in (True, False):
+        data = bytearray()
+        writer = make_writer(data.extend, kind=kind, block_target=target)
+        writer.begin_section(TOPIC, 0)
+        if is_placed:
+            writer.append_placed(_placed(batches))
+        else:
+            writer.append(bytearray(b"".join(batches)), stable=True)
+        _finish(writer, len(sizes))
+        files.append(bytes(data))
+    assert files[0] == files[1]
+    (section,) = read_file(files[0]).sections
+    assert section.data == b"".join(batches)
+
+
+def test_they_may_come_in_turns() -> None:
+    """Each call ends its last block, and the offsets of the next must follow."""
+    batches = _batches([100] * 6)
+    whole, data = _placed(batches), bytearray()
+    writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
+    writer.begin_section(TOPIC, 0)
+    for start, end in ((0, 2), (2, 6)):
+        part = PlacedBatches(
+            views=whole.views[start:end],
+            base_offsets=whole.base_offsets[start:end],
+            checksums=whole.checksums[start:end],
+            max_timestamps=whole.max_timestamps[start:end],
+            last_offset=2 * end - 1,
+            record_count=2 * (end - start),
+        )
+        writer.append_placed(part)
+    with pytest.raises(InvalidInputError, match="do not follow"):
+        writer.append_placed(whole)
+    _finish(writer, 6)
+    (section,) = read_file(bytes(data)).sections
+    assert section.data == b"".join(batches)
+
+
+def test_a_block_whose_bytes_have_changed_is_refused() -> None:
+    """What the producer said of its batch is what the block says: damage on the way to the store is found."""
+    batches = _batches([100, 200])
+    placed, data = _placed(batches), bytearray()
+    batches[1][150] ^= 1
+    writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
+    writer.begin_section(TOPIC, 0)
+    writer.append_placed(placed)
+    _finish(writer, 2)
+    with pytest.raises(Exception, match="checksum"):
+        read_file(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"base_offsets": [0, 0]}, "does not follow the one before"),
+        ({"base_offsets": [-2, 0]}, "do not follow"),
+        ({"last_offset": -1}, "do not follow"),
+        ({"views": [memoryview(bytes(61)), memoryview(bytes(60))]}, "a batch of 60 bytes"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_changes_nothing(change: dict[str, object], why: str) -> None:
+    """A section takes its batches after it has refused wrong ones."""
+    batches = _batches([100, 100])
+    data = bytearray()
+    writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
+    writer.begin_section(TOPIC, 0)
+    begun = len(data)
+    with pytest.raises(InvalidInputError, match=why):
+        writer.append_placed(_placed(batches)._replace(**change))  # type: ignore[arg-type]
+    assert len(data) == begun
+    writer.append_placed(_placed(batches))
+    _finish(writer, 2)
+    assert len(read_file(bytes(data)).sections) == 1
+
+
+def test_no_batches_are_placed_behind_an_open_block() -> None:
+    """A block that `append` has begun would have to be ended first, which only `append` knows how to do."""
+    batches = _batches([100, 100])
+    writer = make_writer(len, kind=SegmentKind.INGESTION)
+    writer.begin_section(TOPIC, 0)
+    writer.append(batches[0], stable=True)
+    with pytest.raises(InvalidInputError, match="a block is open"):
+        writer.append_placed(_placed(batches)._replace(base_offsets=[2, 4], last_offset=5))
