@@ -21,6 +21,7 @@ from agent.groups.holding import HeldGroups
 from agent.groups.messages import GroupState, JoinAnswer
 from agent.kafka.errors import ErrorCode, KafkaError
 from catalog.groups import GroupType
+from catalog.model import PartitionId
 from catalog.offsets import CommitOutcome
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from bedrock.ids import Ids
     from catalog.group_config import GroupConfig
     from catalog.groups import GroupListing
-    from catalog.model import PartitionId, Topic
+    from catalog.model import Topic
     from catalog.offsets import CommittedOffset
 
 T = TypeVar("T")
@@ -232,19 +233,21 @@ class GroupCoordinator:
         *,
         keep_ms: int | None = None,
         knows_epochs: bool = True,
-    ) -> None:
-        """Note where a group is. Commits of a group are written one after the other, as they came.
+    ) -> list[ErrorCode]:
+        """Note where a group is; an error for each offset. A group's commits are written as they came.
 
         `knows_epochs` tells whether the request is one that members of consumer groups use (version 9 on).
+        Raises where all are refused.
         """
         without_members = stamp.generation < 0
         missing = ErrorCode.group_id_not_found if knows_epochs else ErrorCode.illegal_generation
         held = await self._find(group_id, missing, create=without_members)
         async with held.writing:
-            code = self._check_commit(held, stamp, knows_epochs=knows_epochs)
-            if code is not ErrorCode.none:
+            codes = self._check_commit(held, stamp, offsets, knows_epochs=knows_epochs)
+            if ErrorCode.none not in codes:
                 self.held.counts.offset_commits_refused += 1
-                raise KafkaError(code)
+                raise KafkaError(codes[0])
+            taken = [each for each, code in zip(offsets, codes, strict=False) if code is ErrorCode.none]
             # Epochs of consumer groups were compared by the only one who may raise them under this claim.
             by_generation = not without_members and isinstance(held.group, ClassicGroup)
             outcome = await self.held.call(
@@ -253,24 +256,32 @@ class GroupCoordinator:
                     group_id,
                     held.claim_id,
                     stamp.generation if by_generation else None,
-                    offsets,
+                    taken,
                     keep_ms=keep_ms,
                 )
             )
-        if outcome is CommitOutcome.COMMITTED:
-            self.held.counts.offset_commits += 1
-            return
-        self.held.counts.offset_commits_refused += 1
+        if outcome is not CommitOutcome.COMMITTED:
+            self.held.counts.offset_commits_refused += 1
         if outcome is CommitOutcome.STALE_GENERATION:
             raise KafkaError(ErrorCode.illegal_generation)
-        self._require_claim(held, kept=False)
+        self._require_claim(held, kept=outcome is CommitOutcome.COMMITTED)
+        self.held.counts.offset_commits += 1
+        return codes[: len(offsets)]
 
-    def _check_commit(self, held: HeldGroup, stamp: MemberStamp, *, knows_epochs: bool) -> ErrorCode:
+    def _check_commit(
+        self, held: HeldGroup, stamp: MemberStamp, offsets: Sequence[CommittedOffset], *, knows_epochs: bool
+    ) -> list[ErrorCode]:
+        """An error for each offset, and one in any case."""
         if isinstance(held.group, ConsumerGroup):
-            return held.group.check_commit(stamp.member_id, stamp.generation, knows_epochs=knows_epochs)
+            return held.group.check_commits(
+                stamp.member_id,
+                stamp.generation,
+                [PartitionId(each.topic_id, each.partition) for each in offsets],
+                knows_epochs=knows_epochs,
+            )
         code = held.group.check_commit(stamp)
         self.held.moved(held)
-        return code
+        return [code] * max(1, len(offsets))
 
     async def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
         """Raise unless a member of a consumer group with this epoch may ask where the group is."""

@@ -244,6 +244,53 @@ def test_offsets_are_committed_in_the_member_s_own_epoch() -> None:
     assert stage.group.check_fetch("nobody", 1) is ErrorCode.unknown_member_id
 
 
+def refusals(stage: ConsumerStage, member: StageMember, epoch: int, *numbers: int) -> list[bool]:
+    """Of a member's commits to partitions of granite in an epoch: which are refused."""
+    partitions = sorted(parts("granite", *numbers))
+    codes = stage.group.check_commits(member.member_id, epoch, partitions, knows_epochs=True)
+    assert set(codes) <= {ErrorCode.none, ErrorCode.stale_member_epoch}
+    return [code is not ErrorCode.none for code in codes]
+
+
+def test_what_a_member_has_had_since_an_epoch_it_may_still_commit_in_it() -> None:
+    """As long as nobody else can have had it; also while it gives it up."""
+    stage = ConsumerStage()
+    first = stage.joined()
+    second = stage.joined()
+    assert first.epoch == 1
+    told = first.beat()
+    assert (first.epoch, len(told.assignment or ())) == (1, 2)
+    assert refusals(stage, first, 1, 0, 1, 2, 3) == [False] * 4
+    stage.settle(first, second)
+    assert first.epoch == second.epoch == 2
+    kept = sorted(each.partition for each in first.owned)
+    assert [not each for each in refusals(stage, first, 1, 0, 1, 2, 3)] == [n in kept for n in range(4)]
+    assert refusals(stage, second, 1, 0, 1, 2, 3) == [True] * 4
+    second.leave()
+    stage.settle(first)
+    assert first.epoch == 3
+    for epoch in (1, 2):
+        found = [not each for each in refusals(stage, first, epoch, 0, 1, 2, 3)]
+        assert found == [n in kept for n in range(4)]
+    assert refusals(stage, first, 3, 0, 1, 2, 3) == [False] * 4
+    assert refusals(stage, first, 4, 0, 1, 2, 3) == [True] * 4
+    assert refusals(stage, first, 2, 9) == [True]
+
+
+def test_another_coordinator_knows_no_epochs_before_its_own() -> None:
+    """What it took over is committed in the epoch that the member was in then, or later."""
+    stage = ConsumerStage()
+    first, second = stage.joined(), stage.joined()
+    stage.settle(first, second)
+    kept = [each.partition for each in first.owned]
+    stage.move_coordinator()
+    assert refusals(stage, first, 1, *kept) == [True] * 2
+    second.leave()
+    stage.settle(first)
+    assert first.epoch == 3
+    assert refusals(stage, first, 2, *kept) == [False] * 2
+
+
 def test_another_coordinator_goes_on_where_the_last_one_stopped() -> None:
     """Members, epochs, what they have and what they are about to give up: all is stored."""
     stage = ConsumerStage(topics=view(granite=4, granola=1))

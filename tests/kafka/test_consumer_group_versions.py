@@ -201,6 +201,34 @@ def listed_by_type(wire: Wire) -> dict[str, int]:
     }
 
 
+def test_partitions_of_one_commit_are_taken_by_their_epochs(wire: Wire, topic: Topic) -> None:
+    """What a member has kept is committed in an earlier epoch; what it has given up is not."""
+    epoch = beat(wire).member_epoch
+    beat(wire, member_id="other")
+    kept = beat(wire, member_epoch=epoch).assignment.topic_partitions[0].partitions
+    held = [Struct(topic_id=topic.topic_id, partitions=kept)]
+    assert beat(wire, member_epoch=epoch, topic_partitions=held).member_epoch == epoch + 1
+    assert len(kept) == 1
+    partitions = [
+        Struct(partition_index=number, committed_offset=3, committed_leader_epoch=0, committed_metadata="")
+        for number in range(3)
+    ]
+    asked = Struct(
+        group_id="masons",
+        member_id="m",
+        generation_id_or_member_epoch=epoch,
+        topics=[Struct(name="granite", topic_id=topic.topic_id, partitions=partitions)],
+    )
+    (answer,) = wire.ask("offset_commit", 9, asked).topics
+    codes = {each.partition_index: each.error_code for each in answer.partitions}
+    given_up = ({0, 1} - set(kept)).pop()
+    assert codes == {
+        kept[0]: ErrorCode.none,
+        given_up: ErrorCode.stale_member_epoch,
+        2: ErrorCode.unknown_topic_or_partition,
+    }
+
+
 def test_a_group_keeps_its_protocol_where_it_must(start_broker: Callable[..., BrokerThread]) -> None:
     """With `group.consumer.migration.policy` disabled nobody of the other one joins a classic group."""
     disabled = replace(QUICK_GROUPS, migration_policy=MigrationPolicy.DISABLED)

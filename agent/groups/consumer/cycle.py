@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from agent.kafka.errors import ErrorCode
     from bedrock.clock import Clock
     from bedrock.ids import Ids
+    from catalog.model import PartitionId
 
 _log = structlog.get_logger(__name__)
 
@@ -83,12 +84,15 @@ class ConsumerCycle:
         self._counts = counts or GroupCounts()
         self._roster = ConsumerRoster()
         self._targets: dict[str, Assignment] = dict(kept.targets)
+        # By member: the epoch since which it has each of its partitions, as far as is known (KIP-1251).
+        self._since: dict[str, dict[PartitionId, int]] = {}
         self._topics: dict[str, SeenTopic] = dict(kept.topics)
         self._view: TopicView | None = None
         self._deadlines = Deadlines(clock)
         self._is_dead = False
         for member in kept.members:
             self._roster.put(member)
+            self._note_epochs(member)
             self._keep_session(member)
             self._watch_revocation(member)
 
@@ -227,7 +231,13 @@ class ConsumerCycle:
             if not self._roster:
                 self.state_ms = self._clock.now_ms()
             self._roster.put(member)
+            self._note_epochs(member)
             self.version += 1
+
+    def _note_epochs(self, member: ConsumerMember) -> None:
+        """Since when it has what it has: after a failover, since the epoch that it was in then."""
+        known = self._since.get(member.member_id, {})
+        self._since[member.member_id] = {each: known.get(each, member.epoch) for each in member.owned}
 
     def _expire(self, member_id: str, reason: str) -> None:
         self._counts.members_expired += 1
@@ -266,6 +276,7 @@ class ConsumerCycle:
         for kind in Waiting:
             self._deadlines.cancel((kind, member_id))
         self._roster.remove(member_id)
+        self._since.pop(member_id, None)
         self.version += 1
 
     # Time

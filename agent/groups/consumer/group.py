@@ -22,9 +22,12 @@ from agent.groups.consumer.messages import (
 from agent.kafka.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent.groups.consumer.member import ConsumerMember
     from agent.groups.consumer.messages import ConsumerHeartbeat
     from agent.groups.consumer.topics import TopicView
+    from catalog.model import PartitionId
 
 
 class ConsumerGroup(ClassicMembers):
@@ -109,6 +112,23 @@ class ConsumerGroup(ClassicMembers):
             return ErrorCode.unsupported_version
         return _check_epoch(member, epoch)
 
+    def check_commits(
+        self, member_id: str, epoch: int, partitions: Sequence[PartitionId], *, knows_epochs: bool
+    ) -> list[ErrorCode]:
+        """An error for each partition, in order, and one where there is none.
+
+        A member that has gone further meanwhile may still commit in an earlier epoch what it has had since
+        then: nobody else had it (KIP-1251, Kafka's ConsumerGroup.validateOffsetCommit).
+        """
+        code = self.check_commit(member_id, epoch, knows_epochs=knows_epochs)
+        member = self._roster.get(member_id)
+        if code not in _WRONG_EPOCH or member is None or epoch > member.epoch:
+            return [code] * max(1, len(partitions))
+        since = self._since[member_id]
+        return [
+            ErrorCode.none if each in since and since[each] <= epoch else code for each in partitions
+        ] or [code]
+
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a member may ask for offsets; who is none may."""
         if member_id is None and epoch < 0:
@@ -155,6 +175,9 @@ class ConsumerGroup(ClassicMembers):
                 for member in self._roster
             ),
         )
+
+
+_WRONG_EPOCH = frozenset({ErrorCode.stale_member_epoch, ErrorCode.illegal_generation})
 
 
 def _check_epoch(member: ConsumerMember, epoch: int) -> ErrorCode:

@@ -25,13 +25,13 @@ _KNOWS_EPOCHS, _BY_ID = 9, 10
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Commit what can be committed; each partition has a code of its own."""
-    answers: list[Struct] = []
+    checked: list[list[ErrorCode]] = []
     offsets: list[CommittedOffset] = []
     is_for_coordinator = False
     for wanted in request.topics:
         topic = await topic_of(wanted, context, by_id=context.version >= _BY_ID)
         codes = [_check(partition, topic, context) for partition in wanted.partitions]
-        answers.append(_answer(wanted, codes))
+        checked.append(codes)
         if topic is not None:
             is_for_coordinator |= any(code is not ErrorCode.unknown_topic_or_partition for code in codes)
             offsets += [
@@ -41,19 +41,28 @@ async def handle(request: Struct, context: Context) -> Struct:
             ]
     # What names nothing but unknown partitions is answered without the coordinator, as Kafka does.
     if is_for_coordinator:
-        keep_ms = request.retention_time
-        await context.services.groups.commit(
-            request.group_id,
-            MemberStamp(
-                member_id=request.member_id,
-                instance_id=request.group_instance_id,
-                generation=request.generation_id_or_member_epoch,
-            ),
-            offsets,
-            keep_ms=None if keep_ms is None or keep_ms < 0 else keep_ms,
-            knows_epochs=context.version >= _KNOWS_EPOCHS,
-        )
-    return Struct(topics=answers)
+        committed = iter(await _commit(request, offsets, context))
+        checked = [
+            [next(committed) if code is ErrorCode.none else code for code in codes] for codes in checked
+        ]
+    return Struct(
+        topics=[_answer(wanted, codes) for wanted, codes in zip(request.topics, checked, strict=True)]
+    )
+
+
+async def _commit(request: Struct, offsets: list[CommittedOffset], context: Context) -> list[ErrorCode]:
+    keep_ms = request.retention_time
+    return await context.services.groups.commit(
+        request.group_id,
+        MemberStamp(
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id_or_member_epoch,
+        ),
+        offsets,
+        keep_ms=None if keep_ms is None or keep_ms < 0 else keep_ms,
+        knows_epochs=context.version >= _KNOWS_EPOCHS,
+    )
 
 
 def refuse(request: Struct, context: Context, error: Exception) -> Struct:
