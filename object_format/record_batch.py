@@ -38,9 +38,9 @@ from object_format.kernels.walk import (
 from object_format.kernels.walk import (
     check_header,
     count_batches,
-    find_disorder,
     find_overlap,
     read_headers,
+    scan_rising,
     shift_offsets,
 )
 
@@ -220,18 +220,27 @@ def scan_sound_batches(data: Bytes) -> tuple[BatchRows, int, int]:
     return rows, fault, position
 
 
-def scan_rising_batches(data: Bytes, offset_shift: int, lowest: int) -> tuple[BatchRows, int]:
-    """Rows of batches whose absolute offsets rise from `lowest` on, and the offset behind the last.
+class RisingBatches(NamedTuple):
+    """Batches with rising absolute offsets, from `first_offset` to before `next_offset`.
+
+    So many of them are `compressed`.
+    """
+
+    rows: BatchRows
+    first_offset: int
+    next_offset: int
+    compressed: int
+
+
+def scan_rising_batches(data: Bytes, offset_shift: int, lowest: int) -> RisingBatches:
+    """Batches whose absolute offsets rise from `lowest` on; where there are none, the next one is `lowest`.
 
     Raises MalformedBatchError where a batch overlaps the one before it, or leaves the range of offsets.
     """
-    rows = scan_batches(data)
-    if not rows.size:
-        return rows, lowest
-    index = find_disorder(rows, offset_shift, lowest)
-    if index >= 0:
-        raise MalformedBatchError.at(Fault.OFFSET_RANGE, int(rows["position"][index]))
-    return rows, int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + 1 + offset_shift
+    rows, first_offset, next_offset, compressed, fault, position = scan_rising(data, offset_shift, lowest)
+    if fault:
+        raise MalformedBatchError.at(fault, position)
+    return RisingBatches(rows, first_offset, next_offset, compressed)
 
 
 def verify_checksum(data: Buffer, header: BatchHeader, position: int = 0) -> None:
@@ -343,6 +352,7 @@ __all__ = [
     "BatchHeader",
     "BatchRows",
     "Codec",
+    "RisingBatches",
     "TimestampType",
     "assign_offsets",
     "first_corrupt",

@@ -26,6 +26,7 @@ from object_format.codecs import Codec, compressed_parts
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.filter import (
     COPY,
+    MOST_GROWTH,
     plan_rows,
 )
 from object_format.kernels.layout import (
@@ -37,6 +38,7 @@ from object_format.kernels.layout import (
 )
 from object_format.kernels.merge import assemble, group_rows, mark_small
 from object_format.kernels.native import compress_batches
+from object_format.kernels.thinning import thin_opened
 from object_format.native_codecs import SCRATCH_BYTES, native_calls
 from object_format.payloads import (
     CodecTimes,
@@ -45,7 +47,7 @@ from object_format.payloads import (
     runs_by_compression,
     thread_scratch,
 )
-from object_format.record_batch import BatchRows, scan_rising_batches, write_checksum
+from object_format.record_batch import BatchRows, RisingBatches, scan_rising_batches, write_checksum
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -59,6 +61,8 @@ Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int,
 
 _NO_TOTALS: Final = np.array([0, 0, np.iinfo(np.int64).max, np.iinfo(np.int64).min])
 """Batches, records, and the lowest and highest timestamp of none."""
+
+_INT64_MAX: Final = np.iinfo(np.int64).max
 
 _FRAME_OVERHEAD: Final = 512
 """More than any codec puts around what it compresses."""
@@ -142,13 +146,17 @@ def filter_batches(
     survivor is not there.
     """
     array = readable(batches)
-    rows, _behind = scan_rising_batches(array, offset_shift, 0)
+    found = scan_rising_batches(array, offset_shift, 0)
+    chosen = Chosen(survivors.offset_window, survivors.tombstone_window)
+    rewriting = Rewriting(delete_horizon_ms=delete_horizon_ms, merge=merge, merged_codec=merged_codec)
+    if found.rows.size and not found.compressed and not merged_codec:
+        return _filter_plain(array, found, chosen, rewriting, offset_shift, leader_epoch)
     memory = scratch or thread_scratch()
     return filter_rows(
         array,
-        rows,
-        Chosen(survivors.offset_window, survivors.tombstone_window),
-        Rewriting(delete_horizon_ms=delete_horizon_ms, merge=merge, merged_codec=merged_codec),
+        found.rows,
+        chosen,
+        rewriting,
         offset_shift=offset_shift,
         leader_epoch=leader_epoch,
         opener=partial(decompress_batches, scratch=memory),
@@ -201,6 +209,44 @@ def filter_rows(
         if buffer
     )
     return sum_up_filtered(buffers, totals, plan.saved)
+
+
+def _filter_plain(
+    array: Bytes,
+    batches: RisingBatches,
+    chosen: Chosen,
+    rewriting: Rewriting,
+    offset_shift: int,
+    leader_epoch: int,
+) -> FilteredBatches:
+    """As `filter_rows`, of batches none of which is or becomes compressed, in one kernel's call."""
+    first, last = batches.first_offset, batches.next_offset - 1
+    kept = chosen.offsets.between(first, last)
+    stamp = rewriting.delete_horizon_ms is not None and not chosen.tombstones.empty
+    totals = new_totals()
+    out = np.empty(array.size + MOST_GROWTH * kept.size, np.uint8)
+    unsealed = np.empty((batches.rows.size, 4), np.int64)
+    fault, position, length, count = thin_opened(
+        array,
+        array,
+        batches.rows,
+        offset_shift,
+        leader_epoch,
+        kept,
+        chosen.tombstones.between(first, last) if stamp else kept[:0],
+        stamp,
+        rewriting.delete_horizon_ms or 0,
+        rewriting.merge,
+        _INT64_MAX,
+        out,
+        unsealed,
+        totals,
+    )
+    if fault:
+        raise MalformedBatchError.at(fault, position)
+    out.resize(length, refcheck=False)
+    saved = seal(out.data, unsealed[:count])
+    return sum_up_filtered((out.data,) if length else (), totals, saved)
 
 
 def new_totals() -> npt.NDArray[np.int64]:

@@ -83,8 +83,9 @@ class Fingerprinter:
 
     def rows_of(self, array: Bytes, offset_shift: int) -> BatchRows:
         """The next whole batches; MalformedBatchError, also for those that do not follow the ones before."""
-        rows, self._next_offset = scan_rising_batches(array, offset_shift, self._next_offset)
-        return rows
+        batches = scan_rising_batches(array, offset_shift, self._next_offset)
+        self._next_offset = batches.next_offset
+        return batches.rows
 
     def fill(self, columns: Columns, array: Bytes, rows: BatchRows, *, offset_shift: int) -> Iterator[None]:
         """Append the records of batches to `columns`; yields whenever these are full.

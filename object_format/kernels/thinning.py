@@ -9,6 +9,7 @@ from numba import njit
 
 from object_format.errors import Fault
 from object_format.kernels.filter import COPY, plan_rows
+from object_format.kernels.layout import CODEC_MASK
 from object_format.kernels.machine import borrowed
 from object_format.kernels.merge import assemble, group_rows, mark_small
 from object_format.kernels.native import stretch_end
@@ -45,12 +46,12 @@ def thin_opened(
     unsealed: Numbers,
     totals: Numbers,
 ) -> Integers:
-    """What `filter.filter_rows` makes of batches that are all compressed and open in `records`, uncompressed.
+    """What `filter.filter_rows` makes of batches open in `records`, of which all were compressed or none.
 
     There is at least one. `kept` and `tombstones` may have more than theirs. Batches are merged within the
     stretches that pass 2 would open in `scratch_bytes`. `out` and `unsealed` are as for `assemble`, and the
-    latter has room for each of `rows`. Returns a fault and the position of its batch; the end of what was
-    written, or -1 for want of room; and how many batches are unsealed.
+    latter has room for each of `rows`. Returns a fault and its position, of the batch if that is compressed;
+    the end of what was written, or -1 for want of room; and how many batches are unsealed.
     """
     data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
     kept, tombstones = borrowed(kept), borrowed(tombstones)
@@ -79,7 +80,7 @@ def thin_opened(
         room, _sealed = group_rows(some, does, begins, horizon)
         if room > out.size - at:
             return _NONE, 0, np.int64(-1), 0
-        fault, _position, row, length, sealed = assemble(
+        fault, position, row, length, sealed = assemble(
             data,
             records,
             some,
@@ -94,7 +95,8 @@ def thin_opened(
             totals,
         )
         if fault != _NONE:
-            return fault, some[row].position, np.int64(-1), 0
+            compressed = some[row].attributes & CODEC_MASK != 0
+            return fault, some[row].position if compressed else position, np.int64(-1), 0
         unsealed[count : count + sealed, :2] += at
         count += sealed
         at += length

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from numba import njit
 
 from object_format.errors import Fault
@@ -14,6 +15,7 @@ from object_format.kernels.layout import (
     BASE_TIMESTAMP,
     BATCH_LENGTH,
     BATCH_OVERHEAD,
+    BATCH_ROW,
     CODEC_MASK,
     CRC,
     LAST_CODEC,
@@ -46,6 +48,7 @@ _MAGIC = int(Fault.MAGIC)
 _CODEC = int(Fault.CODEC)
 _RECORD_COUNT = int(Fault.RECORD_COUNT)
 _LAST_OFFSET_DELTA = int(Fault.LAST_OFFSET_DELTA)
+_OFFSET_RANGE = int(Fault.OFFSET_RANGE)
 
 
 @njit(nogil=True, cache=True)
@@ -157,6 +160,28 @@ def find_disorder(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
             return b
         lowest = base + rows[b].last_offset_delta + 1
     return -1
+
+
+@njit(nogil=True, cache=True)
+def scan_rising(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
+    """Rows of batches that rise from `lowest` on; their first offset, and that behind the last.
+
+    Then how many are compressed, and fault and position of what is wrong with any.
+    """
+    data = borrowed(data)
+    count, fault, position = count_batches(data)
+    rows = np.empty(count, BATCH_ROW)
+    read_headers(data, rows)
+    first = behind = np.int64(lowest)
+    compressed = 0
+    if count and fault == _NONE:
+        disorder = find_disorder(rows, shift, lowest)
+        if disorder >= 0:
+            fault, position = _OFFSET_RANGE, rows[disorder].position
+        compressed, _records = sum_up(rows)
+        first = rows[0].base_offset + shift
+        behind = rows[count - 1].base_offset + rows[count - 1].last_offset_delta + 1 + shift
+    return rows, first, behind, compressed, fault, position
 
 
 @njit(nogil=True, cache=True)
