@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import cramjam
 import lz4.frame
-import zstandard
 from isal import isal_zlib
 from isal.isal_zlib import IsalError
 
 from bedrock.errors import CorruptDataError
+from object_format.zstd_library import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,13 +45,17 @@ _XERIAL_BLOCK: Final = 64 * 1024
 _LZ4_MOST_RATIO: Final = 255
 """One more byte of a match length adds 255 bytes at the most."""
 
-_ZSTD_BLOCK: Final = 128 * 1024
-"""The most that one zstd block holds (RFC 8878 §3.1.1.2.4)."""
+_ZSTD_PART: Final = 1 << 20
+"""How much of a zstd frame is decompressed at a time."""
+
+_ZSTD_OPTIONS: Final[dict[int, int]] = {
+    zstd.DecompressionParameter.window_log_max: ZSTD_MAX_WINDOW.bit_length() - 1
+}
 
 _LIBRARY_ERRORS: Final[tuple[type[Exception], ...]] = (
     IsalError,  # type: ignore[assignment]  # its stub calls the class an instance
     cramjam.DecompressionError,
-    zstandard.ZstdError,
+    zstd.ZstdError,
     EOFError,
     ValueError,
 )
@@ -79,8 +83,7 @@ class _Zstandard(threading.local):
     """zstd contexts are costly to make and must not be shared between threads."""
 
     def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
-        self.decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW)
+        self.compressor = zstd.ZstdCompressor(level=ZSTD_LEVEL)
 
 
 _zstd = _Zstandard()
@@ -106,7 +109,7 @@ def compressed_parts(codec: Codec, data: Buffer) -> Iterator[Buffer]:
                 view, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
             )
         case Codec.ZSTD:
-            yield _zstd.compressor.compress(view)
+            yield _zstd.compressor.compress(view, zstd.ZstdCompressor.FLUSH_FRAME)
 
 
 def decompress(codec: Codec, data: Buffer, *, limit: int = MAX_DECOMPRESSED_BATCH_BYTES) -> Buffer:
@@ -224,38 +227,45 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
     return bytes(records)
 
 
-def _decompress_zstd(data: memoryview, limit: int) -> bytes:
-    size = zstandard.frame_content_size(data)
-    most = _zstd_bound(data) if size < 0 else size
-    if size > limit:
+def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
+    """One frame, and nothing behind it; straight into its place where the frame says how much there is."""
+    size: int | None = zstd.get_frame_info(data).decompressed_size
+    if size is not None and size > limit:
         raise _too_large(limit)
-    try:
-        return _zstd.decompressor.decompress(
-            data, max_output_size=max(min(most, limit), 1), allow_extra_data=False
-        )
-    except zstandard.ZstdError as error:
-        if most > limit:
-            raise _too_large(limit) from error
-        raise
+    parts = _parts_of_zstd(data)
+    if size is None:
+        return _joined(parts, limit)
+    whole = bytearray(size)
+    at = 0
+    for part in parts:
+        if len(part) > size - at:
+            raise CompressedDataError("zstd data is longer than its frame says")
+        whole[at : at + len(part)] = part
+        at += len(part)
+    if at < size:
+        raise CompressedDataError("zstd data is shorter than its frame says")
+    return whole
 
 
-def _zstd_bound(data: memoryview) -> int:
-    """The most that a frame without a content size can hold, from its block headers (RFC 8878 §3.1.1.2)."""
-    at = zstandard.frame_header_size(data)
-    most = 0
-    while True:
-        if at + 3 > len(data):
+def _joined(parts: Iterator[bytes], limit: int) -> bytes:
+    taken = []
+    total = 0
+    for part in parts:
+        total += len(part)
+        if total > limit:
+            raise _too_large(limit)
+        taken.append(part)
+    return taken[0] if len(taken) == 1 else b"".join(taken)
+
+
+def _parts_of_zstd(data: memoryview) -> Iterator[bytes]:
+    frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
+    rest: Buffer = data
+    while not frame.eof:
+        part = frame.decompress(rest, max_length=_ZSTD_PART)
+        rest = b""
+        if not part and frame.needs_input:
             raise CompressedDataError("zstd data ends early")
-        header = int.from_bytes(data[at : at + 3], "little")
-        size = header >> 3
-        match header >> 1 & 3:
-            case 0:
-                most += size
-            case 1:
-                most += size
-                size = 1
-            case _:
-                most += _ZSTD_BLOCK
-        at += 3 + size
-        if header & 1:
-            return most
+        yield part
+    if frame.unused_data:
+        raise CompressedDataError("zstd data goes on behind its frame")

@@ -1,8 +1,9 @@
 """The C functions of liblz4 and libzstd, for kernels that go over many batches in one call.
 
-The wheels of `lz4` and `zstandard` bring their libraries inside their extension modules, and on most systems
-these show the libraries' public functions, too: stable ones, which are checked for by name and by version.
-Where they are not to be had, batches are given to the Python packages one by one, with the same result.
+The wheels of `lz4` and `backports.zstd` bring their libraries inside their extension modules, and on most
+systems these show the libraries' public functions, too: stable ones, which are checked for by name and by
+version. Where they are not to be had, batches are given to the Python packages one by one, with the same
+result.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from object_format.codecs import ZSTD_LEVEL, ZSTD_MAX_WINDOW, Codec
 from object_format.kernels import native
+from object_format.zstd_library import EXTENSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,7 +53,7 @@ class _Libraries:
 
     def __init__(self) -> None:
         self.lz4 = ctypes.CDLL(_file_of("lz4.frame._frame"))
-        self.zstd = ctypes.CDLL(_file_of("zstandard._cffi"))
+        self.zstd = ctypes.CDLL(_file_of(EXTENSION))
         if self.lz4.LZ4F_getVersion() != _LZ4F_VERSION:
             raise OSError("liblz4's frame interface is another")
         if self.zstd.ZSTD_versionNumber() not in _ZSTD_VERSIONS:

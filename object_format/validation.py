@@ -17,7 +17,7 @@ from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.append import survey_headers, survey_records
 from object_format.kernels.layout import ATTRIBUTES, BATCH_ROW, CODEC_MASK, CONTROL, LOG_APPEND_TIME
 from object_format.kernels.records import check_records, find_keyless, judge_plain_batch
-from object_format.payloads import open_records
+from object_format.payloads import decompress_batches, open_records, thread_scratch
 from object_format.record_batch import BatchRows, first_corrupt, scan_sound_batches
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ _COLUMNS: Final = BATCH_ROW.names or ()
         "fault_position",
     ),
 )
+
+_FIRST: Final = np.zeros(1, np.int64)
 
 MOST_KEYLESS_REPORTED: Final = 1000
 """How many record indexes one problem names; `keyless_count` counts them all."""
@@ -228,11 +230,11 @@ def _check_compressed(array: Bytes, rows: BatchRows) -> None:
     if rows["fault"][0] != Fault.NONE:
         return
     try:
-        records = open_records(array, rows, 0)
+        ((_first, _end, records),) = decompress_batches(array, rows, _FIRST, thread_scratch())
     except MalformedBatchError as error:
         rows["fault"] = error.fault
         return
-    _check_opened(readable(records), rows)
+    _check_opened(records, rows)
 
 
 def _check_opened(records: Bytes, rows: BatchRows) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import orjson
-import zstandard
 
 from bedrock.errors import CorruptDataError
 from catalog.job_json import read_spec, write_spec
 from catalog.model import JobResult, OutputExtent, OutputFile
+from object_format.codecs import Codec, CompressedDataError, compress, decompress
 
 if TYPE_CHECKING:
     from catalog.model import JobSpec
@@ -21,14 +21,14 @@ _LARGEST_SPEC = 1 << 30  # bytes before compression
 
 def pack_spec(spec: JobSpec) -> bytes:
     """The bytes of a job for its task: the catalog's own JSON, compressed about tenfold."""
-    return zstandard.compress(write_spec(spec))
+    return compress(Codec.ZSTD, write_spec(spec))
 
 
 def unpack_spec(data: bytes) -> JobSpec:
     """The mirror of `pack_spec`; raises CorruptDataError when the bytes are not its."""
     try:
-        plain = zstandard.decompress(data, max_output_size=_LARGEST_SPEC)
-    except zstandard.ZstdError as error:
+        plain = bytes(decompress(Codec.ZSTD, data, limit=_LARGEST_SPEC))
+    except CompressedDataError as error:
         raise CorruptDataError(f"these bytes are no packed compaction job: {error}") from error
     return read_spec(plain)
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import cramjam
 import lz4.frame
-import zstandard
 
 from object_format.codecs import Codec
 from object_format.records import Record
+from object_format.zstd_library import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -241,7 +241,7 @@ def compress(codec: Codec, data: bytes) -> bytes:
         case Codec.LZ4:
             return bytes(lz4.frame.compress(data, store_size=False))
         case Codec.ZSTD:
-            stream = zstandard.ZstdCompressor().compressobj()
+            stream = zstd.ZstdCompressor()
             return stream.compress(data) + stream.flush()
 
 
@@ -257,8 +257,8 @@ def decompress(codec: Codec, data: bytes) -> bytes:
             case Codec.LZ4:
                 return bytes(lz4.frame.decompress(data))
             case Codec.ZSTD:
-                return zstandard.ZstdDecompressor().decompressobj().decompress(data)
-    except (OSError, EOFError, RuntimeError, zstandard.ZstdError, cramjam.DecompressionError) as error:
+                return zstd.ZstdDecompressor().decompress(data)
+    except (OSError, EOFError, RuntimeError, zstd.ZstdError, cramjam.DecompressionError) as error:
         raise ModelError("compressed bytes") from error
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import lz4.frame
 import numpy as np
 import pytest
-import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from object_format.kernels.native import decompress_rows
 from object_format.native_codecs import NATIVE, SCRATCH_BYTES, native_calls
 from object_format.record_batch import scan_batches
 from object_format.records import Record, decode_batches, encode_batch
+from object_format.zstd_library import zstd
 from tests.object_format import model
 from tests.object_format.model_log import Section
 from tests.object_format.test_dedupe import NOW, find, sections
@@ -51,19 +51,17 @@ def lz4_frames(draw: st.DrawFn) -> bytes:
 @st.composite
 def zstd_frames(draw: st.DrawFn) -> bytes:
     """Frames with and without sizes and checksums, of several blocks, in windows of several sizes."""
-    parameters = zstandard.ZstdCompressionParameters.from_level(
-        draw(st.sampled_from([-3, 1, 3, 19])),
-        window_log=draw(st.sampled_from([0, 10, 17, 27])),
-        write_content_size=draw(st.booleans()),
-        write_checksum=draw(st.booleans()),
-    )
-    compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    options: dict[int, int] = {
+        zstd.CompressionParameter.compression_level: draw(st.sampled_from([-3, 1, 3, 19])),
+        zstd.CompressionParameter.window_log: draw(st.sampled_from([0, 10, 17, 27])),
+        zstd.CompressionParameter.content_size_flag: draw(st.booleans()),
+        zstd.CompressionParameter.checksum_flag: draw(st.booleans()),
+    }
     data = draw(TEXTS)
     if draw(st.booleans()):
-        return compressor.compress(data)
-    stream = compressor.compressobj()
-    first = stream.compress(data) + stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-    return first + stream.compress(data) + stream.flush()
+        return zstd.compress(data, options=options)
+    stream = zstd.ZstdCompressor(options=options)
+    return stream.compress(data, stream.FLUSH_BLOCK) + stream.compress(data) + stream.flush()
 
 
 @st.composite
@@ -111,7 +109,7 @@ def by_kernel(data: bytes, out: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> l
 
 @given(spoilt())
 @example((Codec.LZ4, lz4.frame.compress(b"x" * 100_000, content_checksum=True)))
-@example((Codec.ZSTD, zstandard.ZstdCompressor().compress(b"x" * 100_000)))
+@example((Codec.ZSTD, zstd.compress(b"x" * 100_000)))
 def test_the_kernel_takes_what_the_library_takes(frame: tuple[Codec, bytes]) -> None:
     """Of LZ4 frames exactly those; what is odd about a zstd frame may be left to the library, too."""
     codec, compressed = frame
@@ -187,9 +185,7 @@ def test_a_frame_that_claims_a_huge_window_or_is_one_of_two_is_left_to_the_libra
     with pytest.raises(CompressedDataError):
         decompress(codec, one + one)
     if codec is Codec.ZSTD:
-        wide = zstandard.ZstdCompressor(
-            compression_params=zstandard.ZstdCompressionParameters(window_log=28, write_content_size=False)
-        ).compressobj()
+        wide = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 28})
         frame = wide.compress(b"abc") + wide.flush()
         assert by_kernel(batch_around(codec, frame), out) == []
 

@@ -1,0 +1,17 @@
+"""The package for zstd: Python's own, or before 3.14 its backport, which has the same interface."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+
+    EXTENSION: Final = "_zstd"
+else:
+    from backports import zstd
+
+    EXTENSION: Final = "backports.zstd._zstd"
+
+__all__ = ["EXTENSION", "zstd"]
