@@ -96,6 +96,27 @@ def test_every_version_shows_a_topics_settings(broker: BrokerThread, wire: Wire)
         assert values(asked) == {"retention.ms": "5"}
 
 
+def test_many_topics_are_described_by_one_look_at_the_catalog(broker: BrokerThread, wire: Wire) -> None:
+    """Also one among them that is not there."""
+    names = [f"granite-{number}" for number in range(20)]
+    for name in names:
+        broker.create_topic(name, retention_ms="5")
+    wanted = [
+        Struct(resource_type=ResourceType.TOPIC, resource_name=name, configuration_keys=["retention.ms"])
+        for name in [*names, "marble", "granite-0"]
+    ]
+
+    def calls() -> list[int]:
+        counts = broker.catalog.operation_counts()
+        return [counts[name].calls if name in counts else 0 for name in ("topics.list", "topics.get")]
+
+    listed, got = calls()
+    results = wire.ask("describe_configs", 4, Struct(resources=wanted)).results
+    assert calls() == [listed + 1, got]
+    assert [values(each) for each in results] == [{"retention.ms": "5"}] * 20 + [{}, {"retention.ms": "5"}]
+    assert results[20].error_code == ErrorCode.unknown_topic_or_partition
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [

@@ -158,6 +158,9 @@ def test_log_directories_show_each_partition_once(
         directories = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
     shown = {each.log_dir: [topic.name for topic in each.topics] for each in directories}
     assert shown == {"/object-store": ["sand"], str(tmp_path / "disk"): ["rock"]}
+    store, disk = sorted(directories, key=lambda each: each.log_dir != "/object-store")
+    assert (store.total_bytes, store.usable_bytes) == (-1, -1)
+    assert disk.total_bytes > disk.usable_bytes > 0
 
 
 def test_each_leader_is_asked_once_for_the_bounds_of_all_its_partitions(

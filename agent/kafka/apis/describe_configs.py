@@ -8,36 +8,43 @@ and no loggers that could be changed.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from agent.kafka.api import Api
 from agent.kafka.broker_settings import BrokerSetting, broker_settings
 from agent.kafka.codec import Struct
-from agent.kafka.errors import code_of, message_of
+from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
 from agent.kafka.resources import ResourceType, require_name, require_own, resource_type_of
 from bedrock.errors import SiltstoneError
 from catalog.topic_names import check_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from agent.kafka.api import Context
     from catalog.configured import Configured
+    from catalog.model import Topic
     from catalog.setting import Setting
     from catalog.topic_config import TopicConfig
 
 _TOPIC_SOURCE, _STATIC_BROKER_SOURCE, _DEFAULT_SOURCE, _GROUP_SOURCE = 1, 4, 5, 8
+# More topics than these are looked up all at once.
+_ONE_BY_ONE = 8
+LookUp: TypeAlias = "Callable[[str], Awaitable[Topic]]"
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "replicas": 7}
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe each resource, or say why not."""
     results = []
+    look_up = await _topics(request, context)
+    of_broker = broker_settings(context.services)
     for wanted in request.resources:
         answer = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
         try:
-            found = await _describe(wanted, context)
+            found = await _describe(wanted, context, look_up, of_broker)
             answer.configs = [_as_asked(each, request) for each in found if _is_asked(each, wanted)]
         except SiltstoneError as error:
             answer.error_code, answer.error_message = code_of(error), message_of(error)
@@ -63,17 +70,36 @@ def _as_asked(found: Struct, request: Struct) -> Struct:
     return found
 
 
-async def _describe(wanted: Struct, context: Context) -> Iterable[Struct]:
+async def _topics(request: Struct, context: Context) -> LookUp:
+    """Finds topics by name: one by one, or where many are asked for, among all that there are."""
+    topics, run = context.services.catalog.topics, context.services.pools.catalog.run
+    asked = sum(each.resource_type == ResourceType.TOPIC for each in request.resources)
+    if asked <= _ONE_BY_ONE:
+        return lambda name: run(partial(topics.get, name))
+    known = {each.name: each for each in await run(topics.list)}
+
+    async def find(name: str) -> Topic:
+        await asyncio.sleep(0)  # others have their turn between two of them
+        if name not in known:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        return known[name]
+
+    return find
+
+
+async def _describe(
+    wanted: Struct, context: Context, look_up: LookUp, of_broker: Mapping[str, BrokerSetting]
+) -> Iterable[Struct]:
     kind, name = resource_type_of(wanted.resource_type), wanted.resource_name
     services = context.services
     if kind is ResourceType.TOPIC:
         check_topic_name(name)
-        topic = await services.pools.catalog.run(partial(services.catalog.topics.get, name))
-        return _settings(topic.config, _TOPIC_SOURCE, broker_settings(services))
+        topic = await look_up(name)
+        return _settings(topic.config, _TOPIC_SOURCE, of_broker)
     if kind is ResourceType.GROUP:
         require_name(name)
         config = await services.pools.catalog.run(partial(services.catalog.group_configs.get, name))
-        return _settings(config, _GROUP_SOURCE, broker_settings(services))
+        return _settings(config, _GROUP_SOURCE, of_broker)
     if kind is ResourceType.CLIENT_METRICS:
         require_name(name)
         return []
@@ -82,7 +108,7 @@ async def _describe(wanted: Struct, context: Context) -> Iterable[Struct]:
     require_own(name, context)
     if kind is ResourceType.BROKER_LOGGER:
         return []
-    return [_broker_setting(each) for each in broker_settings(services).values()]
+    return [_broker_setting(each) for each in of_broker.values()]
 
 
 def _settings(

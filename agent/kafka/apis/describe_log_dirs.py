@@ -2,11 +2,13 @@
 
 Versions 1 to 5. The object store is a directory whose own size is not known; each agent shows of it the
 partitions that it leads, so that the sum over all brokers counts every partition once. The directories on its
-disks show the logs of local topics. The copies that it keeps there of the tails of others are no replicas.
+disks show the logs of local topics, and how much room there is. The copies that it keeps there of the tails
+of others are no replicas.
 """
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,8 +59,20 @@ async def _describe_disks(request: Struct, context: Context) -> list[Struct]:
             ):
                 entry = topics.setdefault(topic, Struct(name=topic, partitions=[]))
                 entry.partitions.append(Struct(partition_index=partition, partition_size=size))
-        directories.append(Struct(log_dir=path, topics=list(topics.values())))
+        total, usable = await context.services.pools.disks.run(partial(_space, path))
+        directories.append(
+            Struct(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)
+        )
     return directories
+
+
+def _space(path: str) -> tuple[int, int]:
+    """The bytes of a volume, and those that are free; -1 where it does not say."""
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return -1, -1
+    return usage.total, usage.free
 
 
 async def _has_its_home_there(name: str, context: Context) -> bool:
