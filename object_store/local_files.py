@@ -12,7 +12,6 @@ import errno
 import os
 from collections import deque
 from contextlib import contextmanager, suppress
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from bedrock.errors import InvalidInputError, SiltstoneError
@@ -26,7 +25,7 @@ from object_store.errors import (
 from object_store.names import RESERVED_COMPONENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from bedrock.ids import Ids
@@ -81,21 +80,36 @@ def changing(doing: str, root: Path) -> Iterator[None]:
 
 def write_fully(descriptor: int, body: Iterable[Buffer]) -> int:
     """Write all buffers in order without joining them; returns the bytes written."""
-    pending = deque(view for view in (memoryview(buffer).cast("B") for buffer in body) if len(view))
-    total = 0
-    while pending:
-        written = os.writev(descriptor, list(islice(pending, _BUFFERS_AT_ONCE)))
-        if written == 0:
-            raise OSError(errno.EIO, "the file takes no more bytes")
-        total += written
-        while written:
-            first = pending[0]
-            if written < len(first):
-                pending[0] = first[written:]
-                break
-            written -= len(first)
-            pending.popleft()
-    return total
+    buffers = [buffer for buffer in body if len(buffer)]
+    return sum(
+        _write_some(descriptor, buffers[start : start + _BUFFERS_AT_ONCE])
+        for start in range(0, len(buffers), _BUFFERS_AT_ONCE)
+    )
+
+
+def _write_some(descriptor: int, buffers: Sequence[Buffer]) -> int:
+    """As `write_fully`, of no more buffers than go at once, none of them empty."""
+    size = sum([memoryview(buffer).nbytes for buffer in buffers])
+    written = os.writev(descriptor, buffers)
+    if written < size:
+        pending = deque(memoryview(buffer).cast("B") for buffer in buffers)
+        while _drop(pending, written):
+            written = os.writev(descriptor, list(pending))
+            if written == 0:
+                raise OSError(errno.EIO, "the file takes no more bytes")
+    return size
+
+
+def _drop(pending: deque[memoryview], count: int) -> bool:
+    """Take the first `count` bytes off; whether anything is left."""
+    while count:
+        first = pending[0]
+        if count < len(first):
+            pending[0] = first[count:]
+            break
+        count -= len(first)
+        pending.popleft()
+    return bool(pending)
 
 
 def synchronise_directory(directory: Path) -> None:

@@ -2,7 +2,8 @@
 
 All connections of a server receive into one buffer, as each delivery is taken out of it at once: an idle
 connection costs next to nothing. A frame that is not complete yet gets a buffer of its own, and what is still
-to come of it is received right there. So a large request is never copied, and a small one once.
+to come of it is received right there. Behind a large frame another one is expected, and only its begin is
+received at first. So a large request is hardly copied, and a small one once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _LENGTH_BYTES = 4
 _LEAST_FRAME = 8  # API key, version, correlation id
 RECEIVE_BYTES = 256 * 1024
+_LARGE_FRAME = 32 * 1024  # copying it takes longer than another call to receive
+_BEGIN_BYTES = 2 * 1024
 
 
 class FrameReceiver:
@@ -38,6 +41,8 @@ class FrameReceiver:
         deliver: Callable[[memoryview], None],
     ) -> None:
         self._shared = shared
+        self._begin = shared[:_BEGIN_BYTES]
+        self._expects_large = False
         self._limit = limit
         self._admit = admit
         self._deliver = deliver
@@ -58,7 +63,9 @@ class FrameReceiver:
 
     def room(self) -> memoryview:
         """Where to receive; what comes there must be told by `received` before anyone else receives."""
-        return self._shared if self._frame is None else self._frame[self._filled :]
+        if self._frame is not None:
+            return self._frame[self._filled :]
+        return self._begin if self._expects_large else self._shared
 
     def received(self, count: int) -> None:
         """Take `count` bytes that were received; MalformedMessageError for a length that cannot be."""
@@ -76,7 +83,7 @@ class FrameReceiver:
         if not self._admit(length):
             return False
         self._blocked = None
-        self._begin(length, memoryview(begun))
+        self._start(length, memoryview(begun))
         return True
 
     def _cut(self, data: memoryview) -> None:
@@ -97,9 +104,9 @@ class FrameReceiver:
                 self._blocked = (length, bytes(data))
                 return
             part, data = data[:length], data[length:]
-            self._begin(length, part)
+            self._start(length, part)
 
-    def _begin(self, length: int, part: memoryview) -> None:
+    def _start(self, length: int, part: memoryview) -> None:
         # Not zeroed first: it is handed over once every byte of it was received.
         self._frame = np.empty(length, np.uint8).data
         self._frame[: len(part)] = part
@@ -110,5 +117,6 @@ class FrameReceiver:
         frame = self._frame
         if frame is not None and self._filled == len(frame):
             self._frame = None
+            self._expects_large = self._filled >= _LARGE_FRAME
             self._filled = 0
             self._deliver(frame)
