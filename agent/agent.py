@@ -180,9 +180,11 @@ class Agent:
             tail=self.tail,
             bounds=known_bounds,
             budget=self.read_path.budget,
+            watch=self.watch,
             clock=clock,
             metrics=self.metrics,
             max_fetch_bytes=settings.max_fetch_bytes,
+            poll_seconds=settings.poll_interval_ms / 1000,
         )
         self.request_budget = ByteBudget("the memory for request bodies", settings.max_requests_bytes)
         self.fetch_sessions = FetchSessions(

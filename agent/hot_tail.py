@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.model import PartitionId
 from object_format.record_batch import place_batches
@@ -34,8 +34,7 @@ _MOST_BATCHES = 4096
 _COMPACT_AT = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class TailRead:
+class TailRead(NamedTuple):
     """Consecutive batches, from the one with the offset that was asked for; `next_offset` is behind them."""
 
     batches: list[memoryview]

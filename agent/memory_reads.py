@@ -1,4 +1,4 @@
-"""Fetches that memory alone can answer, for many partitions at a time and without a step that could wait.
+"""Fetches that memory alone can answer, for many partitions at a time.
 
 The rules are those of `ReadPath.fetch`, of which this is the shortest way: bounds that may be believed, and
 batches of the tail. It says nothing where anything else is needed.
@@ -6,12 +6,17 @@ batches of the tail. It says nothing where anything else is needed.
 
 from __future__ import annotations
 
+import asyncio
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
+
+from catalog.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from agent.byte_budget import ByteBudget
+    from agent.commit_watch import CommitWatch
     from agent.hot_tail import HotTail, Line
     from agent.known_log import KnownBounds
     from agent.metrics import AgentMetrics
@@ -27,6 +32,17 @@ class Wanted(NamedTuple):
     partition: int
     offset: int
     max_bytes: int
+    leader_epoch: int = -1  # that the reader knows of
+
+
+class Unread(Enum):
+    """Why nothing was read."""
+
+    NOT_KNOWN = "not known"
+    """Memory does not tell: catalog, disks or store have to be asked."""
+
+    NOT_ENOUGH = "not enough"
+    """There is less than was asked for: whoever asked should wait for more."""
 
 
 class Remembered(NamedTuple):
@@ -47,29 +63,31 @@ class MemoryReads:
         tail: HotTail,
         bounds: KnownBounds,
         budget: ByteBudget,
+        watch: CommitWatch,
         clock: Clock,
         metrics: AgentMetrics,
         max_fetch_bytes: int,
+        poll_seconds: float,
     ) -> None:
         self._tail = tail
         self._bounds = bounds
+        self._watch = watch
+        self._poll_seconds = poll_seconds
         self._budget = budget
         self._clock = clock
         self._max_fetch_bytes = max_fetch_bytes
         self._with_records = metrics.fetches.labels("records")
         self._empty = metrics.fetches.labels("empty")
         self._bytes = metrics.fetched_bytes
+        self._wake_up_seconds = metrics.wake_up_seconds
 
     def read(
         self, wanted: Sequence[tuple[Topic, list[Wanted]]], *, max_bytes: int, min_bytes: int
-    ) -> tuple[list[Remembered], int] | None:
-        """What there is of each, in order, and how many bytes of the budget that holds from now on.
-
-        None where memory does not know, or whoever asked should wait for more.
-        """
+    ) -> tuple[list[Remembered], int] | Unread:
+        """What there is of each, in order, and how many bytes of the budget that holds from now on."""
         free = self._budget.free
         if free < min(_LEAST_ROOM, max(max_bytes, 1)):
-            return None
+            return Unread.NOT_KNOWN
         most = min(max_bytes, free, self._max_fetch_bytes)
         found: list[Remembered] = []
         left = most
@@ -77,25 +95,56 @@ class MemoryReads:
         now = self._clock.monotonic()
         for topic, parts in wanted:
             if topic.config.compacts:
-                return None
+                return Unread.NOT_KNOWN
             states = self._bounds.of_topic(topic.topic_id)
             lines = self._tail.lines(topic.topic_id)
             for part in parts:
                 state = _state(states, part, now)
                 if state is None:
-                    return None
+                    return Unread.NOT_KNOWN
                 read = self._one(state, lines.get(part.partition), part, left, most)
                 is_short = is_short or read.next_offset == part.offset < state.high_watermark
                 left -= read.size
                 found.append(read)
-        if left > 0 and is_short:
-            return None
         size = most - left
-        if size > free or not (size >= min(min_bytes, free) or _has_more(wanted, found)):
-            return None
+        if (left > 0 and is_short) or size > free:
+            return Unread.NOT_KNOWN
+        if size < min(min_bytes, free) and not _has_more(wanted, found):
+            return Unread.NOT_ENOUGH
         self._count(found, size)
         self._budget.reserve(size)
         return found, size
+
+    async def read_in_time(
+        self,
+        wanted: Sequence[tuple[Topic, list[Wanted]]],
+        *,
+        max_bytes: int,
+        min_bytes: int,
+        until: float,
+    ) -> tuple[list[Remembered], int] | Unread:
+        """As `read`, of what was not enough a moment ago, once more is committed.
+
+        Returns without it when the loop's time is `until`, or when nothing was heard for so long that a
+        commit may have been missed: what was believed is forgotten then.
+        """
+        loop = asyncio.get_running_loop()
+        ids = [PartitionId(topic.topic_id, part.partition) for topic, parts in wanted for part in parts]
+        with self._watch.waiting(ids) as waiter:
+            while not self._watch.is_closed:
+                left = until - loop.time()
+                if left <= 0:
+                    break
+                if not await waiter.wait(min(left, self._poll_seconds)):
+                    if left > self._poll_seconds:
+                        self._bounds.forget(ids)
+                    break
+                read = self.read(wanted, max_bytes=max_bytes, min_bytes=min_bytes)
+                if read is not Unread.NOT_ENOUGH:
+                    if waiter.woken_at is not None:
+                        self._wake_up_seconds.observe(loop.time() - waiter.woken_at)
+                    return read
+        return Unread.NOT_ENOUGH
 
     def _one(
         self, state: PartitionState, line: Line | None, part: Wanted, left: int, most: int

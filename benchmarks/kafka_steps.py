@@ -8,11 +8,17 @@ what the tail holds.
 answer it. `flush` is what the file costs, which all requests in it share: to lay it out with its checksums,
 and to hand out the results and keep the tail. Steps are told apart by processor time; a figure is the fastest
 of its rounds, in microseconds for each request, for what else the machine does only ever adds to it.
+
+`fetch` is without a session, `session` within one, as Java's consumer asks: every partition has moved on.
+`waiting` is such a request that came too early: to note who waits, and to answer once something is there.
+`lz4` and `zstd` are Produce requests with compressed batches; what their file costs is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
+from functools import partial
 from time import process_time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +31,7 @@ from agent.commit_watch import CommitWatch
 from agent.health import CallHealth
 from agent.hot_tail import HotTail
 from agent.kafka.api import HeldBuffers
+from agent.kafka.codec import Cursor, Message
 from agent.kafka.dispatch import Dispatch
 from agent.kafka.fetch_sessions import FetchSessions
 from agent.kafka.table import APIS
@@ -47,10 +54,11 @@ from benchmarks.kafka_wire import BATCH_BYTES, FETCH, PARTITIONS, PRODUCE, fetch
 from benchmarks.kafka_wire import request_frame as frame_of
 from catalog.model import PartitionId, PartitionState, RunResult, SectionResult, Topic
 from catalog.topic_config import TopicConfig
+from object_format.codecs import Codec
 from object_format.records import Record, encode_records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from agent.ingestion_file import SealedFile
     from agent.kafka.services import Services
@@ -61,6 +69,8 @@ if TYPE_CHECKING:
 REQUESTS = 40
 _NAME = "cost"
 _DAY_MS = 86_400_000
+_PATIENCE_MS = 10_000
+_MANY_TURNS = 20  # of the loop, until everyone waits
 
 
 class _Places:
@@ -181,7 +191,7 @@ class _Bench:
             disks=disks,
         )
         sessions = FetchSessions(
-            clock=clock, ids=ids, most_sessions=10, most_partitions=1000, evict_ms=_DAY_MS
+            clock=clock, ids=ids, most_sessions=REQUESTS + 1, most_partitions=1000, evict_ms=-1
         )
         services = SimpleNamespace(
             settings=settings,
@@ -192,9 +202,11 @@ class _Bench:
                 tail=tail,
                 bounds=bounds,
                 budget=read_path.budget,
+                watch=watch,
                 clock=clock,
                 metrics=metrics,
                 max_fetch_bytes=settings.max_fetch_bytes,
+                poll_seconds=settings.poll_interval_ms / 1000,
             ),
             fetch_sessions=sessions,
             pools=pools,
@@ -225,15 +237,38 @@ class _Bench:
             "answer": answered - begin_answers,
         }
 
-    async def fetch(self, frames: Sequence[memoryview], least: int) -> dict[str, float]:
-        """Read back, a batch of each partition at a time."""
+    async def fetch(self, frames: Sequence[memoryview], least: int) -> float:
+        """Read back, a batch of each partition at a time; processor seconds."""
         begin = process_time()
         for frame in frames:
-            answer = await self.dispatch.take(frame, "127.0.0.1")
-            assert isinstance(answer, HeldBuffers)
-            assert sum(len(buffer) for buffer in answer.buffers) > least
-            answer.release()
-        return {"fetch": process_time() - begin}
+            await self._read(frame, least)
+        return process_time() - begin
+
+    async def _read(self, frame: memoryview, least: int) -> None:
+        answer = await self.dispatch.take(frame, "127.0.0.1")
+        assert isinstance(answer, HeldBuffers)
+        assert sum(len(buffer) for buffer in answer.buffers) > least
+        answer.release()
+
+    async def session(self, offset: int) -> int:
+        """A new session from there on; its number."""
+        answer = await self.dispatch.take(_fetch_frame(offset, 1, (0, 0)), "127.0.0.1")
+        assert isinstance(answer, HeldBuffers)
+        answer.release()
+        read = Message.of("fetch", FETCH).read_response(Cursor(memoryview(b"".join(answer.buffers)), 9))
+        session_id: int = read.session_id
+        return session_id
+
+    async def fetch_waiting(self, frames: Sequence[memoryview], produce: memoryview, least: int) -> float:
+        """Ask for what comes next and then write it; processor seconds of those who ask."""
+        begin = process_time()
+        waiting = [asyncio.ensure_future(self._read(frame, least)) for frame in frames]
+        for _ in range(_MANY_TURNS):
+            await asyncio.sleep(0)
+        noted = process_time() - begin
+        await self.produce([produce])
+        await asyncio.gather(*waiting)
+        return noted + process_time() - self.places.asked["settled"]
 
 
 def steps(rounds: int) -> dict[str, dict[str, float]]:
@@ -241,30 +276,78 @@ def steps(rounds: int) -> dict[str, dict[str, float]]:
     return uvloop.run(_steps(rounds))
 
 
+def _fetch_frame(offset: int, batch_bytes: int, session: tuple[int, int] = (0, -1)) -> memoryview:
+    request = fetch_request(offset, batch_bytes)
+    request.session_id, request.session_epoch = session
+    request.max_wait = _PATIENCE_MS
+    return memoryview(frame_of("fetch", FETCH, request)[4:])
+
+
+def _batch(codec: Codec = Codec.NONE) -> bytes:
+    """16 records of 1 KiB: zeros, or what compresses like text."""
+    size = BATCH_BYTES // 16 - 10
+    if codec is Codec.NONE:
+        return bytes(encode_records([Record(number, 1, None, bytes(size)) for number in range(16)]))
+    chance = random.Random(1)
+    words = [chance.randbytes(chance.randrange(2, 9)) for _ in range(500)]
+    texts = [b" ".join(chance.choices(words, k=size))[:size] for _ in range(16)]
+    return bytes(encode_records([Record(n, 1, None, text) for n, text in enumerate(texts)], codec=codec))
+
+
 async def _steps(rounds: int) -> dict[str, dict[str, float]]:
-    records = [Record(number, 1, None, bytes(BATCH_BYTES // 16 - 10)) for number in range(16)]
-    batch = bytes(encode_records(records))
-    frame = frame_of("produce", PRODUCE, produce_request(batch))[4:]
+    taken = await _measured(_plain_round, rounds)
+    produced = ("take", "answer", "lay_out", "settle")
+    report = {
+        "request": {name: taken[name] for name in produced[:2]},
+        "flush": {name: taken[name] for name in produced[2:]},
+        "produce": {"sum": round(sum(taken[name] for name in produced), 1)},
+    }
+    report |= {name: {"sum": taken[name]} for name in ("fetch", "session", "waiting")}
+    for codec in (Codec.LZ4, Codec.ZSTD):
+        figures = await _measured(partial(_compressed_round, codec), rounds)
+        report[codec.name.lower()] = {name: figures[name] for name in produced[:2]}
+    return report
+
+
+async def _measured(
+    one_round: Callable[[_Bench], Awaitable[dict[str, float]]], rounds: int
+) -> dict[str, float]:
+    """The fastest round of each figure, in microseconds for each request."""
     bench = _Bench()
     bench.write_path.start()
     settle_garbage()
     fastest: dict[str, float] = {}
     for number in range(rounds + 1):
-        figures = await bench.produce([memoryview(bytearray(frame)) for _ in range(REQUESTS)])
-        newest = bench.places.ends[0]
-        fetches = [
-            memoryview(frame_of("fetch", FETCH, fetch_request(newest - 16 * (each + 1), len(batch)))[4:])
-            for each in range(REQUESTS)
-        ]
-        figures |= await bench.fetch(fetches, PARTITIONS * len(batch))
+        figures = await one_round(bench)
         if number:  # the first one only warms up
             fastest = {name: min(fastest.get(name, 1.0), taken) for name, taken in figures.items()}
     await bench.write_path.stop()
     bench.pools.close()
-    taken = {name: round(seconds / REQUESTS * 1e6, 1) for name, seconds in fastest.items()}
-    return {
-        "request": {name: taken[name] for name in ("take", "answer")},
-        "flush": {name: taken[name] for name in ("lay_out", "settle")},
-        "produce": {"sum": round(sum(taken.values()) - taken["fetch"], 1)},
-        "fetch": {"sum": taken["fetch"]},
-    }
+    return {name: round(seconds / REQUESTS * 1e6, 1) for name, seconds in fastest.items()}
+
+
+def _produce_frame(batch: bytes) -> memoryview:
+    """A request that may be written to, as the write path does."""
+    return memoryview(bytearray(frame_of("produce", PRODUCE, produce_request(batch))[4:]))
+
+
+async def _compressed_round(codec: Codec, bench: _Bench) -> dict[str, float]:
+    batch = _batch(codec)
+    return await bench.produce([_produce_frame(batch) for _ in range(REQUESTS)])
+
+
+async def _plain_round(bench: _Bench) -> dict[str, float]:
+    batch = _batch()
+    least = PARTITIONS * len(batch)
+    figures = await bench.produce([_produce_frame(batch) for _ in range(REQUESTS)])
+    newest = bench.places.ends[0]
+    offsets = [newest - 16 * (each + 1) for each in range(REQUESTS)]
+    frames = [_fetch_frame(offset, len(batch)) for offset in offsets]
+    figures["fetch"] = await bench.fetch(frames, least)
+    session = await bench.session(newest - 16)
+    frames = [_fetch_frame(offset, len(batch), (session, n)) for n, offset in enumerate(offsets, 1)]
+    figures["session"] = await bench.fetch(frames, least)
+    sessions = [await bench.session(newest - 16) for _ in range(REQUESTS)]
+    frames = [_fetch_frame(newest, len(batch), (session, 1)) for session in sessions]
+    figures["waiting"] = await bench.fetch_waiting(frames, _produce_frame(batch), least)
+    return figures

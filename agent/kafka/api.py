@@ -7,7 +7,8 @@ as a `Struct` with the fields of every version, and returns
 - a `Later`: the answer to come. The connection's next request is taken meanwhile, answers keep their order;
 - None: nobody wants an answer.
 
-An API may also take usual requests `at_once`: from their bytes to those of the answer, past the structs.
+An API may also take usual requests `at_once`: from their bytes to those of the answer, past the structs. Some
+of them take a while nevertheless; the connection's next request waits for them as for a handler.
 
 Whatever a handler raises becomes the answer of `refuse`: by default one with that error code at its top.
 Requests of one connection are handled one after the other, so a handler may rely on their order.
@@ -69,16 +70,22 @@ class HeldBuffers:
 
 
 class AtOnce(Protocol):
-    """Takes requests without a step between; belongs to one dispatch."""
+    """Takes requests past the structs; belongs to one dispatch.
+
+    Both ways give None for a request that has to go the usual way; nothing was done for it then. It is judged
+    there from its begin, and so is everything that is wrong with it.
+    """
 
     def take(
         self, frame: RequestFrame, context: Context
     ) -> HeldBuffers | Callable[[], Awaitable[Buffers]] | None:
-        """The whole answer, or what gives it, called once as that of a `Later`.
+        """Without a step between, the whole answer, or what gives it, called once as that of a `Later`."""
+        ...
 
-        None for a request that has to go the usual way; nothing was done for it then. It is judged there
-        from its begin, and so is everything that is wrong with it.
-        """
+    async def take_in_turn(
+        self, frame: RequestFrame, context: Context
+    ) -> HeldBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
+        """As `take`, which gave None; the connection's next request waits. A struct is yet to be written."""
         ...
 
 

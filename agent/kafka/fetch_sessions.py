@@ -7,42 +7,63 @@ without a session. The rules are those of Kafka's FetchSession.scala.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from typing_extensions import override
 
 from agent.kafka.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from uuid import UUID
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from agent.kafka.codec import Struct
+    from agent.memory_reads import Wanted
     from bedrock.clock import Clock
     from bedrock.ids import Ids
 
 NO_SESSION = 0
 _INITIAL, _FINAL = 0, -1
 _MOST_EPOCH = 2**31 - 1
-# (name, topic id, partition): requests name topics by the one or the other.
-Key: TypeAlias = "tuple[str, UUID | None, int]"
+Key: TypeAlias = "tuple[bytes, int]"
+"""A partition as requests name it: the topic's name as bytes or, `by_id`, its identifier, and a number."""
+
+
+class SessionRequest(NamedTuple):
+    """What a request says of its session and of partitions."""
+
+    session_id: int
+    epoch: int
+    wanted: Mapping[Key, Wanted]
+    forgotten: Sequence[Key]
+    by_id: bool
+
+
+class Seen(NamedTuple):
+    """What the answer for one partition would say; one that `failed` or is `redirected` is told each time."""
+
+    high_watermark: int
+    log_start_offset: int
+    has_records: bool
+    failed: bool = False
+    redirected: bool = False
 
 
 @dataclass(slots=True)
 class _Cached:
     """One partition of a session: what is asked for, and what was last said of it."""
 
-    wanted: Struct
+    wanted: Wanted
     high_watermark: int = -1
     log_start_offset: int = -1
 
-    def has_news(self, answer: Struct) -> bool:
-        """Whether the client must hear this; remembers that it will. Errors are repeated while they last."""
-        seen = (answer.__dict__.get("high_watermark", 0), answer.__dict__.get("log_start_offset", -1))
-        failed = bool(answer.__dict__.get("error_code", 0))
-        moved = seen != (self.high_watermark, self.log_start_offset)
-        self.high_watermark, self.log_start_offset = (-1, seen[1]) if failed else seen
-        redirected = answer.__dict__.get("preferred_read_replica", -1) != -1
-        return failed or moved or redirected or any(map(len, answer.__dict__.get("records") or ()))
+    def has_news(self, seen: Seen) -> bool:
+        """Whether the client must hear this; remembers that it will."""
+        high_watermark, log_start_offset, has_records, failed, redirected = seen
+        moved = high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
+        # After an error the partition is told of once more, whatever has become of it.
+        self.high_watermark = -1 if failed else high_watermark
+        self.log_start_offset = log_start_offset
+        return has_records or moved or failed or redirected
 
 
 @dataclass(slots=True, eq=False)
@@ -53,17 +74,28 @@ class _Session:
     used: float
     epoch: int
     partitions: dict[Key, _Cached]
+    # Noted when it was last used: it had had its time by then, and may go for a larger one.
+    is_settled: bool = False
 
 
 class FetchContext(Protocol):
-    """What one request reads, and what of its answer goes out."""
+    """What one request reads, and what of its answer goes out: `begin`, then read, then `answered`."""
 
-    def wanted(self) -> list[tuple[Key, Struct]]:
-        """Every partition to read, with what is asked of it."""
+    @property
+    def wanted(self) -> Mapping[Key, Wanted]:
+        """Every partition to read, in the order in which there is room for them."""
         ...
 
-    def answered(self, answers: Sequence[tuple[Key, Struct]]) -> tuple[int, list[tuple[Key, Struct]]]:
-        """The session that the client has from now on, and those answers that it must hear."""
+    def begin(self) -> None:
+        """The request is taken: what it says of its session holds from now on."""
+        ...
+
+    def answered(self, seen: Iterable[Seen]) -> tuple[int, list[bool] | None]:
+        """The session that the client has from now on, and which answers it must hear: None for all of them.
+
+        Both lists are in the order of `wanted`. Raises INVALID_FETCH_SESSION_EPOCH when another request has
+        come in between.
+        """
         ...
 
 
@@ -90,65 +122,66 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: Struct, *, by_id: bool) -> FetchContext:
-        """What a request reads; raises FETCH_SESSION_ID_NOT_FOUND and its neighbours."""
-        asked = dict(_asked(request))
-        if request.session_epoch in {_INITIAL, _FINAL}:
-            self._remove(request.session_id)
-            if request.session_epoch == _FINAL:
-                return _Full(asked, None, by_id=by_id)
-            return _Full(asked, self, by_id=by_id)
-        session = self._find(request, by_id=by_id)
-        self._update(session, asked, _forgotten(request))
-        if not session.partitions:
-            self._remove(session.session_id)
-            return _Full(asked, None, by_id=by_id)
-        session.epoch = _next(session.epoch)
-        return _Incremental(session, session.epoch)
+    def find(self, request: SessionRequest) -> FetchContext:
+        """What a request reads; nothing has changed until its `begin`.
 
-    def _find(self, request: Struct, *, by_id: bool) -> _Session:
+        Raises FETCH_SESSION_ID_NOT_FOUND and its neighbours.
+        """
+        if request.epoch in {_INITIAL, _FINAL}:
+            return _Full(request, self)
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found)
-        if session.epoch != request.session_epoch:
+        if session.epoch != request.epoch:
             raise KafkaError(
                 ErrorCode.invalid_fetch_session_epoch,
-                f"the session is in epoch {session.epoch}, not {request.session_epoch}",
+                f"the session is in epoch {session.epoch}, not {request.epoch}",
             )
-        if session.by_id != by_id:
+        if session.by_id != request.by_id:
             raise KafkaError(ErrorCode.fetch_session_topic_id_error)
-        return session
+        wanted = {key: cached.wanted for key, cached in session.partitions.items()}
+        wanted.update(request.wanted)
+        for key in request.forgotten:
+            wanted.pop(key, None)
+        if not wanted:
+            return _Full(request, self)
+        return _Incremental(request, self, session, wanted)
 
-    def _update(self, session: _Session, asked: dict[Key, Struct], forgotten: Iterable[Key]) -> None:
-        before = len(session.partitions)
-        for key, wanted in asked.items():
-            cached = session.partitions.get(key)
+    def update(self, session: _Session, request: SessionRequest) -> None:
+        """Let the session be as the request wants it."""
+        partitions = session.partitions
+        before = len(partitions)
+        for key, wanted in request.wanted.items():
+            cached = partitions.get(key)
             if cached is None:
-                session.partitions[key] = _Cached(wanted)
+                partitions[key] = _Cached(wanted)
             else:
                 cached.wanted = wanted
-        for key in forgotten:
-            session.partitions.pop(key, None)
-        self.partition_count += len(session.partitions) - before
+        for key in request.forgotten:
+            partitions.pop(key, None)
+        self.partition_count += len(partitions) - before
+        session.epoch = _next(session.epoch)
         if self.partition_count > self._most_partitions:
-            self._remove(session.session_id)
+            self.remove(session.session_id)
             self.evictions += 1
             raise KafkaError(ErrorCode.fetch_session_id_not_found, "the session has become too large")
-        session.used = self._clock.monotonic()
+        session.used = now = self._clock.monotonic()
+        session.is_settled = now - session.created > self._evict_seconds
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
 
-    def _remove(self, session_id: int) -> None:
+    def remove(self, session_id: int) -> None:
+        """Let go of a session; of one that is not there as well."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self.partition_count -= len(session.partitions)
 
-    def create(self, answers: Sequence[tuple[Key, Struct]], asked: dict[Key, Struct], *, by_id: bool) -> int:
+    def create(self, wanted: Mapping[Key, Wanted], seen: Iterable[Seen], *, by_id: bool) -> int:
         """Remember what was asked and answered; the session's id, 0 when there is no room for one."""
-        partitions = {key: _Cached(asked[key]) for key, _ in answers}
-        if not self._make_room(len(partitions)):
+        if not self._make_room(len(wanted)):
             return NO_SESSION
-        for key, answer in answers:
-            partitions[key].has_news(answer)
+        partitions = {key: _Cached(each) for key, each in wanted.items()}
+        for cached, each in zip(partitions.values(), seen, strict=True):
+            cached.has_news(each)
         now = self._clock.monotonic()
         session = _Session(self._new_id(), by_id, now, now, _next(_INITIAL), partitions)
         self._sessions[session.session_id] = session
@@ -162,7 +195,7 @@ class FetchSessions:
             victim = self._victim(size)
             if victim is None:
                 return False
-            self._remove(victim.session_id)
+            self.remove(victim.session_id)
             self.evictions += 1
         return True
 
@@ -170,13 +203,12 @@ class FetchSessions:
         """One that nobody uses, or one that has had its time and saves less than the new one will."""
         if not self._sessions:
             return None
-        before = self._clock.monotonic() - self._evict_seconds
         oldest = next(iter(self._sessions.values()))
-        if oldest.used < before:
+        if self._clock.monotonic() - oldest.used > self._evict_seconds:
             return oldest
         smallest = min(
-            (each for each in self._sessions.values() if each.created < before),
-            key=lambda each: len(each.partitions),
+            (each for each in self._sessions.values() if each.is_settled),
+            key=lambda each: (len(each.partitions), each.session_id),
             default=None,
         )
         return smallest if smallest is not None and len(smallest.partitions) < size else None
@@ -188,59 +220,74 @@ class FetchSessions:
                 return session_id
 
 
-@dataclass(slots=True)
-class _Full:
-    """A request that says everything; `sessions` is None when it wants none."""
+class _Full(FetchContext):
+    """A request that says everything, or leaves nothing of its session: that one ends.
 
-    asked: dict[Key, Struct]
-    sessions: FetchSessions | None
-    by_id: bool = field(kw_only=True)
+    Who begins, and no one else, wants a new one.
+    """
 
-    def wanted(self) -> list[tuple[Key, Struct]]:
-        return list(self.asked.items())
+    def __init__(self, request: SessionRequest, sessions: FetchSessions) -> None:
+        self._request = request
+        self._sessions = sessions
 
-    def answered(self, answers: Sequence[tuple[Key, Struct]]) -> tuple[int, list[tuple[Key, Struct]]]:
-        if self.sessions is None:
-            return NO_SESSION, list(answers)
-        return self.sessions.create(answers, self.asked, by_id=self.by_id), list(answers)
+    @property
+    @override
+    def wanted(self) -> Mapping[Key, Wanted]:
+        return self._request.wanted
+
+    @override
+    def begin(self) -> None:
+        self._sessions.remove(self._request.session_id)
+
+    @override
+    def answered(self, seen: Iterable[Seen]) -> tuple[int, list[bool] | None]:
+        session_id = NO_SESSION
+        if self._request.epoch == _INITIAL:
+            session_id = self._sessions.create(self._request.wanted, seen, by_id=self._request.by_id)
+        return session_id, None
 
 
-@dataclass(slots=True)
-class _Incremental:
-    """A request that says what has changed. `epoch` tells whether another one has come in between."""
+class _Incremental(FetchContext):
+    """A request that says what has changed."""
 
-    session: _Session
-    epoch: int
+    def __init__(
+        self,
+        request: SessionRequest,
+        sessions: FetchSessions,
+        session: _Session,
+        wanted: Mapping[Key, Wanted],
+    ) -> None:
+        self._request = request
+        self._sessions = sessions
+        self._session = session
+        self._wanted = wanted
+        self._epoch = _next(request.epoch)
 
-    def wanted(self) -> list[tuple[Key, Struct]]:
-        return [(key, cached.wanted) for key, cached in self.session.partitions.items()]
+    @property
+    @override
+    def wanted(self) -> Mapping[Key, Wanted]:
+        return self._wanted
 
-    def answered(self, answers: Sequence[tuple[Key, Struct]]) -> tuple[int, list[tuple[Key, Struct]]]:
-        session = self.session
-        if session.epoch != self.epoch:
+    @override
+    def begin(self) -> None:
+        self._sessions.update(self._session, self._request)
+
+    @override
+    def answered(self, seen: Iterable[Seen]) -> tuple[int, list[bool] | None]:
+        session = self._session
+        if session.epoch != self._epoch:
             raise KafkaError(ErrorCode.invalid_fetch_session_epoch, "the same request has come twice")
+        partitions = session.partitions
         news = []
-        for key, answer in answers:
-            cached = session.partitions[key]
-            if cached.has_news(answer):
-                news.append((key, answer))
-                if answer.__dict__.get("records"):
-                    # Next time the others come first, for there may not be room for all.
-                    del session.partitions[key]
-                    session.partitions[key] = cached
+        for key, each in zip(self._wanted, seen, strict=True):
+            cached = partitions[key]
+            is_news = cached.has_news(each)
+            news.append(is_news)
+            if each.has_records:
+                # Next time the others come first, for there may not be room for all.
+                del partitions[key]
+                partitions[key] = cached
         return session.session_id, news
-
-
-def _asked(request: Struct) -> Iterable[tuple[Key, Struct]]:
-    for topic in request.topics:
-        for wanted in topic.partitions:
-            yield (topic.topic, topic.topic_id, wanted.partition), wanted
-
-
-def _forgotten(request: Struct) -> Iterable[Key]:
-    for topic in request.forgotten_topics_data:
-        for partition in topic.partitions:
-            yield topic.topic, topic.topic_id, partition
 
 
 def _next(epoch: int) -> int:

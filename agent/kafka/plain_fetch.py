@@ -1,41 +1,63 @@
-"""Fetch requests that memory can answer at once, from their bytes to those of the answer.
+"""Fetch requests that memory can answer, from their bytes to those of the answer.
 
-That is a request without a session, of a client that may be made to wait and does not have to, for topics
-that are known and partitions whose tail is held. All others go the way of `apis.fetch`; both ways lead to the
-same answers, which a test compares.
+That is a request of a client that may be made to wait, within a session or without one, for topics that are
+known and partitions whose tail is held: at once where there is enough, or else when it is committed. All
+others go the way of `fetch_answer`, some after having waited here; both ways lead to the same answers, which
+a test compares.
 """
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
+from itertools import repeat
 from struct import Struct as Layout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from typing_extensions import override
 
+from agent.kafka import fetch_answer
 from agent.kafka.api import AtOnce, HeldBuffers
 from agent.kafka.codec.fetch_survey import LOWEST, FetchSurvey
 from agent.kafka.codec.writing import Output, write_count, write_encoded, write_varint
+from agent.kafka.errors import KafkaError
+from agent.kafka.fetch_answer import IDENTIFIERS_SINCE, FetchLimits
+from agent.kafka.fetch_sessions import Seen, SessionRequest
 from agent.kafka.topics import LEADER_EPOCH
-from agent.memory_reads import Wanted
+from agent.memory_reads import Unread, Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from agent.kafka.api import Context, RequestFrame
-    from agent.memory_reads import Remembered
+    from agent.kafka.codec import Struct
+    from agent.kafka.codec.fetch_survey import FetchRequest
+    from agent.kafka.fetch_sessions import FetchContext, Key
+    from agent.memory_reads import MemoryReads, Remembered
     from agent.topic_directory import TopicDirectory
     from catalog.model import Topic
 
 _MOST_PARTITIONS = 4096
-_RACKS_SINCE, _FLEXIBLE_SINCE, _IDENTIFIERS_SINCE = 11, 12, 13
+_RACKS_SINCE, _FLEXIBLE_SINCE = 11, 12
 # Throttling, error, session.
 _HEAD = Layout(">ihi")
 # Index, error, high watermark, last stable offset, log start, no aborted transactions, no other replica.
 _FLEXIBLE = Layout(">ihqqqBi")
 _WITH_RACKS = Layout(">ihqqqiii")
 _OLDEST = Layout(">ihqqqii")
+
+
+class _Asked(NamedTuple):
+    """A request that memory may be able to answer; `topics` is all of `reads`, in its order."""
+
+    reads: FetchContext
+    topics: Sequence[tuple[Topic, list[Wanted]]]
+    limits: FetchLimits
+
+    def read(self, memory: MemoryReads) -> tuple[list[Remembered], int] | Unread:
+        """What there is by now."""
+        return memory.read(self.topics, max_bytes=self.limits.max_bytes, min_bytes=self.limits.min_bytes)
 
 
 class PlainFetch(AtOnce):
@@ -47,88 +69,149 @@ class PlainFetch(AtOnce):
     @override
     def take(self, frame: RequestFrame, context: Context) -> HeldBuffers | None:
         """Answer everything, or nothing."""
+        asked = self._asked(frame, context)
+        if asked is None:
+            return None
+        read = asked.read(context.services.memory_reads)
+        if isinstance(read, Unread):
+            return None
+        asked.reads.begin()
+        return _answer(asked.reads, *read, frame, context)
+
+    @override
+    async def take_in_turn(self, frame: RequestFrame, context: Context) -> HeldBuffers | Struct | None:
+        """Wait until there is enough; what memory does not tell by then is asked for on the longer way."""
+        asked = self._asked(frame, context)
+        if asked is None:
+            return None
+        memory, limits = context.services.memory_reads, asked.limits
+        read = asked.read(memory)
+        if read is Unread.NOT_KNOWN:
+            return None
+        asked.reads.begin()
+        loop = asyncio.get_running_loop()
+        longest = min(limits.max_wait, context.services.settings.max_wait_ms)
+        until = loop.time() + longest / 1000
+        if read is Unread.NOT_ENOUGH:
+            read = await memory.read_in_time(
+                asked.topics, max_bytes=limits.max_bytes, min_bytes=limits.min_bytes, until=until
+            )
+        if not isinstance(read, Unread):
+            return _answer(asked.reads, *read, frame, context)
+        left = max(round((until - loop.time()) * 1000), 0)
+        return await fetch_answer.answer(asked.reads, limits._replace(max_wait=left), context)
+
+    def _asked(self, frame: RequestFrame, context: Context) -> _Asked | None:
+        """What the request asks for, if it is of the usual kind."""
         if context.version < LOWEST:
             return None
-        asked = self._survey.read(frame.data, frame.position, context.version)
+        request = self._survey.read(frame.data, frame.position, context.version)
         services = context.services
-        if asked is None or asked.max_wait <= 0 or not asked.rows:
+        if request is None or request.max_wait <= 0:
             return None
-        if asked.rack and asked.rack != (services.brokers.own.rack or "").encode():
+        if request.rack and request.rack != (services.brokers.own.rack or "").encode():
             return None  # it may be sent to another agent
-        topics = _topics(
-            asked.rows, frame.data, services.directory, by_id=context.version >= _IDENTIFIERS_SINCE
-        )
-        if topics is None:
+        by_id = context.version >= IDENTIFIERS_SINCE
+        try:
+            reads = services.fetch_sessions.find(_in_session(request, frame.data, by_id=by_id))
+        except KafkaError:
             return None
-        memory = services.memory_reads
-        read = memory.read(
-            [(topic, parts) for _, topic, parts in topics],
-            max_bytes=max(asked.max_bytes, 0),
-            min_bytes=asked.min_bytes,
-        )
-        if read is None:
+        topics = _topics(reads.wanted, services.directory, by_id=by_id)
+        if not topics:
             return None
-        found, size = read
-        out = Output()
-        out.tail += bytes(4) + frame.correlation_id.to_bytes(4, "big", signed=True)
-        _write(out, topics, iter(found), context.version)
-        buffers = out.buffers()
-        first = buffers[0]
-        assert isinstance(first, bytearray)
-        first[:4] = (len(out) - 4).to_bytes(4, "big")
-        return HeldBuffers(buffers, [partial(memory.release, size)])
+        limits = FetchLimits(
+            request.max_wait, request.min_bytes, max(request.max_bytes, 0), request.rack.decode()
+        )
+        return _Asked(reads, topics, limits)
 
 
-_Asked = list[tuple[bytes, "Topic", list[Wanted]]]
+def _in_session(request: FetchRequest, data: memoryview, *, by_id: bool) -> SessionRequest:
+    """What the request says of its session and of partitions."""
+    wanted: dict[Key, Wanted] = {}
+    named_at, name = -1, b""
+    for name_at, name_end, partition, epoch, offset, most in request.rows:
+        if name_at != named_at:
+            named_at, name = name_at, bytes(data[name_at:name_end])
+        wanted[name, partition] = Wanted(partition, offset, max(most, 0), epoch)
+    forgotten = [(bytes(data[start:end]), partition) for start, end, partition in request.forgotten]
+    return SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
 
 
 def _topics(
-    rows: Sequence[list[int]], data: memoryview, directory: TopicDirectory, *, by_id: bool
-) -> _Asked | None:
-    """What is wanted by topic, with the bytes that name it; None when anything is not as it should be."""
-    topics: _Asked = []
-    named_at, partitions = -1, 0
+    wanted: Mapping[Key, Wanted], directory: TopicDirectory, *, by_id: bool
+) -> list[tuple[Topic, list[Wanted]]] | None:
+    """What is wanted by topic, in its order; None when anything is not as it should be."""
+    runs: list[tuple[Topic, list[Wanted]]] = []
+    found: dict[bytes, Topic] = {}
+    last, partitions = b"", 0
     parts: list[Wanted] = []
-    for name_at, name_end, partition, epoch, offset, most in rows:
-        if name_at != named_at:
-            named_at, name = name_at, bytes(data[name_at:name_end])
-            topic = directory.fresh_by_id(UUID(bytes=name)) if by_id else directory.fresh(_text(name))
+    for (name, partition), each in wanted.items():
+        if name != last or not runs:
+            topic = found.get(name)
             if topic is None:
-                return None
-            partitions, parts = topic.partition_count, []
-            topics.append((name, topic, parts))
-        if not 0 <= partition < partitions or epoch > LEADER_EPOCH:
+                topic = directory.fresh_by_id(UUID(bytes=name)) if by_id else directory.fresh(_text(name))
+                if topic is None:
+                    return None
+                found[name] = topic
+            last, partitions, parts = name, topic.partition_count, []
+            runs.append((topic, parts))
+        if not 0 <= partition < partitions or each.leader_epoch > LEADER_EPOCH:
             return None
-        parts.append(Wanted(partition, offset, max(most, 0)))
-    return topics if _is_each_once(topics) else None
+        parts.append(each)
+    return runs
+
+
+def _seen(read: Remembered) -> Seen:
+    state = read.state
+    return Seen(state.high_watermark, state.log_start_offset, read.size > 0)
 
 
 def _text(name: bytes) -> str:
     return str(name, "utf-8", "replace")
 
 
-def _is_each_once(topics: _Asked) -> bool:
-    """Whether no topic and no partition is named a second time."""
-    return len({name for name, _, _ in topics}) == len(topics) and all(
-        len({part.partition for part in parts}) == len(parts) for _, _, parts in topics
-    )
+def _answer(
+    reads: FetchContext, found: Sequence[Remembered], size: int, frame: RequestFrame, context: Context
+) -> HeldBuffers:
+    """The answer's bytes, which hold `size` bytes of the memory for fetches."""
+    release = partial(context.services.memory_reads.release, size)
+    try:
+        session_id, news = reads.answered(map(_seen, found))
+    except KafkaError:
+        release()
+        raise
+    topics: dict[bytes, list[tuple[int, Remembered]]] = {}
+    told = repeat(True) if news is None else news
+    for (name, partition), each, is_news in zip(reads.wanted, found, told, strict=False):
+        if is_news:
+            topics.setdefault(name, []).append((partition, each))
+    out = Output()
+    out.tail += bytes(4) + frame.correlation_id.to_bytes(4, "big", signed=True)
+    _write(out, session_id, topics, context.version)
+    buffers = out.buffers()
+    first = buffers[0]
+    assert isinstance(first, bytearray)
+    first[:4] = (len(out) - 4).to_bytes(4, "big")
+    return HeldBuffers(buffers, [release])
 
 
-def _write(out: Output, topics: _Asked, found: Iterator[Remembered], version: int) -> None:
+def _write(
+    out: Output, session_id: int, topics: Mapping[bytes, Sequence[tuple[int, Remembered]]], version: int
+) -> None:
     """The header's end and the body; the same bytes that the schema of the response gives."""
     is_flexible = version >= _FLEXIBLE_SINCE
     if is_flexible:
         out.tail.append(0)
-    out.tail += _HEAD.pack(0, 0, 0)
+    out.tail += _HEAD.pack(0, 0, session_id)
     write_count(out, len(topics), is_flexible=is_flexible)
-    for name, _, parts in topics:
-        if version < _IDENTIFIERS_SINCE:
+    for name, parts in topics.items():
+        if version < IDENTIFIERS_SINCE:
             write_encoded(out, name, is_flexible=is_flexible)
         else:
             out.tail += name
         write_count(out, len(parts), is_flexible=is_flexible)
-        for part in parts:
-            _write_partition(out, part.partition, next(found), version)
+        for index, read in parts:
+            _write_partition(out, index, read, version)
         if is_flexible:
             out.tail.append(0)
     if is_flexible:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from agent.kafka.apis.fetch import session_request
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.kafka.fetch_sessions import FetchSessions
+from agent.kafka.fetch_sessions import FetchSessions, Seen
 from bedrock.clock import ManualClock
 from bedrock.ids import SeededIds
 from tests.kafka.clients import produce
@@ -19,13 +20,17 @@ from tests.kafka.wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from agent.kafka.fetch_sessions import FetchContext
     from tests.kafka.brokers import BrokerThread
 
 
 def request(
     *partitions: int, session_id: int = 0, epoch: int = 0, forget: tuple[int, ...] = (), offset: int = 0
 ) -> Struct:
-    wanted = [Struct(partition=each, fetch_offset=offset) for each in partitions]
+    wanted = [
+        Struct(partition=each, fetch_offset=offset, partition_max_bytes=9, current_leader_epoch=-1)
+        for each in partitions
+    ]
     return Struct(
         session_id=session_id,
         session_epoch=epoch,
@@ -41,17 +46,21 @@ class Desk:
         self.clock = ManualClock()
         limits = {"most_sessions": 2, "most_partitions": 100, "evict_ms": 120_000, **changes}
         self.sessions = FetchSessions(clock=self.clock, ids=SeededIds(1, self.clock), **limits)
-        self.state: dict[int, dict[str, Any]] = {}
+        self.state: dict[int, Seen] = {}
+
+    def begin(self, asked: Struct, *, by_id: bool = False) -> FetchContext:
+        context = self.sessions.find(session_request(asked, by_id=by_id))
+        context.begin()
+        return context
 
     def fetch(self, asked: Struct, *, by_id: bool = False) -> tuple[int, list[int]]:
         """(session, partitions that are answered)."""
-        context = self.sessions.open(asked, by_id=by_id)
-        answers = [
-            (key, Struct(partition_index=key[2], **self.state.get(key[2], {"high_watermark": 0})))
-            for key, _ in context.wanted()
-        ]
-        session_id, news = context.answered(answers)
-        return session_id, [answer.partition_index for _, answer in news]
+        context = self.begin(asked, by_id=by_id)
+        partitions = [partition for _, partition in context.wanted]
+        seen = [self.state.get(partition, Seen(0, 0, has_records=False)) for partition in partitions]
+        session_id, news = context.answered(seen)
+        told = [True] * len(partitions) if news is None else news
+        return session_id, [each for each, is_news in zip(partitions, told, strict=True) if is_news]
 
     def refused(self, asked: Struct, *, by_id: bool = False) -> ErrorCode:
         with pytest.raises(KafkaError) as refused:
@@ -64,16 +73,17 @@ def test_after_the_first_answer_only_news_are_told() -> None:
     desk = Desk()
     session_id, told = desk.fetch(request(0, 1, 2))
     assert told == [0, 1, 2]
-    steps: list[tuple[dict[int, dict[str, Any]], list[int]]] = [
+    failed = Seen(-1, -1, has_records=False, failed=True)
+    steps: list[tuple[dict[int, Seen], list[int]]] = [
         ({}, []),
-        ({1: {"high_watermark": 5}}, [1]),
-        ({1: {"high_watermark": 5}}, []),
-        ({1: {"high_watermark": 5, "log_start_offset": 3}}, [1]),
-        ({1: {"high_watermark": 5, "log_start_offset": 3, "records": [b"x"]}}, [1]),
-        ({2: {"high_watermark": -1, "error_code": 3}}, [1, 2]),
-        ({2: {"high_watermark": -1, "error_code": 3}}, [2]),
+        ({1: Seen(5, 0, has_records=False)}, [1]),
+        ({1: Seen(5, 0, has_records=False)}, []),
+        ({1: Seen(5, 3, has_records=False)}, [1]),
+        ({1: Seen(5, 3, has_records=True)}, [1]),
+        ({2: failed}, [1, 2]),
+        ({2: failed}, [2]),
         ({}, [2]),
-        ({0: {"high_watermark": 0, "preferred_read_replica": 4}}, [0]),
+        ({0: Seen(0, 0, has_records=False, redirected=True)}, [0]),
     ]
     for epoch, (state, news) in enumerate(steps, start=1):
         desk.state = state
@@ -85,20 +95,18 @@ def test_partitions_are_added_changed_and_forgotten() -> None:
     desk = Desk()
     session_id, _ = desk.fetch(request(0, 1))
     assert desk.fetch(request(2, session_id=session_id, epoch=1)) == (session_id, [2])
-    context = desk.sessions.open(
-        request(1, session_id=session_id, epoch=2, forget=(0,), offset=7), by_id=False
-    )
-    assert [(key[2], wanted.fetch_offset) for key, wanted in context.wanted()] == [(1, 7), (2, 0)]
+    context = desk.begin(request(1, session_id=session_id, epoch=2, forget=(0,), offset=7))
+    assert [(number, wanted.offset) for (_, number), wanted in context.wanted.items()] == [(1, 7), (2, 0)]
     assert desk.sessions.partition_count == 2
 
 
 def test_a_partition_that_had_records_is_read_last_the_next_time() -> None:
     desk = Desk()
     session_id, _ = desk.fetch(request(0, 1, 2))
-    desk.state = {0: {"high_watermark": 1, "records": [b"x"]}}
+    desk.state = {0: Seen(1, 0, has_records=True), 1: Seen(1, 0, has_records=False)}
     desk.fetch(request(session_id=session_id, epoch=1))
-    context = desk.sessions.open(request(session_id=session_id, epoch=2), by_id=False)
-    assert [key[2] for key, _ in context.wanted()] == [1, 2, 0]
+    context = desk.begin(request(session_id=session_id, epoch=2))
+    assert [number for _, number in context.wanted] == [1, 2, 0]
 
 
 def test_sessions_end_when_the_client_or_nothing_is_left() -> None:
@@ -121,10 +129,45 @@ def test_sessions_refuse_what_is_out_of_step() -> None:
     assert desk.refused(wrong) is ErrorCode.invalid_fetch_session_epoch
     named = request(session_id=session_id, epoch=1)
     assert desk.refused(named, by_id=True) is ErrorCode.fetch_session_topic_id_error
-    context = desk.sessions.open(named, by_id=False)
+    context = desk.begin(named)
     desk.fetch(request(session_id=session_id, epoch=2))
     with pytest.raises(KafkaError, match="twice"):
         context.answered([])
+
+
+def test_what_was_only_looked_at_has_changed_nothing() -> None:
+    """A request may be looked at, and refused or taken later: until it begins, the session is as it was."""
+    desk = Desk()
+    session_id, _ = desk.fetch(request(0, 1))
+    looked = session_request(request(2, session_id=session_id, epoch=1, forget=(0,)), by_id=False)
+    assert [number for _, number in desk.sessions.find(looked).wanted] == [1, 2]
+    desk.sessions.find(session_request(request(5), by_id=False))
+    assert (len(desk.sessions), desk.sessions.partition_count) == (1, 2)
+    context = desk.begin(request(session_id=session_id, epoch=1))
+    assert [number for _, number in context.wanted] == [0, 1]
+
+
+def test_a_session_that_is_evicted_while_its_request_waits_is_answered_once_more() -> None:
+    """As Kafka has it: the next request is told that the session is gone."""
+    desk = Desk(most_sessions=1)
+    session_id, _ = desk.fetch(request(0))
+    context = desk.begin(request(session_id=session_id, epoch=1))
+    desk.clock.advance(121)
+    desk.fetch(request(0))
+    assert context.answered([Seen(7, 0, has_records=True)]) == (session_id, [True])
+    assert desk.refused(request(session_id=session_id, epoch=2)) is ErrorCode.fetch_session_id_not_found
+
+
+def test_a_session_that_was_not_used_since_it_had_its_time_stays() -> None:
+    """Whether a session may go for a larger one is noted when it is used, as in Kafka's cache."""
+    desk = Desk(most_sessions=1)
+    session_id, _ = desk.fetch(request(0))
+    desk.clock.advance(100)
+    desk.fetch(request(session_id=session_id, epoch=1))
+    desk.clock.advance(100)
+    assert desk.fetch(request(0, 1))[0] == 0
+    desk.fetch(request(session_id=session_id, epoch=2))
+    assert desk.fetch(request(0, 1))[0] != 0
 
 
 def test_epochs_go_round() -> None:

@@ -1,11 +1,12 @@
-"""A whole Fetch request in one call: which offsets of which partitions are wanted.
+"""A whole Fetch request in one call: which offsets of which partitions are wanted, in which session.
 
 Like that of Produce, the survey only reads requests of the usual kind, and says of all others that they are
-not for it. Versions 10 to 18, of clients without a session.
+not for it. Versions 10 to 18, of consumers.
 """
 
 from __future__ import annotations
 
+from struct import Struct as Layout
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -30,31 +31,45 @@ _IDENTIFIERS_SINCE: Final = 13
 _RACKS_SINCE: Final = 11
 _NO_REPLICA_SINCE: Final = 15
 _IDENTIFIER_BYTES: Final = 16
-_NO_ROWS: Final = (-1, 0, 0, 0, 0, 0)
+_NO_ROWS: Final = (-1, 0, 0, 0, 0)
+_LIMITS: Final = Layout(">iiibii")
+_LIMITS_BYTES: Final = 21
 
 
 class FetchRequest(NamedTuple):
-    """What is wanted; `rows` has `COLUMNS` numbers for each partition."""
+    """What is wanted; `rows` has `COLUMNS` numbers for each partition, `forgotten` the first three."""
 
     rows: list[list[int]]
+    forgotten: list[list[int]]
     max_wait: int
     min_bytes: int
     max_bytes: int
+    session_id: int
+    session_epoch: int
     rack: bytes
+
+
+@njit(nogil=True, cache=True)
+def _partitions(data: ByteArray, at: Integer, version: Integer, room: Integer) -> Integers:
+    """Where a topic's name begins and ends, how many partitions follow, and where; -1 for no such thing."""
+    is_flexible = version >= _FLEXIBLE_SINCE
+    length, name = (
+        (_IDENTIFIER_BYTES, at) if version >= _IDENTIFIERS_SINCE else length_at(data, at, is_flexible, 2)
+    )
+    if name < 0 or length < 0:
+        return 0, 0, 0, -1
+    partitions, at = length_at(data, name + length, is_flexible, 4)
+    if at < 0 or partitions < 0 or partitions > room:
+        return 0, 0, 0, -1
+    return name, name + length, partitions, at
 
 
 @njit(nogil=True, cache=True)
 def _topic(data: ByteArray, at: Integer, version: Integer, rows: Numbers, count: Integer) -> Integers:
     """One topic's partitions into the rows from `count` on: how many there are now, and where it ends."""
     is_flexible = version >= _FLEXIBLE_SINCE
-    length, name = (
-        (_IDENTIFIER_BYTES, at) if version >= _IDENTIFIERS_SINCE else length_at(data, at, is_flexible, 2)
-    )
-    if name < 0 or length < 0:
-        return count, -1
-    named = name + length
-    partitions, at = length_at(data, named, is_flexible, 4)
-    if at < 0 or partitions < 0 or partitions > rows.shape[0] - count:
+    name, named, partitions, at = _partitions(data, at, version, rows.shape[0] - count)
+    if at < 0:
         return count, -1
     # The offset's last epoch stands between it and the log start, since version 12.
     between = 4 if is_flexible else 0
@@ -77,23 +92,35 @@ def _topic(data: ByteArray, at: Integer, version: Integer, rows: Numbers, count:
 
 
 @njit(nogil=True, cache=True)
-def _has_no_session(data: ByteArray, at: Integer, version: Integer) -> Integer:
-    """Whether a consumer asks that wants no session, and where its longest wait stands."""
-    if at + 25 > data.size or (version < _NO_REPLICA_SINCE and load_i32(data, at) != -1):
-        return False, at
-    if version < _NO_REPLICA_SINCE:
+def _forgotten(data: ByteArray, at: Integer, version: Integer, rows: Numbers, count: Integer) -> Integers:
+    """As `_topic`, of one whose partitions the session shall forget."""
+    name, named, partitions, at = _partitions(data, at, version, rows.shape[0] - count)
+    if at < 0 or partitions * 4 > data.size - at:
+        return count, -1
+    for _ in range(partitions):
+        row = rows[count]
+        row[0] = name
+        row[1] = named
+        row[2] = load_i32(data, at)
+        count += 1
         at += 4
-    is_so = at + 21 <= data.size and load_i32(data, at + 13) == 0 and load_i32(data, at + 17) == -1
-    return is_so, at
+    return count, untagged(data, at, version >= _FLEXIBLE_SINCE)
+
+
+@njit(nogil=True, cache=True)
+def _limits(data: ByteArray, at: Integer, version: Integer) -> Integer:
+    """Where a consumer's longest wait stands, with its other limits behind it; -1 for another replica."""
+    if version < _NO_REPLICA_SINCE:
+        if at + 4 > data.size or load_i32(data, at) != -1:
+            return -1
+        at += 4
+    return at if at + _LIMITS_BYTES <= data.size else -1
 
 
 @njit(nogil=True, cache=True)
 def _rack(data: ByteArray, at: Integer, version: Integer) -> Integers:
     """Behind the topics: where the rack's name begins and ends, if nothing else is there; -1 otherwise."""
     is_flexible = version >= _FLEXIBLE_SINCE
-    forgotten, at = length_at(data, at, is_flexible, 4)
-    if at < 0 or forgotten != 0:
-        return -1, -1
     length, rack = np.int64(0), at
     if version >= _RACKS_SINCE:
         length, rack = length_at(data, at, is_flexible, 2)
@@ -104,28 +131,44 @@ def _rack(data: ByteArray, at: Integer, version: Integer) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def survey_request(data: ByteArray, at: Integer, version: Integer, rows: Numbers) -> Integers:
-    """How many partitions there are, the longest wait, least and most bytes; where the rack's name lies.
+def _topics(
+    data: ByteArray, at: Integer, version: Integer, rows: Numbers, count: Integer, forgotten: Integer
+) -> Integers:
+    """All topics, or all to forget: how many rows there are now, and where they end; -1 for no such thing."""
+    topics, at = length_at(data, at, version >= _FLEXIBLE_SINCE, 4)
+    if topics < 0:
+        return count, -1
+    for _ in range(topics):
+        if at < 0:
+            break
+        if forgotten:
+            count, at = _forgotten(data, at, version, rows, count)
+        else:
+            count, at = _topic(data, at, version, rows, count)
+    return count, at
 
-    -1 partitions where it is not a whole request of a consumer without a session, with at most that many.
+
+@njit(nogil=True, cache=True)
+def survey_request(data: ByteArray, at: Integer, version: Integer, rows: Numbers) -> Integers:
+    """How many partitions there are, and how many to forget; where the limits and the rack's name lie.
+
+    -1 partitions where it is not a whole request of a consumer with at most as many partitions as rows.
     """
     data = borrowed(data)
     rows = borrowed(rows)
-    is_usual, limits = _has_no_session(data, at, version)
-    if not is_usual:
+    limits = _limits(data, at, version)
+    if limits < 0:
         return _NO_ROWS
-    topics, at = length_at(data, limits + 21, version >= _FLEXIBLE_SINCE, 4)
-    if at < 0 or topics < 0:
+    wanted, at = _topics(data, limits + _LIMITS_BYTES, version, rows, 0, False)
+    if at < 0:
         return _NO_ROWS
-    count = 0
-    for _ in range(topics):
-        count, at = _topic(data, at, version, rows, count)
-        if at < 0:
-            return _NO_ROWS
+    count, at = _topics(data, at, version, rows, wanted, True)
+    if at < 0:
+        return _NO_ROWS
     rack, end = _rack(data, at, version)
     if rack < 0:
         return _NO_ROWS
-    return count, load_i32(data, limits), load_i32(data, limits + 4), load_i32(data, limits + 8), rack, end
+    return wanted, count - wanted, limits, rack, end
 
 
 class FetchSurvey:
@@ -136,11 +179,17 @@ class FetchSurvey:
 
     def read(self, frame: memoryview, position: int, version: int) -> FetchRequest | None:
         """The request whose body begins at `position`; None for one that is not for the survey."""
-        count, max_wait, min_bytes, max_bytes, rack, end = survey_request(
-            readable(frame), position, version, self._rows
-        )
-        if count < 0:
+        wanted, forgotten, limits, rack, end = survey_request(readable(frame), position, version, self._rows)
+        if wanted < 0:
             return None
+        max_wait, min_bytes, max_bytes, _, session_id, epoch = _LIMITS.unpack_from(frame, limits)
         return FetchRequest(
-            self._rows[:count].tolist(), max_wait, min_bytes, max_bytes, bytes(frame[rack:end])
+            self._rows[:wanted].tolist(),
+            self._rows[wanted : wanted + forgotten, :3].tolist() if forgotten else [],
+            max_wait,
+            min_bytes,
+            max_bytes,
+            session_id,
+            epoch,
+            bytes(frame[rack:end]),
         )
