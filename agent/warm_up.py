@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import numpy as np
+
 from agent.ingestion_buffer import OpenFile, Piece
 from agent.ingestion_file import seal
 from agent.kafka.codec.fetch_survey import FetchSurvey
-from agent.kafka.codec.produce_survey import ProduceSurvey
+from agent.kafka.codec.produce_survey import COLUMNS, ProduceSurvey, judge_opened
 from agent.pending_append import PendingAppend
 from agent.validation import AppendRules, judge_batches
 from catalog.topic_config import TopicConfig
+from object_format.buffers import readable
 from object_format.codecs import Codec
+from object_format.kernels.layout import BATCH_OVERHEAD
 from object_format.record_batch import patch_offsets, trim_batches
 from object_format.records import Record, encode_records
 
@@ -36,4 +40,7 @@ def warm_up() -> None:
         patch_offsets(data, 0, 0)
         trim_batches(data, first_offset=0)
     FetchSurvey(1).read(memoryview(bytearray(1)), 0, 12)
-    ProduceSurvey(1).read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)
+    survey = ProduceSurvey(1)
+    survey.read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)
+    survey.open(memoryview(bytearray(1)), np.empty(1, np.uint8))
+    judge_opened(readable(bytes(BATCH_OVERHEAD)), readable(b""), np.zeros(COLUMNS, np.int64))

@@ -78,13 +78,16 @@ class AtOnce(Protocol):
 
     def take(
         self, frame: RequestFrame, context: Context
-    ) -> HeldBuffers | Callable[[], Awaitable[Buffers]] | None:
-        """Without a step between, the whole answer, or what gives it, called once as that of a `Later`."""
+    ) -> Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | None:
+        """Without a step between, the whole answer, or what gives it, called once as that of a `Later`.
+
+        No buffers: nobody wants an answer.
+        """
         ...
 
     async def take_in_turn(
         self, frame: RequestFrame, context: Context
-    ) -> HeldBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
+    ) -> Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
         """As `take`, which gave None; the connection's next request waits. A struct is yet to be written."""
         ...
 

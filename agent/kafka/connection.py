@@ -56,7 +56,7 @@ class _Open:
         self.is_written = True
         if isinstance(self.answer, HeldBuffers):
             transport.writelines(self.answer.buffers)
-        elif isinstance(self.answer, list):
+        elif isinstance(self.answer, list) and self.answer:  # nothing is the answer with acks 0
             transport.writelines(self.answer)
 
     def release(self) -> None:

@@ -46,7 +46,7 @@ class _Switched(AtOnce):
     @override
     def take(
         self, frame: RequestFrame, context: Context
-    ) -> HeldBuffers | Callable[[], Awaitable[Buffers]] | None:
+    ) -> Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | None:
         answer = self._way.take(frame, context) if self.is_on else None
         self.taken += answer is not None
         return answer
@@ -54,7 +54,7 @@ class _Switched(AtOnce):
     @override
     async def take_in_turn(
         self, frame: RequestFrame, context: Context
-    ) -> HeldBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
+    ) -> Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
         answer = await self._way.take_in_turn(frame, context) if self.is_on else None
         self.waited += isinstance(answer, HeldBuffers)
         return answer

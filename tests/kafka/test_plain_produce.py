@@ -7,12 +7,16 @@ import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 from uuid import UUID
 
+import crc32c
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.errors import AppendFailedError, BusyError
+from agent.kafka import plain_produce
 from agent.kafka.apis import produce
 from agent.kafka.codec import MalformedMessageError, Struct
 from agent.kafka.dispatch import Dispatch
@@ -22,6 +26,7 @@ from bedrock.errors import NotFoundError
 from catalog.model import RunRefusal, Topic
 from catalog.topic_config import TopicConfig
 from object_format.codecs import Codec
+from object_format.kernels.layout import ATTRIBUTES, CRC
 from object_format.records import encode_batch
 from tests.kafka.wire import request_frame
 
@@ -142,7 +147,7 @@ def _outcome(
         dispatch = Dispatch((api,), cast("Services", services))
         try:
             answer = await dispatch.take(memoryview(bytearray(frame)), "nowhere")
-            if answer is None:
+            if not answer:
                 return None
             assert callable(answer)
             return b"".join(await answer())
@@ -152,10 +157,13 @@ def _outcome(
     return asyncio.run(ask()), appends
 
 
-def _compare(frame: bytes, fates: Sequence[AppendResult | None], *, is_full: bool = False) -> bool:
-    """Both ways; whether the short one was taken."""
+def _compare(
+    frame: bytes, fates: Sequence[AppendResult | None], *, is_full: bool = False, most: int = 2**18
+) -> bool:
+    """Both ways, with `most` bytes judged at once; whether the short one was taken."""
     expected, long_way = _outcome(frame, fates, is_full=is_full, short=False)
-    heard, short_way = _outcome(frame, fates, is_full=is_full, short=True)
+    with patch.object(plain_produce, "MOST_BYTES", most):
+        heard, short_way = _outcome(frame, fates, is_full=is_full, short=True)
     assert heard == expected
     assert short_way.taken == long_way.taken
     return short_way.was_together
@@ -167,7 +175,7 @@ _batches = st.builds(
     ),
     stamps=st.lists(st.sampled_from([_NOW_MS, _NOW_MS - 5, 1, _NOW_MS * 9]), min_size=1, max_size=4),
     key=st.sampled_from([None, b"key"]),
-    codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.NONE, Codec.LZ4]),
+    codec=st.sampled_from([*[Codec.NONE] * 4, *Codec]),
     producer=st.sampled_from([(-1, -1, -1), (7, 0, 5), (7, 0, -1)]),
     size=st.integers(0, 40),
 )
@@ -198,7 +206,7 @@ def _requests(draw: st.DrawFn) -> tuple[int, Struct]:
     )
     return version, Struct(
         transactional_id=draw(st.sampled_from([None] * 9 + ["mine"])),
-        acks=draw(st.sampled_from([-1, -1, -1, 1, 1, 0, 3])),
+        acks=draw(st.sampled_from([-1, -1, -1, 1, 1, 0, 0, 3])),
         timeout=0,
         topic_data=[
             Struct(
@@ -216,20 +224,24 @@ def _requests(draw: st.DrawFn) -> tuple[int, Struct]:
     request=_requests(),
     fates=st.lists(st.sampled_from([*_FATES[:1] * 4, *_FATES, None]), min_size=1, max_size=4),
     is_full=st.sampled_from([False] * 7 + [True]),
+    most=st.sampled_from([2**18, 2**18, 250]),
 )
 def test_both_ways_do_and_say_the_same(
-    request: tuple[int, Struct], fates: list[AppendResult | None], *, is_full: bool
+    request: tuple[int, Struct], fates: list[AppendResult | None], *, is_full: bool, most: int
 ) -> None:
     """Whatever a request holds and whatever becomes of it, the client cannot tell which way it went."""
     version, body = request
-    _compare(request_frame("produce", version, 5, body, client_id="test"), fates, is_full=is_full)
+    frame = request_frame("produce", version, 5, body, client_id="test")[4:]
+    _compare(frame, fates, is_full=is_full, most=most)
 
 
-def _usual(version: int, partitions: int = 2) -> bytes:
-    batch = bytes(encode_batch([_NOW_MS], [b"key"], [bytes(60)]))
-    parts = [Struct(index=index, records=batch) for index in range(partitions)]
+def _usual(
+    version: int, partitions: int = 2, codecs: Sequence[Codec] = (Codec.NONE,), acks: int = -1
+) -> bytes:
+    batches = [bytes(encode_batch([_NOW_MS], [b"key"], [bytes(60)], codec=codec)) for codec in codecs]
+    parts = [Struct(index=index, records=batches[index % len(batches)]) for index in range(partitions)]
     topics = [Struct(name=topic.name, topic_id=topic.topic_id, partition_data=parts) for topic in _TOPICS[:3]]
-    body = Struct(acks=-1, timeout=0, topic_data=topics)
+    body = Struct(acks=acks, timeout=0, topic_data=topics)
     return request_frame("produce", version, 5, body, client_id="test")[4:]
 
 
@@ -240,17 +252,59 @@ def test_usual_requests_go_the_short_way_in_every_version() -> None:
             assert _compare(_usual(version), fates)
 
 
-@settings(max_examples=300, deadline=None)
-@given(version=st.integers(3, 13), seed=st.integers(0, 2**32))
-@example(version=9, seed=0)
-def test_damaged_requests_are_the_same_both_ways(version: int, seed: int) -> None:
+@pytest.mark.parametrize("most", [2**18, 500, 300])
+@pytest.mark.parametrize("codec", Codec)
+def test_compressed_and_large_requests_go_the_short_way(codec: Codec, most: int) -> None:
+    """Every codec, alone or among others: at once, or in their turn where that takes a while."""
+    for codecs in ([codec], [codec, Codec.NONE], [codec, Codec.LZ4]):
+        for version in (7, 9, 13):
+            assert _compare(_usual(version, codecs=codecs), [_FATES[0]], most=most)
+    assert _compare(_usual(6, codecs=[codec]), [_FATES[0]], most=most) == (codec is not Codec.ZSTD)
+
+
+def test_batches_of_any_size_go_the_short_way_once_they_are_decompressed() -> None:
+    """Also those that no room is kept for: more than a MiB out of a few bytes, or out of many."""
+    for codec in Codec:
+        batch = bytes(encode_batch([_NOW_MS], [b"key"], [bytes(3 * 2**20)], codec=codec))
+        topics = [Struct(name="plain", partition_data=[Struct(index=0, records=batch)])]
+        body = Struct(acks=-1, timeout=0, topic_data=topics)
+        is_taken = _compare(request_frame("produce", 9, 5, body)[4:], [_FATES[0]])
+        assert is_taken == (len(batch) <= TopicConfig().max_message_bytes)
+
+
+def test_who_wants_no_answer_gets_none_and_goes_the_short_way() -> None:
+    for most in (2**18, 300):
+        assert _compare(_usual(9, acks=0), [_FATES[0]], most=most)
+    assert not _compare(_usual(9, partitions=3, acks=0), [_FATES[0]])
+
+
+@settings(max_examples=200, deadline=None)
+@given(version=st.integers(3, 13), seed=st.integers(0, 2**32), codec=st.sampled_from(Codec))
+@example(version=9, seed=0, codec=Codec.NONE)
+def test_damaged_requests_are_the_same_both_ways(version: int, seed: int, codec: Codec) -> None:
     """A frame with bytes changed, or cut off, is read as far as it goes and never beyond its end."""
     chance = random.Random(seed)
-    frame = bytearray(_usual(version))
+    frame = bytearray(_usual(version, codecs=(codec,)))
     for _ in range(chance.randint(1, 3)):
         frame[chance.randrange(14, len(frame))] = chance.choice(
             (0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256))
         )
     if chance.random() < 0.3:
         del frame[chance.randrange(14, len(frame)) :]
-    _compare(bytes(frame), [_FATES[0]])
+    _compare(bytes(frame), [_FATES[0]], most=chance.choice((2**18, 300)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(codec=st.sampled_from(Codec), seed=st.integers(0, 2**32))
+def test_damaged_records_with_a_good_checksum_are_the_same_both_ways(codec: Codec, seed: int) -> None:
+    """Who computes a checksum over nonsense is refused in the same words, whoever opens the batch."""
+    chance = random.Random(seed)
+    batch = bytearray(
+        encode_batch([_NOW_MS, _NOW_MS + 1], [b"k", None], [chance.randbytes(40), bytes(300)], codec=codec)
+    )
+    for _ in range(chance.randint(1, 2)):
+        batch[chance.randrange(ATTRIBUTES, len(batch))] = chance.randrange(256)
+    batch[CRC : CRC + 4] = crc32c.crc32c(batch[ATTRIBUTES:]).to_bytes(4, "big")
+    topics = [Struct(name="plain", partition_data=[Struct(index=0, records=bytes(batch))])]
+    body = Struct(acks=-1, timeout=0, topic_data=topics)
+    _compare(request_frame("produce", 9, 5, body)[4:], [_FATES[0]], most=chance.choice((2**18, 100)))

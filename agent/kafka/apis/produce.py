@@ -5,7 +5,7 @@ compressing otherwise, KAFKA-18659) and not served. Version 13 names topics by i
 the same: the answer comes after the catalog's commit. With acks 0 there is no answer, and a refusal closes
 the connection, as in Kafka. `timeout` holds for acks all alone, as in Kafka.
 
-Requests of a usual kind, with few bytes, go by a shorter way (`plain_produce`), to the same end.
+Requests of a usual kind go by a shorter way (`plain_produce`), to the same end.
 
 Batches are validated in the kernel pool, or on the spot where that takes less than the way there and back,
 and enqueued in the order of the connection's requests; what waits for the commit does not keep the next
