@@ -231,6 +231,8 @@ def test_both_ways_do_and_say_the_same(
 ) -> None:
     """Whatever a request holds and whatever becomes of it, the client cannot tell which way it went."""
     version, body = request
+    if body.acks == 1:  # who does not say how long would wait for ever
+        fates = [_FATES[0] if fate is None else fate for fate in fates]
     frame = request_frame("produce", version, 5, body, client_id="test")[4:]
     _compare(frame, fates, is_full=is_full, most=most)
 
