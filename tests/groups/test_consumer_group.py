@@ -197,6 +197,29 @@ def test_the_assignor_that_most_members_want_is_used() -> None:
     assert ConsumerStage().group.describe().assignor == "uniform"
 
 
+def test_a_member_that_wants_no_topic_yet_may_join() -> None:
+    """A pattern that its client matches itself may match nothing before a topic comes."""
+    stage = ConsumerStage()
+    for wants in (replace(JOIN, topics=frozenset()), replace(JOIN, topics=None, regex="")):
+        assert stage.send(wants).assignment == frozenset()
+    later = ConsumerHeartbeat(member_id=JOIN.member_id, member_epoch=1, topics=frozenset({"granite"}))
+    assert stage.send(later).assignment == parts("granite", 0, 1, 2, 3)
+
+
+def test_a_member_that_was_fenced_may_join_again_at_once() -> None:
+    """Its session need not end first: it has what it had, and no other is disturbed."""
+    stage = ConsumerStage()
+    first, other = stage.joined(), stage.joined()
+    stage.settle(first, other)
+    had = first.owned
+    first.epoch = 77
+    assert first.refused() is ErrorCode.fenced_member_epoch
+    first.is_joining = True
+    assert first.beat().assignment == had
+    assert (first.epoch, stage.group.group_epoch, stage.group.member_count) == (2, 2, 2)
+    assert other.beat().assignment is None
+
+
 def test_a_full_group_takes_nobody_else() -> None:
     stage = ConsumerStage(settings=GroupSettings(consumer_max_size=1))
     first = stage.joined()

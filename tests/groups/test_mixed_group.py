@@ -167,6 +167,14 @@ def test_a_group_of_both_goes_on_under_another_coordinator() -> None:
     assert (first.owned, second.owned) == before
 
 
+def test_classic_members_do_not_come_where_neither_protocol_may_be_left() -> None:
+    stage = ConsumerStage(settings=GroupSettings(migration_policy=MigrationPolicy.DISABLED))
+    stage.joined()
+    with pytest.raises(KafkaError) as refused:
+        _classic(stage).step()
+    assert refused.value.code is ErrorCode.inconsistent_group_protocol
+
+
 @pytest.mark.parametrize(
     ("policy", "becomes_classic"),
     [
@@ -180,11 +188,13 @@ def test_a_group_left_to_classic_members_is_classic_if_it_may(
     policy: MigrationPolicy, *, becomes_classic: bool
 ) -> None:
     """At the same generation, so that what they read can be committed before they rebalance."""
-    stage = ConsumerStage(settings=GroupSettings(migration_policy=policy))
+    stage = ConsumerStage()
     first, second = stage.joined(), _classic(stage)
     for _ in range(3):
         first.beat()
         second.settle()
+    stage.settings = GroupSettings(migration_policy=policy)
+    stage.move_coordinator()
     first.leave()
     assert (stage.group.downgrade is Downgrade.AFTER_A_LEAVE) is becomes_classic
     if becomes_classic:

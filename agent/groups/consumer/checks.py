@@ -42,9 +42,10 @@ def _check_epoch(heartbeat: ConsumerHeartbeat) -> None:
             heartbeat.rebalance_timeout_ms != -1, "RebalanceTimeoutMs must be provided in first request."
         )
         _require(heartbeat.owned == frozenset(), "TopicPartitions must be empty when (re-)joining.")
+        # Either may be empty: a pattern that a client matches itself matches nothing before a topic comes.
         _require(
-            heartbeat.topics or heartbeat.regex,
-            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-empty when (re-)joining.",
+            heartbeat.topics is not None or heartbeat.regex is not None,
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
         )
 
 
@@ -52,8 +53,10 @@ def check_member_epoch(member: ConsumerMember, epoch: int, owned: Assignment | N
     """Raise FENCED_MEMBER_EPOCH for an epoch that is not the member's.
 
     The one before is let pass when the member has nothing else than what it was given last: it may not have
-    had the answer that took it further.
+    had the answer that took it further. Whoever joins again, after it was fenced perhaps, has no epoch yet.
     """
+    if epoch == JOINS:
+        return
     repeated = epoch == member.previous_epoch and owned is not None and owned <= member.assigned
     if epoch > member.epoch or (epoch < member.epoch and not repeated):
         relation = "greater" if epoch > member.epoch else "smaller"

@@ -26,6 +26,7 @@ from agent.groups.embedded_protocol import (
     write_assignment,
 )
 from agent.groups.messages import JoinAnswer, SyncAnswer
+from agent.groups.settings import MigrationPolicy
 from agent.kafka.errors import ErrorCode, KafkaError
 from catalog.model import PartitionId
 
@@ -45,6 +46,12 @@ class ClassicMembers(ConsumerCycle):
 
     def join(self, request: JoinRequest, topics: TopicView) -> JoinAnswer:
         """Let a member in, or a step further; what it is told must be stored first."""
+        if self._settings.migration_policy is MigrationPolicy.DISABLED:
+            raise KafkaError(
+                ErrorCode.inconsistent_group_protocol,
+                f"Cannot join the consumer group {self.group_id} with the classic protocol because the group"
+                " migration is disabled.",
+            )
         member_id = request.member_id or self._new_member_id()
         self._require_room(member_id)
         said = self._subscription(request)

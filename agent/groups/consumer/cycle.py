@@ -219,7 +219,8 @@ class ConsumerCycle:
         topics: TopicView,
     ) -> ConsumerMember:
         """Take what a member says of itself, and let it go as far as it may; `known` is how it was known."""
-        changed = (member.topics, member.regex) != (known.topics, known.regex)
+        # The first member begins the first epoch, though it may want no topic: 0 is that of nobody.
+        changed = self.group_epoch == 0 or (member.topics, member.regex) != (known.topics, known.regex)
         self._put(member)
         self._notice_topics(topics, changed=changed)
         if self.group_epoch > self.assignment_epoch:
