@@ -2,14 +2,19 @@
 
 The first kernel of a process starts numba's runtime, which takes half a second of one core and keeps the
 interpreter's lock: on the event loop, or beside it, that would be a moment in which no heartbeat is answered.
+And whoever calls any kernel for the first time waits for those that compile others in the same process, which
+may take minutes where a compaction runs beside an agent and nothing is cached: the loop must call none.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
 import numpy as np
 
+from agent.errors import InvalidRecordError
 from agent.ingestion_buffer import OpenFile, Piece
 from agent.ingestion_file import seal
 from agent.kafka.codec.fetch_survey import FetchSurvey
@@ -27,7 +32,7 @@ _NOBODY = UUID(int=0)
 
 
 def warm_up() -> None:
-    """Take a plain and a compressed batch through both paths, in memory; blocks for a moment."""
+    """Take batches of several kinds through both paths, in memory; blocks for a moment."""
     records = [Record(0, 1, b"key", b"value")]
     rules = AppendRules.of(TopicConfig())
     file = OpenFile()
@@ -39,6 +44,10 @@ def warm_up() -> None:
         seal(file, file_id=_NOBODY, session_id=_NOBODY, created_ms=1)
         patch_offsets(data, 0, 0)
         trim_batches(data, first_offset=0)
+    judge_batches("nowhere", encode_records(records), replace(rules, append_time=True), now_ms=1)
+    with suppress(InvalidRecordError):
+        keyless = encode_records([Record(0, 1, None, b"value")])
+        judge_batches("nowhere", keyless, replace(rules, require_keys=True), now_ms=1)
     FetchSurvey(1).read(memoryview(bytearray(1)), 0, 12)
     survey = ProduceSurvey(1)
     survey.read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)
