@@ -107,6 +107,10 @@ class _Memory:
     def left(self) -> int:
         return self._size - self.used
 
+    def rest(self, reserved: int = 0) -> Bytes:
+        """All bytes that are left, but for the last `reserved`."""
+        return self.array[self.used : max(self._size - reserved, self.used)]
+
     def take(self, size: int) -> Bytes:
         """The next so many bytes, which are left."""
         start = self.used
@@ -251,8 +255,7 @@ class ThinnedAhead:
         calls = native_calls()
         if calls is None or piece.place not in self._by_kernel:
             return None
-        work, goal = self._open.array[self._open.used :], self._kept.array[self._kept.used :]
-        goal = goal[: max(goal.size - self._reserved, 0)]
+        work, goal = self._open.rest(), self._kept.rest(self._reserved)
         filtered = thin_piece(piece, self._records, judged, rewriting, work, goal, calls, self._times)
         if filtered is not None:
             self._kept.take(filtered.size)

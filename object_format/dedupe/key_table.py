@@ -72,7 +72,7 @@ class KeyTable:
         With `expected_keys`, an upper bound, only as much memory is used as that many need to stay quick to
         find: small partitions then stay within the processor's caches, and cost little to clear.
         """
-        self._used.fill(0)
+        self._used.view(np.uint8).fill(0)  # of bytes, numpy makes a memset
         self.counts.fill(0)
         all_slots = self._slots.size // WORDS - self._overhang
         wanted = all_slots if expected_keys is None else max(2 * expected_keys, _LEAST_SLOTS)

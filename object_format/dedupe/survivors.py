@@ -8,7 +8,6 @@ or the batches as they are stored (`ahead`), which are opened then.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from bedrock.errors import FatalError
@@ -20,8 +19,6 @@ from object_format.kernels.fingerprints import WORDS
 from object_format.payloads import OpenRuns, open_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Buffer
 
     from object_format.dedupe.ahead import HeldPiece, ThinnedAhead
@@ -42,17 +39,9 @@ _GROUP_BYTES: Final = 1 << 20
 """Of batches as they are stored, that are judged together."""
 
 
-@contextmanager
-def _within(piece: HeldPiece) -> Iterator[None]:
-    """Says of malformed batches where they come from, unless whoever feeds them is there to say so."""
-    try:
-        yield
-    except MalformedBatchError as error:
-        if not piece.origin:
-            raise
-        raise MalformedBatchError(
-            f"{piece.origin}: {error.message}", position=error.position, fault=error.fault
-        ) from error
+def _told_where(piece: HeldPiece, error: MalformedBatchError) -> MalformedBatchError:
+    """The error with where the piece comes from."""
+    return MalformedBatchError(f"{piece.origin}: {error.message}", position=error.position, fault=error.fault)
 
 
 class SurvivorFinder:
@@ -195,12 +184,16 @@ class SurvivorFinder:
                 between < self._held.count or size > _GROUP_BYTES or piece.record_count > columns.start
             ):
                 break
-            with _within(piece):
+            try:
                 runs = ahead.open(piece)
                 if runs is None and group:
                     break
                 records = runs or open_batches(piece.data, piece.rows, self._fingerprinter.scratch)
                 self._fingerprinter.fill_before(columns, records, piece)
+            except MalformedBatchError as error:
+                if not piece.origin:  # whoever feeds it is there to say so
+                    raise
+                raise _told_where(piece, error) from error
             self._pieces.pop()
             group.append((piece, runs))
             if runs is None:
