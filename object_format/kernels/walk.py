@@ -41,6 +41,11 @@ MOST_OFFSET = 1 << 62
 _AHEAD = 12
 """How many batches ahead memory is asked for: they are often alike in size."""
 
+_LINE = 64
+_SMALL_BYTES = 1024
+_REACH = 4096
+"""Batches that are small are asked for as a whole, so many bytes ahead: what lies between headers is next."""
+
 _NONE = int(Fault.NONE)
 _TRUNCATED = int(Fault.TRUNCATED)
 _BATCH_LENGTH = int(Fault.BATCH_LENGTH)
@@ -91,7 +96,11 @@ def count_batches(data: ByteArray) -> Integers:
         fault, size = check_header(data, at)
         if fault != _NONE:
             return count, fault, at
-        prefetch(data, at + _AHEAD * size)
+        if size < _SMALL_BYTES:
+            for line in range(at + _REACH, min(at + _REACH + size, data.size), _LINE):
+                prefetch(data, line)
+        else:
+            prefetch(data, at + _AHEAD * size)
         count += 1
         at += size
     return count, _NONE, at
