@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _SLOT = np.uint64(WORDS)
 _STRETCH_SLOTS = 8
 _STRETCH = np.uint64(_STRETCH_SLOTS * WORDS)
-_AHEAD = 24
-"""How many records ahead the table's memory is asked for: about as many cache misses as a core waits for."""
+_AHEAD = 40
+"""How many records ahead the table's memory is asked for: more than a core can wait for at a time."""
 
 _CROWDED_AHEAD = 8
 _CROWDED_LINES = 8
