@@ -106,10 +106,31 @@ def test_members_of_either_protocol_are_strangers_to_the_calls_of_the_other() ->
     with pytest.raises(KafkaError) as refused:
         stage.group.beat(replace(second.stamp, member_id=first.member_id))
     assert refused.value.code is ErrorCode.unknown_member_id
-    strangers = [LeavingMember(member_id=first.member_id), LeavingMember(member_id="x", instance_id="y")]
-    assert stage.group.leave(strangers) == [ErrorCode.unknown_member_id] * 2
     described = {each.member_id: each.is_classic for each in stage.group.describe().members}
     assert described == {first.member_id: False, second.member_id: True}
+
+
+def test_an_administrator_takes_members_of_either_protocol_away() -> None:
+    """By their ids, or static ones by their instances alone; nobody else's id will do."""
+    stage = ConsumerStage()
+    static, dynamic, classic = stage.joined(instance_id="stone"), stage.joined(), _classic(stage)
+    leaving = [
+        LeavingMember(member_id="x"),
+        LeavingMember(member_id="x", instance_id="y"),
+        LeavingMember(member_id="x", instance_id="stone"),
+        LeavingMember(member_id="", instance_id="stone"),
+        LeavingMember(member_id=dynamic.member_id),
+    ]
+    assert stage.group.leave(leaving) == [
+        ErrorCode.unknown_member_id,
+        ErrorCode.unknown_member_id,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.none,
+        ErrorCode.none,
+    ]
+    assert static.refused() is ErrorCode.unknown_member_id
+    assert [each.member_id for each in stage.group.describe().members] == [classic.member_id]
+    assert stage.group.downgrade is Downgrade.AFTER_A_LEAVE
 
 
 @pytest.mark.parametrize(

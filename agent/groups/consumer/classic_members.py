@@ -111,16 +111,16 @@ class ClassicMembers(ConsumerCycle):
         return ErrorCode.none
 
     def leave(self, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """Let members go; an error for each, in order."""
+        """Let members go, those of the other protocol too, as administrators ask; an error for each."""
         return [self._leave_one(each) for each in leaving]
 
     def _leave_one(self, leaving: LeavingMember) -> ErrorCode:
         try:
             if leaving.instance_id is None or leaving.member_id:
-                member, _ = self._classic(leaving.member_id, leaving.instance_id)
+                member = self._member(leaving.member_id, leaving.instance_id)
             else:  # an administrator names the instance alone
                 holder = self._roster.of_instance(leaving.instance_id)
-                member, _ = self._classic("" if holder is None else holder.member_id, leaving.instance_id)
+                member = self._member("" if holder is None else holder.member_id, leaving.instance_id)
         except KafkaError as error:
             return error.code
         self._fence(member.member_id, f"it left: {leaving.reason or 'no reason given'}")
@@ -178,13 +178,20 @@ class ClassicMembers(ConsumerCycle):
 
     def _classic(self, member_id: str, instance_id: str | None) -> tuple[ConsumerMember, ClassicSide]:
         """A member of the classic protocol; those of the other one are strangers here."""
+        member = self._member(member_id, instance_id)
+        if member.classic is None:
+            raise self._unknown(member_id)
+        return member, member.classic
+
+    def _member(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+        """A member, whichever protocol it speaks."""
         if instance_id is None:
             member = self._roster.get(member_id)
         else:
             member = check_is_known(self._roster.of_instance(instance_id), instance_id, member_id)
-        if member is None or member.classic is None:
+        if member is None:
             raise self._unknown(member_id)
-        return member, member.classic
+        return member
 
     def _call(self, member: ConsumerMember) -> None:
         """It shall join again, within its rebalance timeout from the first call on."""
