@@ -141,7 +141,7 @@ def test_refusals_have_kafka_s_codes_and_words(wire: Wire, topic: Topic) -> None
 
 
 def test_members_of_both_protocols_share_a_group(wire: Wire, topic: Topic) -> None:
-    """Joined, described and listed as one group, and each by its own calls alone."""
+    """Joined, described and listed as one group, each by its own calls; an administrator removes either."""
     beat(wire)
     sent_back = classic_join(wire)
     assert sent_back.error_code == ErrorCode.member_id_required
@@ -161,7 +161,7 @@ def test_members_of_both_protocols_share_a_group(wire: Wire, topic: Topic) -> No
     stranger = {**stamp, "member_id": "m"}
     assert wire.ask("heartbeat", 4, Struct(**stranger)).error_code == ErrorCode.unknown_member_id
     assert wire.ask("sync_group", 5, Struct(**stranger, **names)).error_code == ErrorCode.unknown_member_id
-    leaving = [Struct(member_id="m"), Struct(member_id=joined.member_id)]
+    leaving = [Struct(member_id="x"), Struct(member_id=joined.member_id)]
     described = wire.ask("consumer_group_describe", 1, Struct(group_ids=["masons"])).groups[0]
     assert {each.member_id: each.member_type for each in described.members} == {"m": 1, joined.member_id: 0}
     left = wire.ask("leave_group", 5, Struct(group_id="masons", members=leaving))
@@ -175,6 +175,9 @@ def test_members_of_both_protocols_share_a_group(wire: Wire, topic: Topic) -> No
         Struct(group_id="masons", topics=[Struct(name=topic.name, partitions=[Struct(partition_index=0)])]),
     )
     assert deleted.topics[0].partitions[0].error_code == ErrorCode.group_subscribed_to_topic
+    removed = wire.ask("leave_group", 5, Struct(group_id="masons", members=[Struct(member_id="m")]))
+    assert [each.error_code for each in removed.members] == [ErrorCode.none]
+    assert beat(wire, member_epoch=2).error_code == ErrorCode.unknown_member_id
 
 
 def test_a_group_without_members_takes_the_protocol_of_whoever_comes(wire: Wire, topic: Topic) -> None:
