@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _KEEP_SECONDS = 0.5
+# Heartbeats of members wait for a look-up, and a catalog that hangs answers after half a minute or more.
+_PATIENCE_SECONDS = 1.0
 
 
 def choose(brokers: Sequence[Broker], subject: bytes) -> Broker:
@@ -82,6 +84,7 @@ class Brokers:
         pool: WorkPool,
         clock: Clock,
         silent_ms: int,
+        patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self.own = own
         self.cluster_id = base64.urlsafe_b64encode(cluster_id.bytes).decode().rstrip("=")
@@ -91,14 +94,24 @@ class Brokers:
         self._silent_ms = silent_ms
         self._live: tuple[Broker, ...] = (own,)
         self._until = 0.0
-        self._looking_up = asyncio.Lock()
+        self._patience_seconds = patience_seconds
+        self._patient_until = 0.0  # by the loop's time
+        self._looking_up: asyncio.Task[None] | None = None
 
     async def live(self) -> tuple[Broker, ...]:
-        """The live brokers by node id, this agent always among them; as last known when nobody can tell."""
-        async with self._looking_up:
-            if self._clock.monotonic() >= self._until:
-                await self._look_up()
-                self._until = self._clock.monotonic() + _KEEP_SECONDS
+        """The live brokers by node id, this agent among them; as last known when nobody tells in time."""
+        if self._clock.monotonic() >= self._until:
+            loop = asyncio.get_running_loop()
+            looking_up = self._looking_up
+            if looking_up is None or looking_up.done():
+                looking_up = self._looking_up = loop.create_task(self._look_up(), name="live brokers")
+                self._patient_until = loop.time() + self._patience_seconds
+            # Before the first answer nothing is known.
+            left = self._patient_until - loop.time() if self._until else None
+            if left is None or left > 0:
+                await asyncio.wait([looking_up], timeout=left)
+            if looking_up.done():
+                looking_up.result()
         return self._live
 
     async def _look_up(self) -> None:
@@ -107,6 +120,8 @@ class Brokers:
         except SiltstoneError as error:
             _log.warning("the live brokers could not be looked up", reason=str(error))
             return
+        finally:
+            self._until = self._clock.monotonic() + _KEEP_SECONDS
         others = [broker for broker in found if broker.node_id != self.own.node_id]
         self._live = tuple(sorted([*others, self.own], key=lambda broker: broker.node_id))
 
