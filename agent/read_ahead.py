@@ -5,8 +5,9 @@ would read next, and, where that lies in a large section, some more of the secti
 in the cache of ranges; a fetch that comes sooner joins the read under way. A window is due when what comes
 next does not lie in the cache any more, so a reader that stops has had one in vain.
 
-Behind whole extents it is known where the next fetch begins before this one is served, and the window is read
-beside what the fetch waits for. In a section that is read by stretches it begins when the fetch was served.
+Where the next fetch begins is known before this one is served, and the window is read beside what the fetch
+waits for: behind whole extents, or in a section that is read by stretches of blocks, with the last block of
+the stretch, for the next fetch asks for it once more where a hole follows.
 
 All windows together are bounded, and so are the requests for them that are under way: a window of many small
 extents leaves threads to those who ask. A partition whose window finds no room is not read ahead, unless
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.fetch_plan import Cursor, plan_cursor
+from agent.fetch_plan import Cursor, index_range, plan_cursor
 from agent.object_reader import WantedRange
 from bedrock.errors import SiltstoneError
 
@@ -105,9 +106,7 @@ class ReadAhead:
         """These are about to be read: begin to read what is known to come behind them."""
         for plan in plans if self._size else ():
             if plan.steps and self._reads_on(plan.cursor):
-                extent, part = plan.steps[-1]
-                if part is None or part.reaches_end:
-                    self._begin(plan.cursor, extent.last_offset + 1, indexes)
+                self._begin(plan.cursor, _offset_behind(*plan.steps[-1], indexes), indexes)
 
     def after(self, cursors: Sequence[Cursor], indexes: Mapping[ByteRange, SectionIndex]) -> None:
         """These were served by what was read: begin to read what comes next, and note where they are."""
@@ -210,6 +209,15 @@ class ReadAhead:
             ):
                 return
             del self._windows[partition]
+
+
+def _offset_behind(extent: Extent, part: ExtentPart | None, indexes: Mapping[ByteRange, SectionIndex]) -> int:
+    """Where what a fetch asks for next is sure to begin, or before that, when this is the end of its plan."""
+    if part is None or part.reaches_end:
+        return extent.last_offset + 1
+    index = indexes[index_range(extent)]
+    position = part.range.position - extent.position
+    return index.last_base_offset(position, part.range.length) + extent.offset_shift
 
 
 def _parts(ahead: Cursor, indexes: Mapping[ByteRange, SectionIndex]) -> list[ExtentPart]:

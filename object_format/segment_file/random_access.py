@@ -144,6 +144,11 @@ class SectionIndex:
         first = int(np.searchsorted(self._base_offsets, stored_offset, side="right")) - 1
         return self._range(max(first, 0), max_bytes)
 
+    def last_base_offset(self, position: int, length: int) -> int:
+        """The stored base offset of the last block of a range that `range_for_offset` gave."""
+        last = int(np.searchsorted(self._boundaries, position + length)) - 1
+        return int(self._base_offsets[last])
+
     def range_for_timestamp(
         self, timestamp: int, max_bytes: int, *, from_position: int = 0
     ) -> tuple[int, int] | None:
