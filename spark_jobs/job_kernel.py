@@ -19,6 +19,7 @@ from object_store.open import open_store
 from spark_jobs.compaction_task import TaskHooks, run_compaction
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.report import JobFailure
+from spark_jobs.settled_worker import settle
 from spark_jobs.transport import pack_result, unpack_result, unpack_spec
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class JobKernel:
             for place in batch.column(0).to_pylist():
                 done, answer = self._run(self._jobs[place])
                 yield answer_rows(place, done=done, answer=answer)
+        settle("job")
 
     def _run(self, job: PackedJob) -> tuple[bool, bytes]:
         clock = SystemClock()

@@ -66,6 +66,17 @@ logger.submit.name = org.apache.spark.deploy.SparkSubmit
 logger.submit.level = {level}
 """
 
+# What is shuffled are fingerprints, which do not compress. A task that runs again makes the same of them, but
+# reports other times: Spark, which hashes all rows to see whether it did, would take that for another result.
+_SHUFFLE_AS_IT_IS = {
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+}
+
+# Java moves bytes here and computes nothing: its second compiler takes several times what it gains.
+_QUICK_COMPILER = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"
+
 # Where the sessions of this process write, by what started their Java.
 _scratches: WeakKeyDictionary[JavaGateway, Path] = WeakKeyDictionary()
 
@@ -266,6 +277,7 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
             len(str(scratch)) <= _LONGEST_SOCKET_DIRECTORY
         ).lower(),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **_SHUFFLE_AS_IT_IS,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         "spark.ui.enabled": str(settings.ui).lower(),
@@ -276,6 +288,7 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
     if "NUMBA_CACHE_DIR" in os.environ:
         conf["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]
     if settings.is_local:
+        conf["spark.driver.extraJavaOptions"] += f" {_QUICK_COMPILER}"
         conf |= {
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.driver.host": _LOOPBACK,

@@ -16,6 +16,7 @@ from catalog.model import JobResult
 from object_store.open import open_store
 from spark_jobs.job_kernel import ANSWER_SCHEMA, PackedJob, answer_rows, parent_watch, read_answer
 from spark_jobs.report import JobFailure, merge_counts
+from spark_jobs.settled_worker import settle
 from spark_jobs.shuffle_rows import (
     BLOB_SCHEMA,
     SURVIVOR_SCHEMA,
@@ -67,10 +68,12 @@ class ShuffleKernel:
         for batch in batches:
             for share in batch.column(0).to_pylist():
                 yield from write_blob_rows(self._cut(share))
+        settle("cut")
 
     def judge(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage 2: from sorted rows of `BLOB_SCHEMA` to rows of `SURVIVOR_SCHEMA`."""
-        return write_survivor_rows(self._judge(read_blob_rows(batches)))
+        yield from write_survivor_rows(self._judge(read_blob_rows(batches)))
+        settle("judge")
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage 3: from rows of `SURVIVOR_SCHEMA` to one row of `ANSWER_SCHEMA` for each share."""
@@ -80,6 +83,7 @@ class ShuffleKernel:
         for share in sorted(shares):
             done, answer = self._write(share, shares.pop(share))
             yield answer_rows(share, done=done, answer=answer)
+        settle("write")
 
     def _cut(self, share: int) -> Iterator[BlobRow]:
         try:
