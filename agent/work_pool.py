@@ -10,6 +10,7 @@ from agent.errors import BusyError, StoppingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -39,18 +40,32 @@ class WorkPool:
                 retry_after_seconds=1.0,
             )
         loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
         job = self._executor.submit(call)
         self.pending += 1
-        job.add_done_callback(lambda _: self._tell(loop))
-        return await asyncio.wrap_future(job)
+        job.add_done_callback(lambda _: self._tell(loop, job, answer))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            job.cancel()  # which does nothing once it has begun
+            raise
 
-    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _tell(self, loop: asyncio.AbstractEventLoop, job: Future[T], answer: asyncio.Future[T]) -> None:
+        """In one of the threads; `asyncio.wrap_future` would wake the loop a second time."""
         if self._is_closed and loop.is_closed():
             return  # the call outlived the agent
-        loop.call_soon_threadsafe(self._finished)
+        loop.call_soon_threadsafe(self._finished, job, answer)
 
-    def _finished(self) -> None:
+    def _finished(self, job: Future[T], answer: asyncio.Future[T]) -> None:
         self.pending -= 1
+        if answer.done():
+            return  # nobody waits any more
+        if job.cancelled():
+            answer.cancel()
+        elif (error := job.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(job.result())
 
     def close(self, *, wait: bool = True) -> None:
         """Drop the calls that have not begun; wait for those under way unless told not to."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.codec.messages import api_key_of
+from agent.settings import AgentSettings
 from benchmarks.kafka_process import bare_server
 from object_format.records import Record, encode_records
 
@@ -25,6 +26,7 @@ PARTITIONS = 10
 BATCH_BYTES = 16 * 1024
 _FRAME_BYTES = 1024 * 1024
 _REST_SECONDS = 3.0
+TAIL_BYTES = AgentSettings().tail_bytes
 
 
 def request_frame(name: str, version: int, request: Struct) -> bytes:
@@ -114,7 +116,9 @@ def request_cost(agent: AgentProcess, requests: int) -> dict[str, dict[str, floa
 
     Forty produce requests are on their way at a time, one connection, so that an ingestion file is about full
     when it is written; the time includes its write and commit. Fetches come one after the other, from memory.
-    `transport_us` is what the same frames cost a server that does nothing with them: the limit.
+    `produce` fills the memory of a fresh agent, page by page, as far as its tail has room. Behind that is the
+    steady state (`produce_steady`): a request gets the memory of one that has left the tail. `transport_us`
+    is what the same frames cost a server that does nothing with them: the limit.
     """
     agent.create_topic("cost", PARTITIONS)
     batch = encode_records([Record(number, 1, None, bytes(BATCH_BYTES // 16 - 10)) for number in range(16)])
@@ -123,10 +127,13 @@ def request_cost(agent: AgentProcess, requests: int) -> dict[str, dict[str, floa
         _counted(wire, produce, 80, depth=40)
         produced = _cost(agent, requests, lambda: _counted(wire, produce, requests, depth=40))
         fetched = _fetch_cost(agent, wire, len(batch), requests)
+        _counted(wire, produce, max(0, TAIL_BYTES // len(produce) - requests), depth=40)
+        steady = _cost(agent, requests, lambda: _counted(wire, produce, requests, depth=40))
     small = produce[:64]
     small = struct.pack(">i", len(small) - 4) + small[4:]
     return {
         "produce": {**produced, "transport_us": _transport_cost(produce, 100, requests, depth=40)},
+        "produce_steady": steady,
         "fetch": {**fetched, "transport_us": _transport_cost(small, len(produce), requests, depth=1)},
         "request": {"bytes": len(produce), "partitions": PARTITIONS},
     }
