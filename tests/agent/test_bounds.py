@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,6 +18,9 @@ from agent.work_pool import WorkPool
 from bedrock.clock import ManualClock
 from bedrock.errors import InvalidInputError, RetryableError, StaleStateError
 from bedrock.ids import SeededIds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.anyio
 
@@ -50,6 +53,42 @@ async def test_a_full_pool_refuses_instead_of_queueing() -> None:
     gate.set()
     assert await asyncio.gather(*calls) == [True, True]
     assert await pool.run(lambda: 7) == 7
+    pool.close()
+
+
+async def test_a_call_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its result and its place in the pool come by one message from the thread."""
+    pool = WorkPool("test", threads=1, max_waiting=1)
+    loop = asyncio.get_running_loop()
+    told: list[object] = []
+    call_soon_threadsafe = loop.call_soon_threadsafe
+
+    def noting(callback: Callable[..., object], *arguments: object) -> object:
+        told.append(callback)
+        return call_soon_threadsafe(callback, *arguments)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", noting)
+    assert await pool.run(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await pool.run(lambda: 1 // 0)
+    assert (len(told), pool.pending) == (2, 0)
+    pool.close()
+
+
+async def test_a_call_that_nobody_waits_for_does_not_begin() -> None:
+    """Who leaves while it waits for a thread takes it along."""
+    pool = WorkPool("test", threads=1, max_waiting=1)
+    gate, begun = threading.Event(), threading.Event()
+    first = asyncio.ensure_future(pool.run(gate.wait))
+    second = asyncio.ensure_future(pool.run(begun.set))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    gate.set()
+    assert await first
+    assert await pool.run(begun.is_set) is False
+    assert pool.pending == 0
     pool.close()
 
 
