@@ -1,15 +1,18 @@
 """How fast whole compaction jobs are through Spark: `local[2]`, with a driver of 1 GiB.
 
-    python -m benchmarks.spark_compact [--quick] [--json]
+    python -m benchmarks.spark_compact [--quick] [--json] [--only PART …]
+        [--records N] [--keys N] [--table-mib N]
 
-`jobs` are as many one-task jobs as there are cores, each over a partition in ingestion files of 8 MiB, from a
-local directory and from an S3 server on loopback (moto's, which is slow itself: its figures say how jobs
-behave, not how fast they could be). Bytes are those of the input as it is stored. `shuffle` is one job whose
-keys are spread over buckets, with a table of 16 MiB: `survivors` runs its first two stages alone, from
-reading to bitmaps, `whole` the job. Seconds are of wall-clock time in a session that is
-warm. Phases are seconds that all tasks together spent. `share_of_time` is of both cores for the whole run:
-reading objects, the engine (which also decompresses and compresses), and writing objects; what is left is
-Spark, checksums and blocks, and Python.
+`jobs` are as many one-task jobs as there are cores, each over a partition in ingestion files of 8 MiB, from
+a local directory, uncompressed and in LZ4, and from an S3 server on loopback (moto's, which is slow itself:
+its figures say how jobs behave, not how fast they could be). Bytes are those of the input as it is stored.
+`shuffle` is one job whose keys are spread over buckets, with a table of 16 MiB: `survivors` runs its first
+two stages alone, from reading to bitmaps, as the median of three runs, `whole` the job; `--records`,
+`--keys` and `--table-mib` are for it. Seconds are of wall-clock time in a session that is warm: each of its
+Python workers has done a task of the kind. `survivors_processor_seconds` are those of Java and all workers.
+Phases are seconds that all tasks together spent. `share_of_time` is of both cores for the whole run:
+reading objects, codecs, kernels, and writing objects; what is left is Spark, checksums and blocks, and
+Python.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import argparse
 import json
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,8 +35,9 @@ from urllib.request import Request, urlopen
 from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
 from benchmarks.dedupe_data import Case, Section, make_sections
-from benchmarks.measuring import machine
+from benchmarks.measuring import machine, processor_seconds_of_children
 from catalog.model import Extent, FileKind, Job, JobInput, JobPartition, JobSpec, JobState
+from object_format.codecs import Codec
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.interface import Purpose
 from object_store.names import ingestion_name
@@ -45,7 +50,7 @@ from spark_jobs.shuffle_query import ShuffleKernel, survivors_of
 from spark_jobs.transport import pack_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from uuid import UUID
 
     from pyspark.sql import SparkSession
@@ -65,7 +70,11 @@ _QUICK_JOB = Case(keys=100_000, records=400_000)
 _S3_JOB = Case(keys=100_000, records=400_000)
 _SHUFFLE = Case(keys=5_000_000, records=20_000_000, value_bytes=16)
 _QUICK_SHUFFLE = Case(keys=250_000, records=1_000_000, value_bytes=16)
-_WARM = Case(keys=1000, records=4000)
+_WARM_SHUFFLE = _QUICK_SHUFFLE
+"""In several shares, so that every worker gets one."""
+
+_ROUNDS = 3
+_PARTS = ("jobs_local", "jobs_lz4", "shuffle", "jobs_s3")
 _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "benchmark"}
 
 
@@ -163,14 +172,14 @@ class Bench:
         self.store.delete(names, purpose=Purpose.GC)
         return report, seconds
 
-    def survivors(self, job: Job) -> float:
-        """Seconds of the first two stages of the shuffle plan."""
+    def survivors(self, job: Job) -> tuple[float, float]:
+        """Seconds of the first two stages of the shuffle plan: those that passed, and of processors."""
         plan = plan_shuffle(job.spec)
         packed = PackedJob(job.spec.job_id, self.ids.new_uuid(), pack_spec(job.spec), plan)
         found = survivors_of(self.spark, ShuffleKernel(self.config, packed, plan), plan)
-        begin = time.perf_counter()
+        processor, begin = processor_seconds_of_children(), time.perf_counter()
         found.selectExpr("sum(length(data))").collect()
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin, processor_seconds_of_children() - processor
 
 
 def write_file(
@@ -235,26 +244,28 @@ def figures(report: CompactionReport, input_bytes: int, seconds: float) -> dict[
 
 def measure_jobs(bench: Bench, case: Case) -> dict[str, Any]:
     """As many jobs as there are cores."""
-    bench.run([bench.job(_WARM) for _ in range(CORES)], PlanChoice.TASK)
+    bench.run([bench.job(replace(case, keys=1000, records=4000)) for _ in range(CORES)], PlanChoice.TASK)
     jobs = [bench.job(case) for _ in range(CORES)]
     report, seconds = bench.run(jobs, PlanChoice.TASK)
     return {"jobs": CORES, "records": CORES * case.records, **figures(report, _size(jobs), seconds)}
 
 
-def measure_shuffle(bench: Bench, case: Case) -> dict[str, Any]:
+def measure_shuffle(bench: Bench, case: Case, table_bytes: int) -> dict[str, Any]:
     """One job, spread."""
-    bench.run([bench.job(_WARM)], PlanChoice.SHUFFLE)
-    job = bench.job(case, SHUFFLE_TABLE_BYTES)
-    survivors = bench.survivors(job)
+    bench.run([bench.job(_WARM_SHUFFLE)], PlanChoice.SHUFFLE)
+    job = bench.job(case, table_bytes)
+    rounds = [bench.survivors(job) for _ in range(_ROUNDS)]
+    survivors = statistics.median(seconds for seconds, _ in rounds)
     report, seconds = bench.run([job], PlanChoice.SHUFFLE)
     assert report.keys == case.keys
     return {
         "records": case.records,
-        "table_bytes": SHUFFLE_TABLE_BYTES,
+        "table_bytes": table_bytes,
         "shares": report.shares,
         "buckets": report.buckets,
         "shuffle_bytes": report.shuffle_bytes,
         "survivors_seconds": survivors,
+        "survivors_processor_seconds": statistics.median(processor for _, processor in rounds),
         "survivors_records_per_s": case.records / survivors,
         "whole": figures(report, _size([job]), seconds),
     }
@@ -292,8 +303,10 @@ def make_bucket(endpoint: str) -> None:
     urlopen(Request(f"{endpoint}/benchmark", method="PUT"), timeout=10).close()
 
 
-def measure(*, quick: bool) -> dict[str, Any]:
-    """All figures."""
+def measure(
+    parts: Collection[str], *, quick: bool, shuffled: Case, table_bytes: int = SHUFFLE_TABLE_BYTES
+) -> dict[str, Any]:
+    """The figures of some parts."""
     os.environ.update(_CREDENTIALS)
     result: dict[str, Any] = {"machine": machine(), "master": f"local[{CORES}]", "driver_memory": "1g"}
     settings = SparkSettings(master=f"local[{CORES}]")
@@ -303,23 +316,35 @@ def measure(*, quick: bool) -> dict[str, Any]:
         spark_session(settings) as spark,
     ):
         local = Bench(spark, StoreConfig(str(Path(directory) / "objects")))
-        result["jobs_local"] = measure_jobs(local, _QUICK_JOB if quick else _JOB)
-        result["shuffle"] = measure_shuffle(local, _QUICK_SHUFFLE if quick else _SHUFFLE)
-        make_bucket(endpoint)
-        s3 = Bench(spark, StoreConfig("s3://benchmark/bench", endpoint=endpoint, region="us-east-1"))
-        result["jobs_s3"] = measure_jobs(s3, replace(_S3_JOB, records=200_000) if quick else _S3_JOB)
+        job = _QUICK_JOB if quick else _JOB
+        if "jobs_local" in parts:
+            result["jobs_local"] = measure_jobs(local, job)
+        if "jobs_lz4" in parts:
+            result["jobs_lz4"] = measure_jobs(local, replace(job, codec=Codec.LZ4))
+        if "shuffle" in parts:
+            result["shuffle"] = measure_shuffle(local, shuffled, table_bytes)
+        if "jobs_s3" in parts:
+            make_bucket(endpoint)
+            s3 = Bench(spark, StoreConfig("s3://benchmark/bench", endpoint=endpoint, region="us-east-1"))
+            result["jobs_s3"] = measure_jobs(s3, replace(_S3_JOB, records=200_000) if quick else _S3_JOB)
     return result
 
 
 def tell(result: dict[str, Any]) -> None:
     """For people."""
-    for name in ("jobs_local", "jobs_s3"):
-        _tell_run(name, result[name], result[name]["records"])
-    shuffle = result["shuffle"]
+    for name in ("jobs_local", "jobs_lz4", "jobs_s3"):
+        if name in result:
+            _tell_run(name, result[name], result[name]["records"])
+    if "shuffle" in result:
+        _tell_shuffle(result["shuffle"])
+
+
+def _tell_shuffle(shuffle: dict[str, Any]) -> None:
     print(
         f"shuffle: {shuffle['records']:,} records in {shuffle['shares']} shares,"
         f" {shuffle['buckets']} buckets: pass 1 to survivors"
-        f" {shuffle['survivors_records_per_s'] / 1e6:.2f} M records/s"
+        f" {shuffle['survivors_records_per_s'] / 1e6:.2f} M records/s,"
+        f" {shuffle['survivors_processor_seconds']:.1f} s of processors"
     )
     _tell_run("shuffle, whole job", shuffle["whole"], shuffle["records"])
 
@@ -342,8 +367,20 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="less data")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--only", action="append", choices=_PARTS, help="this part, and others so named")
+    parser.add_argument("--records", type=int, help="how many the shuffled job has")
+    parser.add_argument("--keys", type=int, help="how many keys they have; a quarter as many by default")
+    parser.add_argument("--table-mib", type=int, default=SHUFFLE_TABLE_BYTES >> 20, help="its key table")
     arguments = parser.parse_args()
-    result = measure(quick=arguments.quick)
+    shuffled = _QUICK_SHUFFLE if arguments.quick else _SHUFFLE
+    records = arguments.records or shuffled.records
+    shuffled = replace(shuffled, records=records, keys=arguments.keys or records // 4)
+    result = measure(
+        arguments.only or _PARTS,
+        quick=arguments.quick,
+        shuffled=shuffled,
+        table_bytes=arguments.table_mib << 20,
+    )
     if arguments.json:
         print(json.dumps(result, indent=2))
     else:
