@@ -325,7 +325,8 @@ class HeldGroups:
         async with held.writing:
             try:
                 if not await self.call(partial(self._table.save, held.claim_id, record)):
-                    self.drop(held, ErrorCode.not_coordinator)
+                    error = ErrorCode.not_coordinator
+                    self.drop(held, error)
             except KafkaError as failure:
                 _log.warning("a group could not be kept", group=held.group.group_id, reason=str(failure))
                 error = failure.code

@@ -263,6 +263,29 @@ def test_a_group_that_could_not_be_stored_as_a_classic_one_is_not_one_yet(agents
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("becomes_classic", [True, False])
+def test_whoever_leaves_a_group_that_another_agent_has_claimed_is_sent_there(
+    agents: Agents, *, becomes_classic: bool
+) -> None:
+    """The member is still in the group that the next coordinator has, whatever its leaving makes of it."""
+
+    async def story() -> None:
+        async with agents.coordinating() as first, agents.coordinating() as second:
+            await _shared(first)
+            if not becomes_classic:
+                await first.consumers.heartbeat("g", _consumer("other"))
+            await second.held.find("g")
+            leaves = _consumer("consumer", -1)
+            assert await _code(first.consumers.heartbeat("g", leaves)) is ErrorCode.not_coordinator
+            assert not first.held.groups()
+            (group,) = second.held.groups()
+            assert isinstance(group, ConsumerGroup)
+            assert "consumer" in {member.member_id for member in group.describe().members}
+            assert await _code(second.consumers.heartbeat("g", leaves)) is ErrorCode.none
+
+    asyncio.run(story())
+
+
 def test_a_generation_of_a_classic_group_that_could_not_be_stored_is_none(agents: Agents) -> None:
     """Whoever has joined it already is told so, and joins the group that the catalog has."""
 
