@@ -60,6 +60,10 @@ def test_topics_that_are_named_twice_or_not_at_all_are_not_deleted(broker: Broke
     assert deleted(wire, ("granite", None), ("granite", None)) == [("granite", refused)]
     assert deleted(wire, (None, topic_id), (None, topic_id)) == [(None, refused)]
     assert deleted(wire, ("granite", topic_id), (None, None)) == [("granite", refused), (None, refused)]
+    assert deleted(wire, ("granite", None), (None, topic_id)) == [("granite", refused)]
+    assert deleted(wire, (None, topic_id), ("granite", None)) == [("granite", refused)]
+    both = deleted(wire, (None, topic_id), ("granite", None), (None, topic_id))
+    assert both == [(None, refused), ("granite", refused)]
     assert len(broker.catalog.topics.list()) == 1
     old = wire.ask("delete_topics", 5, Struct(topic_names=["granite", "granite"], timeout=1000))
     assert [(each.name, each.error_code) for each in old.responses] == [("granite", refused)]
