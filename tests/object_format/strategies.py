@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
 TIMESTAMPS = st.one_of(
-    st.integers(1_700_000_000_000, 1_700_000_100_000), st.integers(-1, 10), st.integers(-(2**62), 2**62)
+    st.integers(1_700_000_000_000, 1_700_000_100_000), st.integers(-1, 10), st.integers(-(2**62), 2**62 - 1)
 )
 BLOBS = st.one_of(st.none(), st.binary(max_size=12), st.binary(min_size=60, max_size=300))
 HEADERS: SearchStrategy[tuple[tuple[str, bytes | None], ...]] = st.one_of(
