@@ -109,7 +109,8 @@ class MemoryReads:
         size = most - left
         if (left > 0 and is_short) or size > free:
             return Unread.NOT_KNOWN
-        if size < min(min_bytes, free) and not _has_more(wanted, found):
+        # As Kafka's brokers do, nobody is kept waiting for more than may be handed out.
+        if size < min(min_bytes, most) and not _has_more(wanted, found):
             return Unread.NOT_ENOUGH
         self._count(found, size)
         self._budget.reserve(size)

@@ -132,6 +132,7 @@ class ReadPath:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max_wait_ms, self._settings.max_wait_ms) / 1000
         max_bytes = min(max_bytes, self._settings.max_fetch_bytes)
+        min_bytes = min(min_bytes, max_bytes)  # as Kafka's brokers do: there cannot be more
         believing = max_wait_ms > 0
         if believing:
             at_once = self._from_memory(wanted, max_bytes)

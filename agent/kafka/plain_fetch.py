@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from agent.kafka.api import Context, RequestFrame
     from agent.kafka.codec import Struct
     from agent.kafka.codec.fetch_survey import FetchRequest
+    from agent.kafka.codec.writing import Buffers
     from agent.kafka.fetch_sessions import FetchContext, Key
     from agent.memory_reads import MemoryReads, Remembered
     from agent.topic_directory import TopicDirectory
@@ -72,10 +73,14 @@ class PlainFetch(AtOnce):
         asked = self._asked(frame, context)
         if asked is None:
             return None
-        read = asked.read(context.services.memory_reads)
+        memory = context.services.memory_reads
+        read = asked.read(memory)
         if isinstance(read, Unread):
             return None
-        asked.reads.begin()
+        try:
+            _begin(asked.reads, read, memory)
+        except KafkaError:
+            return None  # the session is no more, as the longer way finds, too
         return _answer(asked.reads, *read, frame, context)
 
     @override
@@ -88,7 +93,7 @@ class PlainFetch(AtOnce):
         read = asked.read(memory)
         if read is Unread.NOT_KNOWN:
             return None
-        asked.reads.begin()
+        _begin(asked.reads, read, memory)
         loop = asyncio.get_running_loop()
         longest = min(limits.max_wait, context.services.settings.max_wait_ms)
         until = loop.time() + longest / 1000
@@ -123,6 +128,16 @@ class PlainFetch(AtOnce):
             request.max_wait, request.min_bytes, max(request.max_bytes, 0), request.rack.decode()
         )
         return _Asked(reads, topics, limits)
+
+
+def _begin(reads: FetchContext, read: tuple[Sequence[Remembered], int] | Unread, memory: MemoryReads) -> None:
+    """Take the request; where its session refuses it, what was read is let go of."""
+    try:
+        reads.begin()
+    except BaseException:
+        if not isinstance(read, Unread):
+            memory.release(read[1])
+        raise
 
 
 def _in_session(request: FetchRequest, data: memoryview, *, by_id: bool) -> SessionRequest:
@@ -176,10 +191,15 @@ def _answer(
     """The answer's bytes, which hold `size` bytes of the memory for fetches."""
     release = partial(context.services.memory_reads.release, size)
     try:
-        session_id, news = reads.answered(map(_seen, found))
-    except KafkaError:
+        buffers = _buffers(reads, found, frame, context.version)
+    except BaseException:
         release()
         raise
+    return HeldBuffers(buffers, [release])
+
+
+def _buffers(reads: FetchContext, found: Sequence[Remembered], frame: RequestFrame, version: int) -> Buffers:
+    session_id, news = reads.answered(map(_seen, found))
     topics: dict[bytes, list[tuple[int, Remembered]]] = {}
     told = repeat(True) if news is None else news
     for (name, partition), each, is_news in zip(reads.wanted, found, told, strict=False):
@@ -187,12 +207,12 @@ def _answer(
             topics.setdefault(name, []).append((partition, each))
     out = Output()
     out.tail += bytes(4) + frame.correlation_id.to_bytes(4, "big", signed=True)
-    _write(out, session_id, topics, context.version)
+    _write(out, session_id, topics, version)
     buffers = out.buffers()
     first = buffers[0]
     assert isinstance(first, bytearray)
     first[:4] = (len(out) - 4).to_bytes(4, "big")
-    return HeldBuffers(buffers, [release])
+    return buffers
 
 
 def _write(

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from agent.kafka.api import AtOnce, HeldBuffers
 from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
 from agent.kafka.plain_fetch import PlainFetch
 from object_format.codecs import Codec
 from object_format.records import encode_batch
@@ -117,9 +118,9 @@ def _request(chance: random.Random, ids: dict[str, UUID]) -> Struct:
     )
 
 
-def _switched(start_broker: Callable[..., BrokerThread]) -> tuple[BrokerThread, _Switched]:
+def _switched(start_broker: Callable[..., BrokerThread], **changes: int) -> tuple[BrokerThread, _Switched]:
     """An agent whose short way can be shut."""
-    broker = start_broker(flush_interval_ms=1, known_bounds_ms=3_600_000, topic_cache_ms=3_600_000)
+    broker = start_broker(flush_interval_ms=1, known_bounds_ms=3_600_000, topic_cache_ms=3_600_000, **changes)
     way = _Switched()
     broker.agent._kafka._dispatch._at_once[_FETCH] = way  # type: ignore[union-attr]
     return broker, way
@@ -316,6 +317,52 @@ def test_who_waits_is_answered_the_short_way_too(start_broker: Callable[..., Bro
         assert third == fourth
     assert way.waited == 10
     assert broker.agent.read_path.budget.held == 0
+
+
+def _of_one(parts: Iterable[tuple[str, int]], **changes: object) -> Struct:
+    """A request for all that there is of these partitions."""
+    partitions = [
+        Struct(topic=name, partitions=[Struct(partition=each, fetch_offset=10, partition_max_bytes=2**20)])
+        for name, each in parts
+    ]
+    asked = {"max_wait": 1, "min_bytes": 1, "max_bytes": 2**20, "session_epoch": -1, **changes}
+    return Struct(replica_id=-1, topics=partitions, **asked)
+
+
+def test_a_session_that_becomes_too_large_is_refused_and_holds_nothing(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """Both ways say that the session is no more, and what was read for it is let go of."""
+    limits = {"max_fetch_session_partitions": 2}
+    broker, way = _switched(start_broker, **limits)
+    long_name = "a-long-name" * 15
+    added = [("one", 1), (long_name, 0), (long_name, 1)]
+    with Wire(broker.host_and_port) as wire:
+        _write_log(wire)
+        wire.ask("fetch", 12, _of_one([("one", 0), *added]))  # their bounds are known from here on
+        for way.is_on in (False, True):
+            began = wire.ask("fetch", 12, _of_one([("one", 0)], session_epoch=0))
+            assert began.session_id
+            grown = wire.ask("fetch", 12, _of_one(added, session_id=began.session_id, session_epoch=1))
+            assert grown.error_code == ErrorCode.fetch_session_id_not_found
+            assert wire.ask("fetch", 12, _of_one(added)).error_code == 0
+    assert way.taken == 2
+    assert broker.agent.read_path.budget.held == 0
+
+
+def test_nobody_waits_for_more_than_may_be_handed_out(start_broker: Callable[..., BrokerThread]) -> None:
+    """As in Kafka, the least that is to be answered is at most the most that may be."""
+    broker, way = _switched(start_broker, max_wait_ms=600_000)
+    with Wire(broker.host_and_port) as wire:
+        _write_log(wire)
+        for parts in ([("one", 0)], [("one", 0), ("one", 1)], [("compacted", 0)]):
+            heard = []
+            for way.is_on in (False, True):
+                asked = _of_one(parts, max_wait=600_000, min_bytes=10**6, max_bytes=100)
+                wire.send(request_frame("fetch", 12, 7, asked))
+                heard.append(wire.receive())
+            assert heard[0] == heard[1]
+    assert way.taken == 2
 
 
 def test_a_damaged_request_is_read_to_its_end_at_most(broker: BrokerThread) -> None:
