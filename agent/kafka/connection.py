@@ -100,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._is_receiving = True
         self._is_finishing = False
+        self._is_given_up = False
         self.last_active = self._loop.time()
 
     @property
@@ -185,7 +186,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _give_up(self, error: Exception) -> None:
-        """Close the connection for what is wrong with a request, or with us."""
+        """Close the connection for what is wrong with a request, or with us; nothing behind it is taken."""
+        self._is_given_up = True
+        self._frames.clear()
         if isinstance(error, MalformedMessageError):
             _log.info("a Kafka connection is closed", client=self._host, reason=str(error))
         else:
@@ -225,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _deliver(self, frame: memoryview) -> None:
-        if self._is_finishing:
+        if self._is_finishing or self._is_given_up:
             return
         if self._taker is None and self._has_room:
             try:

@@ -157,6 +157,18 @@ def test_what_was_sent_with_acks_0_is_taken_though_the_client_has_gone(broker: B
     until(lambda: broker.catalog.topics.partitions(topic.topic_id)[0].high_watermark == 20)
 
 
+def test_nothing_behind_a_refused_request_with_acks_0_is_taken(broker: BrokerThread) -> None:
+    """The refusal closes the connection; as in Kafka, what was sent behind it is not in the log."""
+    broker.create_topic("granite")
+    bad, good = (bytearray(request_frame("produce", 9, 1, produce_request([b"v"], acks=0))) for _ in range(2))
+    bad[-4] ^= 1
+    with Wire(broker.host_and_port) as wire:
+        wire.send(bad + good * 3)
+        assert wire.is_closed()
+    with Wire(broker.host_and_port) as wire:
+        assert only_partition(wire.ask("produce", 9, produce_request([b"first"]))).base_offset == 0
+
+
 def test_topics_are_found_by_identifier(broker: BrokerThread) -> None:
     topic = broker.create_topic("granite")
     with Wire(broker.host_and_port) as wire:
