@@ -274,6 +274,15 @@ def test_batches_of_any_size_go_the_short_way_once_they_are_decompressed() -> No
         assert is_taken == (len(batch) <= TopicConfig().max_message_bytes)
 
 
+def test_a_request_ends_with_its_tagged_fields() -> None:
+    """Cut off before them, or with one that nobody knows, it is the same both ways; more may be behind."""
+    for version in (9, 13):
+        usual = _usual(version)
+        assert not _compare(usual[:-1], [_FATES[0]])
+        assert not _compare(usual[:-1] + b"\x01\x07\x02hi", [_FATES[0]])
+        assert _compare(usual + b"more", [_FATES[0]])
+
+
 def test_who_wants_no_answer_gets_none_and_goes_the_short_way() -> None:
     for most in (2**18, 300):
         assert _compare(_usual(9, acks=0), [_FATES[0]], most=most)

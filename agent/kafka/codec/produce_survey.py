@@ -216,6 +216,8 @@ def survey_request(
         count, at = _topic(data, at, is_flexible, by_id, judges, rows, count)
         if at < 0:
             return _NO_ROWS
+    if untagged(data, at, is_flexible) < 0:
+        return _NO_ROWS
     compressed = 0
     for b in range(count):
         compressed += int(rows[b, _CODEC] != 0)
