@@ -163,7 +163,7 @@ def test_nothing_behind_a_refused_request_with_acks_0_is_taken(broker: BrokerThr
     bad, good = (bytearray(request_frame("produce", 9, 1, produce_request([b"v"], acks=0))) for _ in range(2))
     bad[-4] ^= 1
     with Wire(broker.host_and_port) as wire:
-        wire.send(bad + good * 3)
+        wire.send(bytes(bad + good * 3))
         assert wire.is_closed()
     with Wire(broker.host_and_port) as wire:
         assert only_partition(wire.ask("produce", 9, produce_request([b"first"]))).base_offset == 0
