@@ -67,6 +67,20 @@ def test_gzip_members_follow_each_other() -> None:
     assert bytes(decompress(Codec.GZIP, gzip.compress(b"ab") + gzip.compress(b"cd"))) == b"abcd"
 
 
+def test_gzip_members_of_any_size_follow_each_other() -> None:
+    """Wherever one ends in what its decoder is given; whatever else stands behind the last is refused."""
+    parts = [bytes(range(256)) * count for count in (0, 1, 0, 0, 30, 4000, 3, 0, 16, 500)]
+    data = b"".join(gzip.compress(part, level) for part in parts for level in (0, 6))
+    whole = b"".join(part * 2 for part in parts)
+    assert bytes(decompress(Codec.GZIP, data)) == whole
+    assert bytes(decompress(Codec.GZIP, data, limit=len(whole))) == whole
+    with pytest.raises(DecompressedTooLargeError):
+        decompress(Codec.GZIP, data, limit=len(whole) - 1)
+    for spoilt in (data + b"\0", data[:-1], data + gzip.compress(b"")[:-1], b""):
+        with pytest.raises(CompressedDataError):
+            decompress(Codec.GZIP, spoilt)
+
+
 def test_zstd_of_the_highest_level_is_read() -> None:
     stream = zstd.ZstdCompressor(level=22)
     written = stream.compress(b"x" * 100_000) + stream.flush()
