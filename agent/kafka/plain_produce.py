@@ -18,6 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from agent.kafka.api import AtOnce
+from agent.kafka.codec import MalformedMessageError
 from agent.kafka.codec.messages import Message
 from agent.kafka.codec.produce_survey import ProduceSurvey
 from agent.kafka.codec.writing import Output
@@ -35,14 +36,15 @@ if TYPE_CHECKING:
     from agent.kafka.api import Context, RequestFrame
     from agent.kafka.codec.produce_survey import ProduceRequest
     from agent.kafka.codec.writing import Buffers
-    from agent.pending_append import PendingAppend
+    from agent.pending_append import AppendResult, PendingAppend
     from agent.topic_directory import TopicDirectory
     from catalog.model import Topic
 
 MOST_BYTES = 256 * 1024
-"""Of a request that is judged on the loop, and of its records when they are decompressed: in 40 µs, or 300
-where all records are tiny or compressed. A pool takes two changes of threads, which on a busy machine cost
-more than that."""
+"""Of a request that is judged on the loop, and of what is read and written to decompress its records: in
+40 µs, or 300 where all records are tiny or compressed. A pool takes two changes of threads, which on a busy
+machine cost more than that. What may take longer goes to the pool whatever its size is: gzip, snappy, and
+frames of many blocks."""
 
 _MOST_BATCHES = 4096  # the least batch has 69 bytes
 _BATCH, _CRC, _CODEC = slice(2, 14), 9, 14  # columns of the survey
@@ -117,13 +119,12 @@ class PlainProduce(AtOnce):
         known = None if request is None else _known(request, frame, context)
         if request is None or known is None:
             return None
-        rows = request.rows
+        rows: _Rows | None = request.rows
         if request.compressed:
-            opened = self._survey.open(data, self._room, MOST_BYTES)
-            if opened is None:
+            if not self._survey.is_quick_to_open(data, MOST_BYTES):
                 return None
-            rows = opened
-        if not _is_intact(rows, data):
+            rows = self._survey.open_quickly(data, self._room)
+        if rows is None or not _is_intact(rows, data):
             return None
         return _enqueue(request, rows, known, frame, context)
 
@@ -133,16 +134,26 @@ class PlainProduce(AtOnce):
     ) -> Buffers | Callable[[], Awaitable[Buffers]] | None:
         """As `take`, with all records judged by a thread."""
         request = self._read(frame, context, judges=False)
-        if request is None or (len(frame.data) <= MOST_BYTES and not request.compressed):
+        if request is None or self._was_judged(request, frame.data):
             return None
         if _known(request, frame, context) is None:
             return None
         by_id = context.version >= IDENTIFIERS_SINCE
-        rows = await context.services.pools.kernels.run(partial(_judge_all, frame, len(request.rows), by_id))
+        judge = partial(_judge_all, frame, len(request.rows), by_id)
+        try:
+            rows = await context.services.pools.kernels.run(judge)
+        except SiltstoneError:
+            return None  # the longer way hears the same, and tells each partition
         known = _known(request, frame, context)  # time has passed
         if rows is None or known is None:
             return None
         return _enqueue(request, rows, known, frame, context)
+
+    def _was_judged(self, request: ProduceRequest, data: memoryview) -> bool:
+        """Whether `take` has looked at the records, which are at fault then: that is for the longer way."""
+        if len(data) > MOST_BYTES:
+            return False
+        return not request.compressed or self._survey.is_quick_to_open(data, MOST_BYTES)
 
     def _read(self, frame: RequestFrame, context: Context, *, judges: bool) -> ProduceRequest | None:
         """What the request brings, if it is of the usual kind."""
@@ -175,7 +186,7 @@ def _judge_all(frame: RequestFrame, batches: int, by_id: bool) -> _Rows | None: 
 
 
 def _known(request: ProduceRequest, frame: RequestFrame, context: Context) -> list[_Known] | None:
-    """The topic of each row; None when any is not for this way."""
+    """The topic of each row; None when any is not for this way, or what it is sent is too large."""
     services = context.services
     by_id = context.version >= IDENTIFIERS_SINCE
     topics = _Topics(services.directory, services.clock.now_ms(), by_id=by_id)
@@ -186,7 +197,7 @@ def _known(request: ProduceRequest, frame: RequestFrame, context: Context) -> li
         if row[0] != named_at:
             named_at = row[0]
             known = topics.find(bytes(frame.data[named_at : row[1]]))
-        if known is None:
+        if known is None or not 0 <= row[2] < known.partitions or row[4] - row[3] > known.most_bytes:
             return None
         found.append(known)
     return found
@@ -212,27 +223,22 @@ def _enqueue(
             row[_BATCH]
         )
         size = end - start
-        if not (
-            0 <= partition < topic.partitions
-            and size <= topic.most_bytes
-            and not (keyless and topic.require_keys)
-            and stamped == highest
-            and topic.takes(lowest, highest)
-        ):
+        if not (not (keyless and topic.require_keys) and stamped == highest and topic.takes(lowest, highest)):
             return None
         producer = None if producer_id < 0 else _stamp(producer_id, epoch, sequence)
         batch = BatchColumns(0, size, count, count, lowest, highest, producer)
         appends.append(ValidatedBatches(topic.topic, partition, data[start:end], (batch,)))
+    names = [topic.name for topic in known]
     try:
         pending = context.services.appends.enqueue_together(appends)
-    except SiltstoneError:
-        return None  # refused again, and answered, on the other way
+    except SiltstoneError as error:
+        if request.acks == 0:
+            raise MalformedMessageError(f"records sent with acks 0 are refused: {error}") from error
+        return partial(_refused, appends, error, context.version, frame)
     if request.acks == 0:
         return []
     seconds = max(request.timeout, 0) / 1000 if request.acks == -1 else None
-    return partial(
-        _answer, [topic.name for topic in known], appends, pending, seconds, context.version, frame
-    )
+    return partial(_answer, names, appends, pending, seconds, context.version, frame)
 
 
 def _stamp(producer_id: int, epoch: int, sequence: int) -> ProducerStamp:
@@ -255,24 +261,54 @@ async def _answer(
         except TimeoutError:
             pass  # those that are not settled say so
     results = pending.results_so_far()
+    if all(result is not None and result.appended for result in results):
+        out = _begun(frame)
+        write_appended(out, names, appends, results, version)
+        return _whole(out)
+    return _told(appends, results, None, version, frame)
+
+
+async def _refused(
+    appends: Sequence[ValidatedBatches], error: SiltstoneError, version: int, frame: RequestFrame
+) -> Buffers:
+    """The answer when nothing was taken."""
+    return _told(appends, [None] * len(appends), error, version, frame)
+
+
+def _told(
+    appends: Sequence[ValidatedBatches],
+    results: Sequence[AppendResult | None],
+    error: SiltstoneError | None,
+    version: int,
+    frame: RequestFrame,
+) -> Buffers:
+    """An answer that is not good news for every partition."""
+    by_id = version >= IDENTIFIERS_SINCE
+    fates = [
+        PartitionFate(
+            name="" if by_id else append.topic.name,
+            topic_id=append.topic.topic_id if by_id else None,
+            index=append.partition,
+            validated=append,
+            result=result,
+            error=error,
+        )
+        for append, result in zip(appends, results, strict=True)
+    ]
+    out = _begun(frame)
+    Message.of("produce", version).write_response(out, answer_of(fates))
+    return _whole(out)
+
+
+def _begun(frame: RequestFrame) -> Output:
+    """An answer's header, with room for its length."""
     out = Output()
     out.tail += bytes(4) + frame.correlation_id.to_bytes(4, "big", signed=True)
     if frame.is_flexible:
         out.tail.append(0)
-    if all(result is not None and result.appended for result in results):
-        write_appended(out, names, appends, results, version)
-    else:
-        by_id = version >= IDENTIFIERS_SINCE
-        fates = [
-            PartitionFate(
-                name="" if by_id else append.topic.name,
-                topic_id=append.topic.topic_id if by_id else None,
-                index=append.partition,
-                validated=append,
-                result=result,
-            )
-            for append, result in zip(appends, results, strict=True)
-        ]
-        Message.of("produce", version).write_response(out, answer_of(fates))
+    return out
+
+
+def _whole(out: Output) -> Buffers:
     out.tail[:4] = (len(out) - 4).to_bytes(4, "big")
     return out.buffers()

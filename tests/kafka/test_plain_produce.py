@@ -18,20 +18,22 @@ from hypothesis import strategies as st
 from agent.errors import AppendFailedError, BusyError
 from agent.kafka import plain_produce
 from agent.kafka.apis import produce
-from agent.kafka.codec import MalformedMessageError, Struct
+from agent.kafka.codec import MalformedMessageError, Struct, produce_survey
 from agent.kafka.dispatch import Dispatch
+from agent.kafka.errors import ErrorCode
 from agent.metrics import AgentMetrics
 from agent.pending_append import AppendResult, PendingAppend
 from bedrock.errors import NotFoundError
 from catalog.model import RunRefusal, Topic
 from catalog.topic_config import TopicConfig
-from object_format.codecs import Codec
-from object_format.kernels.layout import ATTRIBUTES, CRC
+from object_format import payloads
+from object_format.codecs import Codec, compress, decompress
+from object_format.kernels.layout import ATTRIBUTES, BATCH_LENGTH, BATCH_OVERHEAD, CRC, LENGTH_OVERHEAD
 from object_format.records import encode_batch
-from tests.kafka.wire import request_frame
+from tests.kafka.wire import read_answer, request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from agent.kafka.services import Services
     from agent.validation import ValidatedBatches
@@ -125,12 +127,26 @@ class _Appends:
 
 
 class _Pool:
+    """Counts what it is given, and is full if it shall be."""
+
+    def __init__(self, *, is_full: bool = False) -> None:
+        self.calls = 0
+        self._is_full = is_full
+
     async def run(self, call: Any) -> object:  # noqa: ANN401  # whatever it gives
+        self.calls += 1
+        if self._is_full:
+            raise BusyError("the kernel pool is full", retry_after_seconds=1.0)
         return call()
 
 
 def _outcome(
-    frame: bytes, fates: Sequence[AppendResult | None], *, is_full: bool, short: bool
+    frame: bytes,
+    fates: Sequence[AppendResult | None],
+    *,
+    is_full: bool,
+    short: bool,
+    pool: _Pool | None = None,
 ) -> tuple[object, _Appends]:
     """What the client hears (the type of an error that closes its connection), and what was taken."""
     appends = _Appends(fates, is_full=is_full)
@@ -138,7 +154,7 @@ def _outcome(
         directory=_Directory(),
         appends=appends,
         clock=SimpleNamespace(now_ms=lambda: _NOW_MS),
-        pools=SimpleNamespace(kernels=_Pool(), rendering=_Pool()),
+        pools=SimpleNamespace(kernels=pool or _Pool(), rendering=_Pool()),
         metrics=AgentMetrics(),
     )
     api = produce.API if short else replace(produce.API, at_once=None)
@@ -272,6 +288,120 @@ def test_batches_of_any_size_go_the_short_way_once_they_are_decompressed() -> No
         body = Struct(acks=-1, timeout=0, topic_data=topics)
         is_taken = _compare(request_frame("produce", 9, 5, body)[4:], [_FATES[0]])
         assert is_taken == (len(batch) <= TopicConfig().max_message_bytes)
+
+
+def _of(*batches: bytes, acks: int = -1, partition: int = 0) -> bytes:
+    """A request for these batches, all of them for one partition."""
+    parts = [Struct(index=partition, records=batch) for batch in batches]
+    body = Struct(acks=acks, timeout=0, topic_data=[Struct(name="plain", partition_data=parts)])
+    return request_frame("produce", 9, 5, body)[4:]
+
+
+def _packed(codec: Codec, pack: Callable[[bytes], bytes]) -> bytes:
+    """A batch of one record, whose records are as `pack` leaves them."""
+    plain = bytes(encode_batch([_NOW_MS], [b"key"], [b"value"]))
+    batch = bytearray(plain[:BATCH_OVERHEAD] + pack(plain[BATCH_OVERHEAD:]))
+    batch[BATCH_LENGTH : BATCH_LENGTH + 4] = (len(batch) - LENGTH_OVERHEAD).to_bytes(4, "big")
+    batch[ATTRIBUTES + 1] |= codec
+    batch[CRC : CRC + 4] = crc32c.crc32c(batch[ATTRIBUTES:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def _snappy_blocks(records: bytes) -> bytes:
+    whole = bytes(compress(Codec.SNAPPY, records))
+    return whole[:16] + b"\0\0\0\1\0" * 2000 + whole[16:]
+
+
+def _zstd_blocks(records: bytes) -> bytes:
+    # A frame of one raw block, behind many that are empty.
+    last = (len(records) << 3 | 1).to_bytes(3, "little")
+    return bytes.fromhex("28b52ffd0050") + bytes(3) * 2000 + last + records
+
+
+def _lz4_blocks(records: bytes) -> bytes:
+    whole = bytes(compress(Codec.LZ4, records))
+    return whole[:7] + (b"\1\0\0\0" + b"\0") * 2000 + whole[7:]
+
+
+_LABOUR = {
+    "empty gzip members": (
+        _packed(Codec.GZIP, lambda data: compress(Codec.GZIP, b"") * 2000 + compress(Codec.GZIP, data)),
+    ),
+    "empty snappy blocks": (_packed(Codec.SNAPPY, _snappy_blocks),),
+    "empty zstd blocks": (_packed(Codec.ZSTD, _zstd_blocks),),
+    "empty lz4 blocks": (_packed(Codec.LZ4, _lz4_blocks),),
+    "many small batches": (_packed(Codec.ZSTD, lambda data: bytes(compress(Codec.ZSTD, data))),) * 100,
+    "much out of little": (bytes(encode_batch([_NOW_MS], [b"k"], [bytes(2**19)], codec=Codec.LZ4)),),
+    "one gzip member": (_packed(Codec.GZIP, lambda data: bytes(compress(Codec.GZIP, data))),),
+}
+
+
+@pytest.mark.parametrize("what", _LABOUR)
+def test_what_may_be_much_work_is_never_done_on_the_loop(what: str) -> None:
+    """However few bytes it is, a thread of the pool opens it, once; the answer is that of the long way."""
+    pool = _Pool()
+    frame = _of(*_LABOUR[what])
+    assert len(frame) < plain_produce.MOST_BYTES
+    assert _compare(frame, [_FATES[0]])
+    _, appends = _outcome(frame, [_FATES[0]], is_full=False, short=True, pool=pool)
+    assert appends.was_together
+    assert pool.calls == 1
+
+
+def test_a_little_work_is_done_on_the_loop() -> None:
+    """Usual batches of LZ4 and zstd need no thread, whether they are good or at fault."""
+    for codec in (Codec.LZ4, Codec.ZSTD):
+        pool = _Pool()
+        assert _outcome(_usual(9, codecs=(codec,)), [_FATES[0]], is_full=False, short=True, pool=pool)[
+            1
+        ].was_together
+        assert pool.calls == 0
+        bad = _packed(codec, lambda data, codec=codec: bytes(compress(codec, data[:-1])))  # type: ignore[misc]
+        _outcome(_of(bad), [_FATES[0]], is_full=False, short=True, pool=pool)
+        assert pool.calls == 1  # by the long way, which says what is wrong
+
+
+def test_a_full_pool_is_an_error_that_clients_repeat() -> None:
+    """Both ways say so for each partition; who wants no answer has its connection closed."""
+    for batch in (
+        bytes(encode_batch([_NOW_MS], [b"k"], [random.Random(1).randbytes(2**18)])),
+        _LABOUR["one gzip member"][0],
+    ):
+        heard = [
+            _outcome(_of(batch), [_FATES[0]], is_full=False, short=short, pool=_Pool(is_full=True))
+            for short in (False, True)
+        ]
+        assert heard[0][0] == heard[1][0]
+        answer = heard[0][0]
+        assert isinstance(answer, bytes)
+        told = read_answer("produce", 9, memoryview(answer)[8:])
+        assert told.responses[0].partition_responses[0].error_code == ErrorCode.not_enough_replicas
+        assert not heard[1][1].taken
+        unheard = _of(batch, acks=0)
+        pool = _Pool(is_full=True)
+        assert _outcome(unheard, [], is_full=False, short=True, pool=pool)[0] is MalformedMessageError
+
+
+def test_what_is_refused_for_want_of_room_is_opened_once() -> None:
+    """Nor is anything opened that is for no partition."""
+    for codec in (Codec.GZIP, Codec.SNAPPY):
+        batch = bytes(encode_batch([_NOW_MS], [b"k"], [bytes(100)], codec=codec))
+        for frame, is_full, times in (
+            (_of(batch), True, 1),
+            (_of(batch), False, 1),
+            (_of(batch, partition=7), False, 0),
+        ):
+            expected, _ = _outcome(frame, [_FATES[0]], is_full=is_full, short=False)
+            with (
+                patch.object(produce_survey, "decompress", wraps=decompress) as one_way,
+                patch.object(payloads, "decompress", wraps=decompress) as other_way,
+            ):
+                assert _outcome(frame, [_FATES[0]], is_full=is_full, short=True)[0] == expected
+            assert one_way.call_count + other_way.call_count == times
+    for acks in (-1, 0):
+        full, appends = _outcome(_usual(9, acks=acks), [], is_full=True, short=True)
+        assert full == _outcome(_usual(9, acks=acks), [], is_full=True, short=False)[0]
+        assert not appends.taken
 
 
 def test_a_request_ends_with_its_tagged_fields() -> None:

@@ -9,7 +9,7 @@ Requests of a usual kind go by a shorter way (`plain_produce`), to the same end.
 
 Batches are validated in the kernel pool, or on the spot where that takes less than the way there and back,
 and enqueued in the order of the connection's requests; what waits for the commit does not keep the next
-request waiting. A full write buffer is NOT_ENOUGH_REPLICAS, a file that
+request waiting. A full write buffer or pool is NOT_ENOUGH_REPLICAS, a file that
 could not be committed NOT_ENOUGH_REPLICAS_AFTER_APPEND. Transactions are refused.
 """
 
@@ -72,7 +72,7 @@ async def handle(request: Struct, context: Context) -> Later | None:
         if _is_quickly_judged(items):
             _validate(items, context.version, now_ms)
         else:
-            await context.services.pools.kernels.run(partial(_validate, items, context.version, now_ms))
+            await _validate_elsewhere(items, context, now_ms)
         _enqueue(items, context)
     for item in items:
         item.records = None  # what the write path needs of it, it holds
@@ -116,6 +116,15 @@ def _is_quickly_judged(items: Sequence[_Item]) -> bool:
             if size > _JUDGED_ON_THE_SPOT_BYTES or seems_compressed(item.records):
                 return False
     return True
+
+
+async def _validate_elsewhere(items: Sequence[_Item], context: Context, now_ms: int) -> None:
+    """As `_validate`, by the kernel pool; when that is full, nothing is judged: clients send it again."""
+    try:
+        await context.services.pools.kernels.run(partial(_validate, items, context.version, now_ms))
+    except SiltstoneError as error:
+        for item in items:
+            item.error = item.error or error
 
 
 def _validate(items: Sequence[_Item], version: int, now_ms: int) -> None:

@@ -21,6 +21,7 @@ from object_format.codecs import (
     DecompressedTooLargeError,
     decompress,
 )
+from object_format.kernels.frame_blocks import frame_work
 from object_format.kernels.layout import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -59,8 +60,11 @@ _JUDGED: Final = 15
 _UNUSUAL: Final = LOG_APPEND_TIME | CONTROL | TRANSACTIONAL
 _IDENTIFIER_BYTES: Final = 16
 _NO_ROWS: Final = (-1, 0, 0, 0)
-MOST_OPENED: Final = 1 << 40
+_MOST_OPENED: Final = 1 << 40
 """More than any request can hold."""
+
+_MOST_BLOCKS: Final = 64
+"""Of all batches that are decompressed at once: each may take 10 µs, however little is in it."""
 
 _NO_CALLS: Final = np.zeros(CALLS, np.int64)
 _LZ4: Final = int(Codec.LZ4)
@@ -149,6 +153,28 @@ def open_rows(
         if left < 0 or not _judge(data, row[3], room, 0, length, row):
             return False, left, unjudged
     return True, left, unjudged
+
+
+@njit(nogil=True, cache=True)
+def open_work(data: ByteArray, rows: Numbers) -> Integers:
+    """What it takes to decompress the batches of `rows`: how many blocks, and how many bytes, in and out.
+
+    -1 blocks where there are more than `_MOST_BLOCKS`, or not all are frames that kernels open.
+    """
+    data, rows = borrowed(data), borrowed(rows)
+    blocks, volume = np.int64(0), np.int64(0)
+    for b in range(rows.shape[0]):
+        row = rows[b]
+        if row[_JUDGED]:
+            continue
+        start = row[3] + BATCH_OVERHEAD
+        size = row[4] - start
+        more, contents = frame_work(data, start, size, row[_CODEC], _MOST_BLOCKS - blocks)
+        if more < 0:
+            return -1, 0
+        blocks += more
+        volume += size + contents
+    return blocks, volume
 
 
 @njit(nogil=True, cache=True)
@@ -255,16 +281,37 @@ class ProduceSurvey:
         self._count = count
         return ProduceRequest(self._rows[:count].tolist(), compressed, acks, timeout)
 
-    def open(self, frame: memoryview, room: Bytes, limit: int = MOST_OPENED) -> list[list[int]] | None:
+    def is_quick_to_open(self, frame: memoryview, limit: int) -> bool:
+        """Whether compressed batches of the request that was read last are but a little work to `open`.
+
+        That is so much for the libraries' functions alone, with at most `limit` bytes before and after
+        together, in few blocks. Other codecs, whose decoders are called batch by batch, are never quick.
+        """
+        blocks, volume = open_work(readable(frame), self._rows[: self._count])
+        return blocks >= 0 and volume <= limit and native_calls() is not None
+
+    def open_quickly(self, frame: memoryview, room: Bytes) -> list[list[int]] | None:
+        """As `open`, of a request that is quick to open, within `room`; None also for what kernels refuse."""
+        calls = native_calls()
+        if calls is None:
+            return None
+        rows = self._rows[: self._count]
+        is_sound, _, unjudged = open_rows(readable(frame), rows, room, room.size, True, calls)
+        if unjudged or not is_sound:
+            return None
+        judged: list[list[int]] = rows.tolist()
+        return judged
+
+    def open(self, frame: memoryview, room: Bytes) -> list[list[int]] | None:
         """The rows of the request that was read last, with the records of compressed batches judged.
 
-        They are decompressed in `room` where that can be, and are at most `limit` bytes together. None where
-        they are more, or any is at fault.
+        They are decompressed in `room` where that can be. None where any is at fault. However small a request
+        is, this may take long: it is not for the event loop.
         """
         data, rows = readable(frame), self._rows[: self._count]
         calls = native_calls()
         is_native, functions = (False, _NO_CALLS) if calls is None else (True, calls)
-        is_sound, left, unjudged = open_rows(data, rows, room, limit, is_native, functions)
+        is_sound, left, unjudged = open_rows(data, rows, room, _MOST_OPENED, is_native, functions)
         if not is_sound:
             return None
         if unjudged:
