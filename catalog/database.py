@@ -24,9 +24,9 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 from typing_extensions import override
 
 from bedrock.clock import SystemClock
-from bedrock.errors import FatalError
+from bedrock.errors import FatalError, SiltstoneError
 from catalog import arrays
-from catalog.errors import CatalogAddressError, CatalogUnavailableError
+from catalog.errors import CatalogAddressError, CatalogUnavailableError, UnstorableValueError
 from catalog.operation_counts import OperationCounts
 from catalog.sql_files import load_queries
 
@@ -52,7 +52,8 @@ _NEVER_HAPPENED = (
     pg.ReadOnlySqlTransaction,
     pg.IdleInTransactionSessionTimeout,
 )
-_NOT_REPEATED = (pg.QueryCanceled, pg.LockNotAvailable, PoolTimeout)
+_UNSTORABLE = (pg.CharacterNotInRepertoire, pg.UntranslatableCharacter, pg.ProgramLimitExceeded)
+_NOT_REPEATED = (pg.QueryCanceled, pg.LockNotAvailable, PoolTimeout, pg.ProgramLimitExceeded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,12 @@ def connection_string(url: str, limits: DatabaseLimits) -> str:
     defaults: dict[str, str | int | None] = {
         "connect_timeout": limits.connect_seconds,
         "application_name": "siltstone",
+        # A link that is dead though nobody said so is found out within a minute, by whoever only listens
+        # (idle + count · interval) as by whoever has sent something.
+        "keepalives": 1,
         "keepalives_idle": 30,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
         "tcp_user_timeout": limits.statement_seconds * 1000,
     }
     given_options = given.pop("options", None)
@@ -333,17 +339,26 @@ class Database:
     def _own_errors(self, operation: str) -> Iterator[None]:
         try:
             yield
-        except (psycopg.OperationalError, *_NEVER_HAPPENED) as error:
-            raise CatalogUnavailableError(
+        except psycopg.Error as error:
+            raise self._own_error(operation, error) from error
+
+    def _own_error(self, operation: str, error: psycopg.Error) -> SiltstoneError:
+        # psycopg itself refuses a NUL, without a state: it has not asked the server.
+        if isinstance(error, _UNSTORABLE) or (isinstance(error, psycopg.DataError) and not error.sqlstate):
+            return UnstorableValueError(
+                f"the catalog cannot keep what {operation} was given: {_first_line(error)}",
+                remedy="give shorter names, and text without NUL",
+            )
+        if isinstance(error, (psycopg.OperationalError, *_NEVER_HAPPENED)):
+            return CatalogUnavailableError(
                 f"the catalog at {self.address} did not answer {operation}: {_first_line(error)}",
                 remedy="check that PostgreSQL runs there and is not overloaded",
                 retry_after_seconds=1.0,
-            ) from error
-        except psycopg.Error as error:
-            raise FatalError(
-                f"the catalog at {self.address} refused {operation}: {error.sqlstate} {_first_line(error)}",
-                remedy="this is a defect of Siltstone, or the database was changed by other hands",
-            ) from error
+            )
+        return FatalError(
+            f"the catalog at {self.address} refused {operation}: {error.sqlstate} {_first_line(error)}",
+            remedy="this is a defect of Siltstone, or the database was changed by other hands",
+        )
 
 
 @dataclass(slots=True)

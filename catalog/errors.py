@@ -5,8 +5,9 @@
     RetryableError      CatalogUnavailableError
     StaleStateError     SessionFencedError, JobSupersededError, ExtentsUnavailableError,
                         JobInputsChangedError, CommitForgottenError
-    InvalidInputError   TopicExistsError, InvalidTopicError, InvalidConfigError, InvalidCommitError,
-                        JobOutputError, CatalogAddressError, SchemaVersionError, CatalogInUseError
+    InvalidInputError   TopicExistsError, InvalidTopicError, InvalidGroupError, InvalidConfigError,
+                        InvalidCommitError, UnstorableValueError, JobOutputError, CatalogAddressError,
+                        SchemaVersionError, CatalogInUseError
       NotFoundError     TopicNotFoundError, JobNotFoundError
     FatalError          EmbeddedPostgresError
 """
@@ -50,6 +51,14 @@ class TopicCollisionError(TopicExistsError):
 
 class InvalidTopicError(InvalidInputError):
     """A topic's name or its number of partitions is not allowed."""
+
+
+class InvalidGroupError(InvalidInputError):
+    """A group's name is not allowed."""
+
+
+class UnstorableValueError(InvalidInputError):
+    """PostgreSQL cannot keep what was given: text with a NUL, or a name that is too long for an index."""
 
 
 class InvalidConfigError(InvalidInputError):

@@ -85,7 +85,10 @@ class Groups:
             "generation": record.generation,
             "protocol_type": record.protocol_type,
             "member_count": record.member_count,
-            "subscribed_topics": None if topics is None else sorted(topics),
+            # Members may name what no topic can be named, and PostgreSQL cannot keep.
+            "subscribed_topics": None
+            if topics is None
+            else sorted(each for each in topics if "\0" not in each),
             "state": record.state,
             # By the catalog's clock it was as long ago as by this machine's.
             "state_age_ms": self._clock.now_ms() - record.state_ms,

@@ -71,7 +71,9 @@ class Topics:
 
     def get(self, name: str) -> Topic:
         """The topic of that name, or TopicNotFoundError."""
-        rows = self._database.read("topics.get", _SQL["find_topic"], {"name": name})
+        # What no topic may be named is not asked for: PostgreSQL takes no NUL.
+        is_name = "\0" not in name
+        rows = self._database.read("topics.get", _SQL["find_topic"], {"name": name}) if is_name else ()
         if not rows or rows[0][1] != name:
             raise TopicNotFoundError(f"there is no topic {name!r}", remedy="list the topics, or create it")
         return topic_of(rows[0])

@@ -22,8 +22,9 @@ from agent.groups.group import ClassicGroup
 from agent.groups.held_group import HeldGroup
 from agent.groups.migration import downgraded
 from agent.groups.records import record_of, snapshot_of
-from agent.kafka.errors import ErrorCode, KafkaError
+from agent.kafka.errors import ErrorCode, KafkaError, message_of
 from bedrock.errors import RetryableError
+from catalog.group_names import check_group_name
 from catalog.groups import GroupType
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ class HeldGroups:
         return coordinator.node_id == self._brokers.own.node_id
 
     async def require_own(self, group_id: str) -> None:
-        """Raise NOT_COORDINATOR unless this agent coordinates that group."""
+        """Raise NOT_COORDINATOR unless this agent coordinates that group, InvalidGroupError if nobody can."""
+        check_group_name(group_id)
         if self._closed or not await self.is_own(group_id):
             raise KafkaError(ErrorCode.not_coordinator, f"group {group_id!r} is coordinated by another agent")
 
@@ -119,8 +121,6 @@ class HeldGroups:
 
     async def find(self, group_id: str, *, create: bool = False) -> HeldGroup | None:
         """The group, claimed and loaded if need be; None when there is none and it shall not be made."""
-        if "\0" in group_id:
-            raise KafkaError(ErrorCode.invalid_group_id, "a group's name must not have a NUL in it")
         await self.require_own(group_id)
         held = self._held.get(group_id)
         if held is None:
@@ -135,7 +135,7 @@ class HeldGroups:
         try:
             return await self._pool.run(work)
         except RetryableError as error:
-            raise KafkaError(ErrorCode.coordinator_not_available, str(error)) from error
+            raise KafkaError(ErrorCode.coordinator_not_available, message_of(error) or "") from error
 
     def moved(self, held: HeldGroup) -> None:
         """Call after every request to a group: time must wake it when it has something to do."""

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
-from agent.kafka.resources import ResourceType, require_name, require_own, resource_type_of
+from agent.kafka.resources import (
+    ResourceType,
+    require_group_name,
+    require_name,
+    require_own,
+    resource_type_of,
+)
 from bedrock.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -87,7 +93,7 @@ async def _change_topic(name: str, context: Context, changes: ChangesOf, *, vali
 
 
 async def _change_group(name: str, context: Context, changes: ChangesOf, *, validate_only: bool) -> None:
-    require_name(name)
+    require_group_name(name)
     services = context.services
     check = services.settings.groups.check
     if validate_only:

@@ -6,6 +6,7 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND: clients repeat both, and only the second one l
 
 from __future__ import annotations
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from agent.errors import (
@@ -27,10 +28,19 @@ from bedrock.errors import (
     SiltstoneError,
     StaleStateError,
 )
-from catalog.errors import InvalidConfigError, InvalidTopicError, TopicCollisionError, TopicExistsError
+from catalog.errors import (
+    InvalidConfigError,
+    InvalidGroupError,
+    InvalidTopicError,
+    TopicCollisionError,
+    TopicExistsError,
+)
 from catalog.model import RunRefusal
 
 __all__ = ["ErrorCode", "KafkaError", "code_of", "code_of_refusal", "message_of"]
+
+
+_log = structlog.get_logger(__name__)
 
 
 class KafkaError(SiltstoneError):
@@ -48,6 +58,7 @@ _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (TopicCollisionError, ErrorCode.invalid_topic_exception),
     (TopicExistsError, ErrorCode.topic_already_exists),
     (InvalidTopicError, ErrorCode.invalid_topic_exception),
+    (InvalidGroupError, ErrorCode.invalid_group_id),
     (InvalidConfigError, ErrorCode.invalid_config),
     (NotFoundError, ErrorCode.unknown_topic_or_partition),
     (InvalidInputError, ErrorCode.invalid_request),
@@ -60,6 +71,15 @@ _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (RetryableError, ErrorCode.request_timed_out),
     (StaleStateError, ErrorCode.request_timed_out),
     (CorruptDataError, ErrorCode.corrupt_message),
+)
+
+_FOR_CLIENTS = (
+    KafkaError,
+    InvalidInputError,
+    StaleStateError,
+    BusyError,
+    StoppingError,
+    NotLeaderError,
 )
 
 _REFUSALS = {
@@ -80,8 +100,19 @@ def code_of(error: BaseException) -> ErrorCode:
 
 
 def message_of(error: BaseException) -> str | None:
-    """The words for a client; of our own errors only."""
-    return str(error) if isinstance(error, SiltstoneError) else None
+    """The words for a client; of our own errors only.
+
+    What went wrong behind this agent is for its log: such words tell where the catalog and the disks are.
+    """
+    if isinstance(error, _FOR_CLIENTS):
+        return str(error)
+    if not isinstance(error, SiltstoneError):
+        return None
+    if not isinstance(error, AppendFailedError):  # the write path has logged it
+        _log.warning("a client is told no more than that it failed", reason=str(error))
+    return (
+        "it cannot be done now, try again" if isinstance(error, RetryableError) else "the server has failed"
+    )
 
 
 def code_of_refusal(refusal: RunRefusal) -> ErrorCode:

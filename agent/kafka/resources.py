@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from agent.kafka.errors import ErrorCode, KafkaError
+from catalog.group_names import check_group_name
 
 if TYPE_CHECKING:
     from agent.kafka.api import Context
@@ -33,6 +34,12 @@ def require_name(name: str) -> None:
     """Raise INVALID_REQUEST unless a resource has a name."""
     if not name:
         raise KafkaError(ErrorCode.invalid_request, "the resource must have a name")
+
+
+def require_group_name(name: str) -> None:
+    """Raise unless a group may have that name: INVALID_REQUEST for none, InvalidGroupError for a bad one."""
+    require_name(name)
+    check_group_name(name)
 
 
 def require_own(name: str, context: Context) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import select
+import socket
 import threading
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from bedrock.clock import ManualClock, SystemClock
 from bedrock.errors import FatalError
 from catalog.database import Database, DatabaseLimits, connection_string
-from catalog.errors import CatalogAddressError, CatalogUnavailableError
+from catalog.errors import CatalogAddressError, CatalogUnavailableError, UnstorableValueError
 from catalog.open import open_catalog
 from catalog.sql_files import Query
 from tests.catalog.scene import Scene, run_of
@@ -223,3 +226,49 @@ def test_operations_are_counted(catalog_url: str, clock: Clock, ids: Ids) -> Non
         assert counts["log.commit"].calls == 1
         assert counts["log.commit"].statements > 5
         assert counts["topics.create"].failures == 0
+
+
+def test_what_postgresql_cannot_keep_is_the_callers_mistake(database: Database) -> None:
+    """A NUL in text or in JSON, a value too long for an index: refused once, and without the address."""
+    database.transact(
+        "test",
+        lambda transaction: transaction.send(_query(b"CREATE TABLE named (name text UNIQUE, more jsonb)")),
+    )
+    insert = _query(b"INSERT INTO named VALUES (%(name)s, %(more)s)")
+    long = "".join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(6000))
+    for name, more in (("a\0b", {}), ("a", {"a": "a\0b"}), (long, {})):
+        params = {"name": name, "more": Jsonb(more)}
+        with pytest.raises(UnstorableValueError) as refused:
+            database.transact("names", lambda each, params=params: each.rows(insert, params))  # type: ignore[misc]  # bound here
+        assert database.address not in str(refused.value)
+    assert database.counts.snapshot()["names"].retries == 0
+
+
+def test_a_link_that_is_dead_is_found_out_by_who_only_listens() -> None:
+    """Within a minute, on every connection to the catalog; an address may ask for something else."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"postgresql://somebody@127.0.0.1:{listener.getsockname()[1]}/catalog"
+        assert _seconds_to_find_out(connection_string(url, DatabaseLimits())) <= 60
+        patient = connection_string(f"{url}?keepalives_interval=100", DatabaseLimits())
+        assert _seconds_to_find_out(patient) > 60
+
+
+def _seconds_to_find_out(conninfo: str) -> int:
+    """How long a silent connection whose other end is gone stays open, by what its socket is set to."""
+    connection = psycopg.pq.PGconn.connect_start(conninfo.encode())
+    try:
+        with socket.socket(fileno=os.dup(connection.socket)) as link:
+            assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle, interval, count, limit_ms = (
+                link.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (
+                    socket.TCP_KEEPIDLE,
+                    socket.TCP_KEEPINTVL,
+                    socket.TCP_KEEPCNT,
+                    socket.TCP_USER_TIMEOUT,
+                )
+            )
+    finally:
+        connection.finish()
+    assert limit_ms == DatabaseLimits().statement_seconds * 1000
+    return int(idle + count * interval)

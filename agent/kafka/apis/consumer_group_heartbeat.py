@@ -73,7 +73,12 @@ def _names(names: Iterable[str] | None) -> frozenset[str] | None:
 
 
 def _owned(topics: Iterable[Struct]) -> frozenset[PartitionId]:
-    return frozenset(PartitionId(topic.topic_id, each) for topic in topics for each in topic.partitions)
+    return frozenset(
+        PartitionId(topic.topic_id, each)
+        for topic in topics
+        if topic.topic_id is not None
+        for each in topic.partitions
+    )
 
 
 API = Api(name="consumer_group_heartbeat", lowest=0, highest=1, handle=handle, refuse=refuse)

@@ -16,7 +16,13 @@ from agent.kafka.api import Api
 from agent.kafka.broker_settings import BrokerSetting, broker_settings
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
-from agent.kafka.resources import ResourceType, require_name, require_own, resource_type_of
+from agent.kafka.resources import (
+    ResourceType,
+    require_group_name,
+    require_name,
+    require_own,
+    resource_type_of,
+)
 from bedrock.errors import SiltstoneError
 from catalog.topic_names import check_topic_name
 
@@ -97,7 +103,7 @@ async def _describe(
         topic = await look_up(name)
         return _settings(topic.config, _TOPIC_SOURCE, of_broker)
     if kind is ResourceType.GROUP:
-        require_name(name)
+        require_group_name(name)
         config = await services.pools.catalog.run(partial(services.catalog.group_configs.get, name))
         return _settings(config, _GROUP_SOURCE, of_broker)
     if kind is ResourceType.CLIENT_METRICS:
