@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import cramjam
 import lz4.frame
+import numpy as np
 from isal import isal_zlib
 from isal.isal_zlib import IsalError
 
@@ -244,7 +245,7 @@ def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
     parts = _parts_of_zstd(data)
     if size is None:
         return _joined(parts, limit)
-    whole = bytearray(size)
+    whole = np.empty(size, np.uint8).data  # memory is only touched where something comes: a frame may lie
     at = 0
     for part in parts:
         if len(part) > size - at:

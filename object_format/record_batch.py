@@ -20,6 +20,7 @@ from object_format.codecs import Codec
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.layout import (
     ATTRIBUTES,
+    BATCH_LENGTH,
     BATCH_OVERHEAD,
     BATCH_ROW,
     CODEC_MASK,
@@ -140,10 +141,11 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 class PeekedAttributes(NamedTuple):
-    """What `peek_attributes` tells; `codec` may be the number of none."""
+    """What `peek_attributes` tells; `codec` may be the number of none, and `size` be anything."""
 
     codec: int
     is_transactional: bool
+    size: int
 
 
 def peek_attributes(data: memoryview) -> PeekedAttributes | None:
@@ -151,7 +153,8 @@ def peek_attributes(data: memoryview) -> PeekedAttributes | None:
     if len(data) < BATCH_OVERHEAD or data[MAGIC] != _MAGIC_V2:
         return None
     low = data[ATTRIBUTES + 1]
-    return PeekedAttributes(low & CODEC_MASK, bool(low & TRANSACTIONAL))
+    size = LENGTH_OVERHEAD + int.from_bytes(data[BATCH_LENGTH : BATCH_LENGTH + 4], "big", signed=True)
+    return PeekedAttributes(low & CODEC_MASK, bool(low & TRANSACTIONAL), size)
 
 
 def seems_compressed(data: memoryview) -> bool:

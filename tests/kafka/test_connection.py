@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.table import APIS
+from object_format.codecs import Codec
+from object_format.record_batch import write_checksum
 from object_format.records import encode_batch
 from tests.kafka.waiting import until
 from tests.kafka.wire import Wire, read_answer, request_frame
@@ -195,6 +197,22 @@ def test_a_keyless_record_in_a_compacted_topic_is_named(broker: BrokerThread) ->
         answer = only_partition(wire.ask("produce", 9, request))
     assert answer.error_code == ErrorCode.invalid_record
     assert [error.batch_index for error in answer.record_errors] == [1]
+
+
+def test_a_second_batch_is_refused_before_any_is_opened(broker: BrokerThread) -> None:
+    """What is wrong inside of compressed batches is not even looked for where there are several."""
+    broker.create_topic("granite")
+    batch = bytearray(encode_batch([1], [b"key"], [b"value"], codec=Codec.ZSTD))
+    batch[61:] = bytes(len(batch) - 61)
+    write_checksum(memoryview(batch), 0, len(batch))
+    answers = []
+    with Wire(broker.host_and_port) as wire:
+        for count in (1, 2):
+            request = produce_request([b"value"])
+            request.topic_data[0].partition_data[0].records = bytes(batch * count)
+            answers.append(only_partition(wire.ask("produce", 9, request)))
+    assert [answer.error_code for answer in answers] == [ErrorCode.corrupt_message, ErrorCode.invalid_record]
+    assert "not 2" in answers[1].error_message
 
 
 def test_a_flipped_bit_is_a_corrupt_message(broker: BrokerThread) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import resource
 import subprocess
 import sys
 
@@ -144,6 +145,30 @@ def test_a_snappy_block_that_reaches_beyond_the_data_is_refused() -> None:
     for length in (0, len(block) + 1, 2**31, 2**32 - 1):
         with pytest.raises(CompressedDataError):
             decompress(Codec.SNAPPY, b"\x82SNAPPY\x00" + b"\0\0\0\1" * 2 + length.to_bytes(4, "big") + block)
+
+
+def _claim(codec: Codec, size: int) -> bytes:
+    """A few bytes that say of themselves to become `size`, which is at least 64 KiB, and do not."""
+    if codec is Codec.ZSTD:  # RFC 8878 §3.1.1.1: one segment, a content size of 4 bytes; one empty block
+        return b"\x28\xb5\x2f\xfd\xa0" + size.to_bytes(4, "little") + b"\x01\x00\x00"
+    if codec is Codec.SNAPPY:
+        groups = [size >> shift & 127 for shift in range(0, size.bit_length(), 7)]
+        return bytes([group | 128 for group in groups[:-1]] + groups[-1:]) + b"\x00a"
+    return lz4.frame.compress(bytes(size))[:20]  # its header, of 15 bytes with the content's size, and more
+
+
+@pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.SNAPPY, Codec.LZ4])
+def test_a_mere_claim_costs_no_memory(codec: Codec) -> None:
+    """What a few bytes say they become is not touched until something comes, page by page."""
+    claims = [_claim(codec, size) for size in (1 << 16, MAX_DECOMPRESSED_BATCH_BYTES)]
+    touched = []
+    for claim in claims:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(10):
+            with pytest.raises(CompressedDataError):
+                decompress(codec, claim)
+        touched.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    assert touched[1] < touched[0] + 1000, "pages"
 
 
 BOMBS = """

@@ -26,10 +26,11 @@ from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.plain_produce import PlainProduce
 from agent.kafka.produce_answer import IDENTIFIERS_SINCE, PartitionFate, answer_of
 from agent.kafka.topics import check_partition, find_topic
-from agent.validation import ValidatedBatches, validate
+from agent.validation import validate
 from bedrock.errors import SiltstoneError
+from object_format.buffers import readable
 from object_format.codecs import Codec
-from object_format.record_batch import peek_attributes, seems_compressed
+from object_format.record_batch import peek_attributes, scan_sound_batches, seems_compressed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,7 +135,6 @@ def _validate(items: Sequence[_Item], version: int, now_ms: int) -> None:
             try:
                 records = _one_batch(item.records, version)
                 item.validated = validate(item.topic, item.index, records, now_ms=now_ms)
-                _require_one(item.validated)
             except Exception as error:  # noqa: BLE001  # it is this partition's answer
                 item.error = error
     _leave_large_frames(items)
@@ -161,6 +161,8 @@ def _one_batch(records: memoryview | None, version: int) -> memoryview:
     attributes = peek_attributes(records)
     if attributes is None:
         return records  # validation says what is wrong
+    if attributes.size < len(records):
+        _require_one(records)
     if attributes.is_transactional:
         raise KafkaError(ErrorCode.invalid_txn_state, "transactions are not supported yet")
     if version < _ZSTD_SINCE and attributes.codec == Codec.ZSTD:
@@ -170,11 +172,13 @@ def _one_batch(records: memoryview | None, version: int) -> memoryview:
     return records
 
 
-def _require_one(validated: ValidatedBatches) -> None:
-    if len(validated.batches) != 1:
+def _require_one(records: memoryview) -> None:
+    """Refuse a second batch before any is judged: what opening one costs is no matter of its size."""
+    rows, _, _ = scan_sound_batches(readable(records))
+    if len(rows) > 1:
         raise KafkaError(
             ErrorCode.invalid_record,
-            f"a produce request must hold one batch for a partition, not {len(validated.batches)}",
+            f"a produce request must hold one batch for a partition, not {len(rows)}",
         )
 
 
