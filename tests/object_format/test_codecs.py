@@ -154,7 +154,7 @@ def _claim(codec: Codec, size: int) -> bytes:
     if codec is Codec.SNAPPY:
         groups = [size >> shift & 127 for shift in range(0, size.bit_length(), 7)]
         return bytes([group | 128 for group in groups[:-1]] + groups[-1:]) + b"\x00a"
-    return bytes(lz4.frame.compress(bytes(size)))[:20]  # its header, of 15 bytes with the content's size, and more
+    return bytes(lz4.frame.compress(bytes(size)))[:20]  # the header, with the content's size, and more
 
 
 @pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.SNAPPY, Codec.LZ4])
