@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from agent.byte_budget import ByteBudget
     from agent.commit_watch import CommitWatch
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from agent.metrics import AgentMetrics
     from bedrock.clock import Clock
     from catalog.model import PartitionState, Topic
+
+AT_ONCE = 1024
+"""Partitions that are read in 1 ms, which is for how long others may be kept waiting."""
 
 _LEAST_ROOM = 64 * 1024  # as others are made to wait for (`held_fetch`)
 
@@ -54,6 +57,9 @@ class Remembered(NamedTuple):
     next_offset: int
 
 
+_Read: TypeAlias = "tuple[list[Remembered], int] | Unread"
+
+
 class MemoryReads:
     """What the tail and the known bounds say. Belongs to the event loop."""
 
@@ -81,14 +87,36 @@ class MemoryReads:
         self._bytes = metrics.fetched_bytes
         self._wake_up_seconds = metrics.wake_up_seconds
 
-    def read(
-        self, wanted: Sequence[tuple[Topic, list[Wanted]]], *, max_bytes: int, min_bytes: int
-    ) -> tuple[list[Remembered], int] | Unread:
+    def read(self, wanted: Sequence[tuple[Topic, list[Wanted]]], *, max_bytes: int, min_bytes: int) -> _Read:
         """What there is of each, in order, and how many bytes of the budget that holds from now on."""
-        free = self._budget.free
-        if free < min(_LEAST_ROOM, max(max_bytes, 1)):
+        steps = self._steps(wanted, max_bytes, min_bytes)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as last:
+                read: _Read = last.value
+                return read
+
+    async def _read_in_steps(
+        self, wanted: Sequence[tuple[Topic, list[Wanted]]], max_bytes: int, min_bytes: int
+    ) -> _Read:
+        """As `read`, and others have their turn in between where there are many partitions."""
+        steps = self._steps(wanted, max_bytes, min_bytes)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as last:
+                read: _Read = last.value
+                return read
+            await asyncio.sleep(0)
+
+    def _steps(
+        self, wanted: Sequence[tuple[Topic, list[Wanted]]], max_bytes: int, min_bytes: int
+    ) -> Generator[None, None, _Read]:
+        """Read, and stop now and then."""
+        if self._budget.free < min(_LEAST_ROOM, max(max_bytes, 1)):
             return Unread.NOT_KNOWN
-        most = min(max_bytes, free, self._max_fetch_bytes)
+        most = min(max_bytes, self._budget.free, self._max_fetch_bytes)
         found: list[Remembered] = []
         left = most
         is_short = False
@@ -106,8 +134,10 @@ class MemoryReads:
                 is_short = is_short or read.next_offset == part.offset < state.high_watermark
                 left -= read.size
                 found.append(read)
+                if len(found) % AT_ONCE == 0:
+                    yield
         size = most - left
-        if (left > 0 and is_short) or size > free:
+        if (left > 0 and is_short) or size > self._budget.free:
             return Unread.NOT_KNOWN
         # As Kafka's brokers do, nobody is kept waiting for more than may be handed out.
         if size < min(min_bytes, most) and not _has_more(wanted, found):
@@ -123,15 +153,22 @@ class MemoryReads:
         max_bytes: int,
         min_bytes: int,
         until: float,
-    ) -> tuple[list[Remembered], int] | Unread:
+        was_read: bool,
+    ) -> _Read:
         """As `read`, of what was not enough a moment ago, once more is committed.
 
+        What was not read yet (`was_read`) is read first.
+        However many partitions there are, nobody else waits for more than `AT_ONCE` of them to be read.
         Returns without it when the loop's time is `until`, or when nothing was heard for so long that a
         commit may have been missed: what was believed is forgotten then.
         """
         loop = asyncio.get_running_loop()
         ids = [PartitionId(topic.topic_id, part.partition) for topic, parts in wanted for part in parts]
         with self._watch.waiting(ids) as waiter:
+            if not was_read:
+                read = await self._read_in_steps(wanted, max_bytes, min_bytes)
+                if read is not Unread.NOT_ENOUGH:
+                    return read
             while not self._watch.is_closed:
                 left = until - loop.time()
                 if left <= 0:
@@ -140,7 +177,7 @@ class MemoryReads:
                     if left > self._poll_seconds:
                         self._bounds.forget(ids)
                     break
-                read = self.read(wanted, max_bytes=max_bytes, min_bytes=min_bytes)
+                read = await self._read_in_steps(wanted, max_bytes, min_bytes)
                 if read is not Unread.NOT_ENOUGH:
                     if waiter.woken_at is not None:
                         self._wake_up_seconds.observe(loop.time() - waiter.woken_at)

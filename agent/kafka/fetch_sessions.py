@@ -86,6 +86,11 @@ class FetchContext(Protocol):
         """Every partition to read, in the order in which there is room for them."""
         ...
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the session is still as it was found, so that the request may begin."""
+        ...
+
     def begin(self) -> None:
         """The request is taken: what it says of its session holds from now on."""
         ...
@@ -146,6 +151,10 @@ class FetchSessions:
         if not wanted:
             return _Full(request, self)
         return _Incremental(request, self, session, wanted)
+
+    def has(self, session: _Session) -> bool:
+        """Whether this is one of them."""
+        return self._sessions.get(session.session_id) is session
 
     def update(self, session: _Session, request: SessionRequest) -> None:
         """Let the session be as the request wants it."""
@@ -235,6 +244,11 @@ class _Full(FetchContext):
     def wanted(self) -> Mapping[Key, Wanted]:
         return self._request.wanted
 
+    @property
+    @override
+    def is_current(self) -> bool:
+        return True
+
     @override
     def begin(self) -> None:
         self._sessions.remove(self._request.session_id)
@@ -267,6 +281,11 @@ class _Incremental(FetchContext):
     @override
     def wanted(self) -> Mapping[Key, Wanted]:
         return self._wanted
+
+    @property
+    @override
+    def is_current(self) -> bool:
+        return self._sessions.has(self._session) and self._session.epoch == self._request.epoch
 
     @override
     def begin(self) -> None:

@@ -25,7 +25,7 @@ from agent.kafka.errors import KafkaError
 from agent.kafka.fetch_answer import IDENTIFIERS_SINCE, FetchLimits
 from agent.kafka.fetch_sessions import Seen, SessionRequest
 from agent.kafka.topics import LEADER_EPOCH
-from agent.memory_reads import Unread, Wanted
+from agent.memory_reads import AT_ONCE, Unread, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,6 +56,11 @@ class _Asked(NamedTuple):
     topics: Sequence[tuple[Topic, list[Wanted]]]
     limits: FetchLimits
 
+    @property
+    def is_large(self) -> bool:
+        """Whether it is not to be read in one step."""
+        return len(self.reads.wanted) > AT_ONCE
+
     def read(self, memory: MemoryReads) -> tuple[list[Remembered], int] | Unread:
         """What there is by now."""
         return memory.read(self.topics, max_bytes=self.limits.max_bytes, min_bytes=self.limits.min_bytes)
@@ -66,16 +71,17 @@ class PlainFetch(AtOnce):
 
     def __init__(self) -> None:
         self._survey = FetchSurvey(_MOST_PARTITIONS)
+        # What was asked by the frame that was not answered at once: its turn comes next, as a rule.
+        self._unanswered: tuple[memoryview, _Asked | None] | None = None
 
     @override
     def take(self, frame: RequestFrame, context: Context) -> HeldBuffers | None:
         """Answer everything, or nothing."""
         asked = self._asked(frame, context)
-        if asked is None:
-            return None
         memory = context.services.memory_reads
-        read = asked.read(memory)
-        if isinstance(read, Unread):
+        read = Unread.NOT_KNOWN if asked is None or asked.is_large else asked.read(memory)
+        if asked is None or isinstance(read, Unread):
+            self._unanswered = frame.data, asked
             return None
         try:
             _begin(asked.reads, read, memory)
@@ -86,11 +92,11 @@ class PlainFetch(AtOnce):
     @override
     async def take_in_turn(self, frame: RequestFrame, context: Context) -> HeldBuffers | Struct | None:
         """Wait until there is enough; what memory does not tell by then is asked for on the longer way."""
-        asked = self._asked(frame, context)
+        asked = self._asked_before(frame, context)
         if asked is None:
             return None
         memory, limits = context.services.memory_reads, asked.limits
-        read = asked.read(memory)
+        read = Unread.NOT_ENOUGH if asked.is_large else asked.read(memory)
         if read is Unread.NOT_KNOWN:
             return None
         _begin(asked.reads, read, memory)
@@ -99,12 +105,25 @@ class PlainFetch(AtOnce):
         until = loop.time() + longest / 1000
         if read is Unread.NOT_ENOUGH:
             read = await memory.read_in_time(
-                asked.topics, max_bytes=limits.max_bytes, min_bytes=limits.min_bytes, until=until
+                asked.topics,
+                max_bytes=limits.max_bytes,
+                min_bytes=limits.min_bytes,
+                until=until,
+                was_read=not asked.is_large,
             )
         if not isinstance(read, Unread):
             return _answer(asked.reads, *read, frame, context)
         left = max(round((until - loop.time()) * 1000), 0)
         return await fetch_answer.answer(asked.reads, limits._replace(max_wait=left), context)
+
+    def _asked_before(self, frame: RequestFrame, context: Context) -> _Asked | None:
+        """As `_asked`, which `take` has found out a moment ago, unless others came in between."""
+        before, self._unanswered = self._unanswered, None
+        if before is not None and before[0] is frame.data:
+            asked = before[1]
+            if asked is None or asked.reads.is_current:
+                return asked
+        return self._asked(frame, context)
 
     def _asked(self, frame: RequestFrame, context: Context) -> _Asked | None:
         """What the request asks for, if it is of the usual kind."""

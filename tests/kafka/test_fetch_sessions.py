@@ -68,6 +68,23 @@ class Desk:
         return refused.value.code
 
 
+def test_what_was_found_is_current_until_another_request_comes() -> None:
+    """Who begins later than it was found must look again when the session went on, or is no more."""
+    desk = Desk()
+    session_id, _ = desk.fetch(request(1, 2))
+    first, second = (
+        desk.sessions.find(session_request(request(session_id=session_id, epoch=1), by_id=False))
+        for _ in range(2)
+    )
+    assert [first.is_current, second.is_current] == [True, True]
+    first.begin()
+    assert [second.is_current] == [False]
+    third = desk.sessions.find(session_request(request(session_id=session_id, epoch=2), by_id=False))
+    assert [third.is_current] == [True]
+    desk.sessions.remove(session_id)
+    assert [third.is_current] == [False]
+
+
 def test_after_the_first_answer_only_news_are_told() -> None:
     """Records, a moved log and errors are news; errors stay news until they are over."""
     desk = Desk()
