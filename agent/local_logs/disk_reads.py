@@ -55,6 +55,11 @@ class DiskReads:
             found.setdefault(str(log.directory.parent), {})[log.topic_partition] = log.size
         return found
 
+    @property
+    def offline(self) -> list[str]:
+        """The directories that have failed."""
+        return [] if self._manager is None else [str(path) for path in self._manager.offline_directories]
+
     async def find_bounds(self, cursors: Sequence[Cursor]) -> list[Cursor]:
         """Set the states of the cursors of local topics, or what is wrong with them; returns all others."""
         for cursor in cursors:

@@ -70,12 +70,22 @@ def free_directory(root: Path, files: FileSystem | None = None) -> Path:
 
 
 def node_of(directories: Sequence[Path], files: FileSystem | None = None) -> int | None:
-    """The node that `directories` belong to, as the first that says so has it; None when all are new."""
+    """The node that `directories` belong to, as the first that says so has it; None when all are new.
+
+    A disk that fails keeps no agent from starting, unless only that one could know: then OSError.
+    """
     files = files or RealFileSystem()
+    failure: OSError | None = None
     for directory in directories:
-        properties = read_properties(files, directory)
+        try:
+            properties = read_properties(files, directory)
+        except OSError as error:
+            failure = error
+            continue
         if properties is not None:
             return properties.node_id
+    if failure is not None:
+        raise failure
     return None
 
 

@@ -283,6 +283,11 @@ class LogManager:
         """Those that have not failed."""
         return [directory.path for directory in self._directories.live]
 
+    @property
+    def offline_directories(self) -> list[Path]:
+        """Those that have failed."""
+        return [path for path in self._config.directories if path in self._directories.failed]
+
     def directory_id(self, path: Path) -> UUID | None:
         """Of a directory that is online."""
         directory = self._directories.get(path)

@@ -69,6 +69,37 @@ def test_topics_that_are_named_twice_or_not_at_all_are_not_deleted(broker: Broke
     assert [(each.name, each.error_code) for each in old.responses] == [("granite", refused)]
 
 
+@pytest.mark.parametrize(
+    ("names", "cursor", "expected"),
+    [
+        (["granite"], ("granite", 1), [("granite", ErrorCode.none, [1])]),
+        (["granite"], ("granite", -1), [("granite", ErrorCode.invalid_request, [])]),
+        (["granite"], ("sand", 0), [("granite", ErrorCode.invalid_request, [])]),
+        ([], ("gneiss", 0), [("granite", ErrorCode.none, [0, 1])]),
+        ([], ("granite", -1), []),
+    ],
+)
+def test_a_page_of_topics_begins_where_a_sound_cursor_says(
+    broker: BrokerThread,
+    wire: Wire,
+    names: list[str],
+    cursor: tuple[str, int],
+    expected: list[tuple[str, int, list[int]]],
+) -> None:
+    """Another one is refused, in the answers of the topics that were named, as in Kafka."""
+    broker.create_topic("granite", 2)
+    asked = Struct(
+        topics=[Struct(name=name) for name in names],
+        response_partition_limit=100,
+        cursor=Struct(topic_name=cursor[0], partition_index=cursor[1]),
+    )
+    answer = wire.ask("describe_topic_partitions", 0, asked).topics
+    found = [
+        (each.name, each.error_code, [part.partition_index for part in each.partitions]) for each in answer
+    ]
+    assert found == expected
+
+
 def test_a_name_that_differs_by_dots_alone_is_no_name_for_a_topic(broker: BrokerThread, wire: Wire) -> None:
     """It is not said to exist; whether it is tried or meant."""
     broker.create_topic("a.b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import orjson
@@ -11,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
 from agent.local_tier.directory_names import LOG_START_OFFSET_CHECKPOINT
 from agent.local_tier.files import RealFileSystem
 from agent.local_tier.offset_checkpoint import OffsetCheckpoint
@@ -161,6 +163,24 @@ def test_log_directories_show_each_partition_once(
     store, disk = sorted(directories, key=lambda each: each.log_dir != "/object-store")
     assert (store.total_bytes, store.usable_bytes) == (-1, -1)
     assert disk.total_bytes > disk.usable_bytes > 0
+
+
+def test_a_directory_that_has_failed_is_shown_as_such(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """The agent starts without it, as the node that its others know, whichever of them is named first."""
+    failed, good = tmp_path / "first", tmp_path / "second"
+    before = start_broker(local_directories=(failed, good))
+    before.stop()
+    shutil.rmtree(failed)
+    failed.write_bytes(b"not a directory")
+    broker = start_broker(local_directories=(failed, good))
+    assert broker.agent.disks.node_id == before.agent.disks.node_id
+    with Wire(broker.host_and_port) as wire:
+        found = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
+    codes = {each.log_dir: each.error_code for each in found}
+    offline = ErrorCode.kafka_storage_error
+    assert codes == {"/object-store": ErrorCode.none, str(good): ErrorCode.none, str(failed): offline}
 
 
 def test_each_leader_is_asked_once_for_the_bounds_of_all_its_partitions(

@@ -2,8 +2,8 @@
 
 Versions 1 to 5. The object store is a directory whose own size is not known; each agent shows of it the
 partitions that it leads, so that the sum over all brokers counts every partition once. The directories on its
-disks show the logs of local topics, and how much room there is. The copies that it keeps there of the tails
-of others are no replicas.
+disks show the logs of local topics, and how much room there is; one that has failed, KAFKA_STORAGE_ERROR. The
+copies that it keeps there of the tails of others are no replicas.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
 from agent.local_logs.local_topics import is_local
 from bedrock.errors import NotFoundError
 
@@ -63,7 +64,11 @@ async def _describe_disks(request: Struct, context: Context) -> list[Struct]:
         directories.append(
             Struct(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)
         )
-    return directories
+    failed = [
+        Struct(log_dir=path, error_code=ErrorCode.kafka_storage_error)
+        for path in context.services.disks.offline
+    ]
+    return directories + failed
 
 
 def _space(path: str) -> tuple[int, int]:
