@@ -24,7 +24,7 @@ _LZ4_MOST_RATIO = 255  # one more byte of a match's length adds 255 bytes at the
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_BLOCK = 128 * 1024
 _RLE, _COMPRESSED, _RESERVED = 1, 2, 3
-_UNUSUAL = (-1, 0)
+_UNUSUAL = (-1, 0, False)
 
 
 @njit(nogil=True, cache=True)
@@ -44,13 +44,19 @@ def _lz4_work(data: ByteArray, start: Integer, end: Integer, most_blocks: Intege
     largest = np.int64(1) << (8 + 2 * size_id)
     if flags >> 6 != 1 or size_id < 4 or flags & 1:
         return _UNUSUAL
-    at = start + 7 + (8 if flags & 8 else 0)
+    at = start + 7
+    told = np.int64(-1)
+    if flags & 8:
+        at += 8
+        if at > end:
+            return _UNUSUAL
+        told = _little(data, start + 6, 8)
     checked = 4 if flags & 16 else 0
     blocks, contents = np.int64(0), np.int64(0)
     while at + 4 <= end:
         word = _little(data, at, 4)
         if word == 0:
-            return blocks, contents
+            return blocks, contents if told < 0 else told, told >= 0
         size = word & 0x7FFFFFFF
         blocks += 1
         contents += size if word >> 31 else min(largest, size * _LZ4_MOST_RATIO)
@@ -90,7 +96,7 @@ def _zstd_work(data: ByteArray, start: Integer, end: Integer, most_blocks: Integ
         if at > end:
             break
         if header & 1:
-            return blocks, contents if told < 0 else told
+            return blocks, contents if told < 0 else told, told >= 0
     return _UNUSUAL
 
 
@@ -98,7 +104,7 @@ def _zstd_work(data: ByteArray, start: Integer, end: Integer, most_blocks: Integ
 def frame_work(
     data: ByteArray, start: Integer, size: Integer, codec: Integer, most_blocks: Integer
 ) -> Integers:
-    """How many blocks the frame in these bytes has, and how many bytes its contents are at the most.
+    """The frame in these bytes: its blocks, how large its contents are at the most, and if it states that.
 
     -1 blocks for what is no such frame, or one with more than `most_blocks`. Contents that a frame states
     are believed: a decoder checks them.

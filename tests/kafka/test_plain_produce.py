@@ -332,6 +332,8 @@ _LABOUR = {
     "empty lz4 blocks": (_packed(Codec.LZ4, _lz4_blocks),),
     "many small batches": (_packed(Codec.ZSTD, lambda data: bytes(compress(Codec.ZSTD, data))),) * 100,
     "much out of little": (bytes(encode_batch([_NOW_MS], [b"k"], [bytes(2**19)], codec=Codec.LZ4)),),
+    "much out of little, often": (bytes(encode_batch([_NOW_MS], [b"k"], [bytes(2**18)], codec=Codec.LZ4)),)
+    * 30,
     "one gzip member": (_packed(Codec.GZIP, lambda data: bytes(compress(Codec.GZIP, data))),),
 }
 
@@ -350,6 +352,10 @@ def test_what_may_be_much_work_is_never_done_on_the_loop(what: str) -> None:
 
 def test_a_little_work_is_done_on_the_loop() -> None:
     """Usual batches of LZ4 and zstd need no thread, whether they are good or at fault."""
+    pool = _Pool()
+    usual = bytes(encode_batch([_NOW_MS], [b"k"], [random.Random(3).randbytes(2000) * 2], codec=Codec.LZ4))
+    assert _outcome(_of(*[usual] * 20), [_FATES[0]], is_full=False, short=True, pool=pool)[1].was_together
+    assert pool.calls == 0
     for codec in (Codec.LZ4, Codec.ZSTD):
         pool = _Pool()
         assert _outcome(_usual(9, codecs=(codec,)), [_FATES[0]], is_full=False, short=True, pool=pool)[

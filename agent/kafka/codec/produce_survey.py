@@ -66,6 +66,9 @@ _MOST_OPENED: Final = 1 << 40
 _MOST_BLOCKS: Final = 64
 """Of all batches that are decompressed at once: each may take 10 µs, however little is in it."""
 
+_USUAL_RATIO: Final = 4
+"""Of batches that do not say what comes out of them; where it is more, decoding ends when the room does."""
+
 _NO_CALLS: Final = np.zeros(CALLS, np.int64)
 _LZ4: Final = int(Codec.LZ4)
 _ZSTD: Final = int(Codec.ZSTD)
@@ -126,12 +129,18 @@ def _is_for_us(data: ByteArray, start: Integer, end: Integer, row: Numbers, judg
 
 @njit(nogil=True, cache=True)
 def open_rows(
-    data: ByteArray, rows: Numbers, room: ByteArray, left: Integer, is_native: Integer, calls: Numbers
+    data: ByteArray,
+    rows: Numbers,
+    room: ByteArray,
+    left: Integer,
+    is_native: Integer,
+    is_quick: Integer,
+    calls: Numbers,
 ) -> Integers:
     """Judge batches that LZ4 or zstd has compressed, each in `room`.
 
     Whether they have no fault and are not more than what is `left`, which is in bytes; what of it is left
-    then, and how many batches, which are not as usual, were not judged.
+    then, and how many batches, which are not as usual, were not judged: it ends with the first if `is_quick`.
     """
     data, rows, room, calls = borrowed(data), borrowed(rows), borrowed(room), borrowed(calls)
     unjudged = np.int64(0)
@@ -142,12 +151,15 @@ def open_rows(
         start = row[3] + BATCH_OVERHEAD
         size = row[4] - start
         length = np.int64(-1)
+        space = room[: min(left, room.size)]
         if is_native and row[_CODEC] == _LZ4 and size > 0:
-            length = lz4_into(data, start, size, room, 0, calls)
+            length = lz4_into(data, start, size, space, 0, calls)
         elif is_native and row[_CODEC] == _ZSTD:
-            length = zstd_into(data, start, size, room, 0, calls)
+            length = zstd_into(data, start, size, space, 0, calls)
         if length < 0:
             unjudged += 1
+            if is_quick:
+                break
             continue
         left -= length
         if left < 0 or not _judge(data, row[3], room, 0, length, row):
@@ -157,7 +169,7 @@ def open_rows(
 
 @njit(nogil=True, cache=True)
 def open_work(data: ByteArray, rows: Numbers) -> Integers:
-    """What it takes to decompress the batches of `rows`: how many blocks, and how many bytes, in and out.
+    """What it takes to decompress the batches of `rows`: how many blocks, and about how many bytes come out.
 
     -1 blocks where there are more than `_MOST_BLOCKS`, or not all are frames that kernels open.
     """
@@ -169,11 +181,11 @@ def open_work(data: ByteArray, rows: Numbers) -> Integers:
             continue
         start = row[3] + BATCH_OVERHEAD
         size = row[4] - start
-        more, contents = frame_work(data, start, size, row[_CODEC], _MOST_BLOCKS - blocks)
+        more, contents, is_stated = frame_work(data, start, size, row[_CODEC], _MOST_BLOCKS - blocks)
         if more < 0:
             return -1, 0
         blocks += more
-        volume += size + contents
+        volume += contents if is_stated else min(contents, size * _USUAL_RATIO)
     return blocks, volume
 
 
@@ -282,25 +294,28 @@ class ProduceSurvey:
         return ProduceRequest(self._rows[:count].tolist(), compressed, acks, timeout)
 
     def is_quick_to_open(self, frame: memoryview, limit: int) -> bool:
-        """Whether compressed batches of the request that was read last are but a little work to `open`.
+        """Whether compressed batches of the request that was read last are but a little work to open.
 
-        That is so much for the libraries' functions alone, with at most `limit` bytes before and after
-        together, in few blocks. Other codecs, whose decoders are called batch by batch, are never quick.
+        That is so much for the libraries' functions alone, which make about `limit` bytes of it out of few
+        blocks. Other codecs, whose decoders are called batch by batch, are never quick.
         """
         blocks, volume = open_work(readable(frame), self._rows[: self._count])
         return blocks >= 0 and volume <= limit and native_calls() is not None
 
     def open_quickly(self, frame: memoryview, room: Bytes) -> list[list[int]] | None:
-        """As `open`, of a request that is quick to open, within `room`; None also for what kernels refuse."""
+        """As `open`, of a request that is quick to open, within `room`; no rows where any is at fault.
+
+        None where it is too much after all, or not for kernels: then `open` tells.
+        """
         calls = native_calls()
         if calls is None:
             return None
         rows = self._rows[: self._count]
-        is_sound, _, unjudged = open_rows(readable(frame), rows, room, room.size, True, calls)
-        if unjudged or not is_sound:
+        is_sound, left, unjudged = open_rows(readable(frame), rows, room, room.size, True, True, calls)
+        if unjudged or left < 0:
             return None
         judged: list[list[int]] = rows.tolist()
-        return judged
+        return judged if is_sound else []
 
     def open(self, frame: memoryview, room: Bytes) -> list[list[int]] | None:
         """The rows of the request that was read last, with the records of compressed batches judged.
@@ -311,7 +326,7 @@ class ProduceSurvey:
         data, rows = readable(frame), self._rows[: self._count]
         calls = native_calls()
         is_native, functions = (False, _NO_CALLS) if calls is None else (True, calls)
-        is_sound, left, unjudged = open_rows(data, rows, room, _MOST_OPENED, is_native, functions)
+        is_sound, left, unjudged = open_rows(data, rows, room, _MOST_OPENED, is_native, False, functions)
         if not is_sound:
             return None
         if unjudged:
