@@ -51,22 +51,26 @@ class PartitionWriter:
         *,
         file_number: int = 0,
         ahead: Mapping[int, SectionAhead] | None = None,
-    ) -> None:
+    ) -> int:
         """Read the work's parts, oldest first; without `survivors` everything stays as it stands.
 
+        Returns how many records were read.
         `file_number` tells apart files of one cleanup policy; `ahead` has what pass 1 has done already, by
         the place of the part. Nothing is written when the work is a stretch of a file in which nothing
         begins. Raises CorruptDataError when pass 1 has seen other records than are
         there.
         """
         base_offset = self._inputs.first_offset(work)
+        records_in = 0
         if base_offset is not None:
             section = _Section(work, base_offset, self._outputs, file_number)
             if survivors is None:
                 self._copy(work, section)
             else:
                 self._filter(work, survivors, section, ahead or {})
+            records_in = section.records_in
         self._counts.at_least("largest_buffer_bytes", self._inputs.largest_buffer)
+        return records_in
 
     def _filter(
         self,

@@ -66,8 +66,9 @@ logger.submit.name = org.apache.spark.deploy.SparkSubmit
 logger.submit.level = {level}
 """
 
-# What is shuffled are fingerprints, which do not compress. A task that runs again makes the same of them, but
-# reports other times: Spark, which hashes all rows to see whether it did, would take that for another result.
+# What is shuffled are fingerprints, which do not compress. Spark would hash all rows to see whether a task
+# that runs again makes the same. It hardly ever does, as its report tells of other times; and whatever else
+# differs, as an execution may fail where another did not, the stages find out (`spark_jobs.shuffle_ends`).
 _SHUFFLE_AS_IT_IS = {
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",

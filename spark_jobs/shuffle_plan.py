@@ -23,8 +23,11 @@ Flow, one Spark query of three stages:
    row with the files that it wrote.
 
 The driver unites the answers into one result, and sees neither blobs nor bitmaps. Beside blobs and bitmaps,
-each stage passes on reports: counts, and failures. A share whose pass 1 fails tells all shares, so that none
-writes; the job's failure is then an answer, as everywhere.
+each stage passes on reports: counts, and failures. A task that fails tells every task of the next stage, and
+so at last all shares, so that none writes; the job's failure is then an answer, as everywhere. That nothing
+is missing, whatever Spark has run again, each task finds out before it answers (`spark_jobs.shuffle_ends`):
+a judge has all blobs that the shares have for it, a writer has what all judges say, and pass 2 reads as many
+records as were judged.
 
 Order. Newest-first judging needs no more than that blobs of a bucket do not overlap by offset, and come
 sorted. A run's offsets are its own and a cutter cuts them in order, so they do not.

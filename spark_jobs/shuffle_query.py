@@ -10,10 +10,11 @@ import orjson
 from pyspark.sql import functions as sql
 
 from bedrock.clock import SystemClock
-from bedrock.errors import CorruptDataError, FatalError, SiltstoneError
+from bedrock.errors import CorruptDataError, SiltstoneError
 from bedrock.ids import SystemIds
 from catalog.model import JobResult
 from object_store.open import open_store
+from spark_jobs.errors import IncompleteShuffleError
 from spark_jobs.job_kernel import ANSWER_SCHEMA, PackedJob, answer_rows, parent_watch, read_answer
 from spark_jobs.report import JobFailure, merge_counts
 from spark_jobs.settled_worker import settle
@@ -21,20 +22,19 @@ from spark_jobs.shuffle_rows import (
     BLOB_SCHEMA,
     SURVIVOR_SCHEMA,
     BlobRow,
-    Report,
     SurvivorRow,
     read_blob_rows,
     read_survivor_rows,
     write_blob_rows,
     write_survivor_rows,
 )
-from spark_jobs.shuffle_rows import REPORT as REPORT_ROW
 from spark_jobs.shuffle_stages import (
     KnownShare,
     StageContext,
     cut_share,
+    failed_cut,
+    failed_judging,
     judge_buckets,
-    report_row,
     write_share,
 )
 from spark_jobs.transport import pack_result, unpack_spec
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 class ShuffleKernel:
     """`cut`, `judge` and `write` are the functions that `mapInArrow` calls, one per stage.
 
-    Errors of a job are an answer, not a failure of the task: they travel on as reports, to every share, until
-    the last stage answers with them. It is pickled by reference to this module, as `JobKernel`.
+    Errors of a job are an answer, not a failure of the task: they travel on to every task of the next
+    stage, until the last stage answers with them. It is pickled by reference to this module, as `JobKernel`.
     """
 
     def __init__(self, store: StoreConfig, job: PackedJob, plan: ShufflePlan) -> None:
@@ -90,17 +90,13 @@ class ShuffleKernel:
             with self._opened_store() as store:
                 yield from cut_share(self._context(), share, store)
         except Exception as error:  # noqa: BLE001 -- an error of the job is its answer, see above
-            report = Report({}, JobFailure.of(self._job.job_id, error))
-            for each in range(len(self._plan.shares)):
-                yield report_row(self._plan, each, report)
+            yield from failed_cut(self._plan, share, JobFailure.of(self._job.job_id, error))
 
     def _judge(self, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
         try:
             yield from judge_buckets(self._context(), rows)
         except Exception as error:  # noqa: BLE001 -- an error of the job is its answer, see above
-            report = Report({}, JobFailure.of(self._job.job_id, error)).pack()
-            for share in range(len(self._plan.shares)):
-                yield SurvivorRow(share, REPORT_ROW, data=report)
+            yield from failed_judging(self._plan, 0, JobFailure.of(self._job.job_id, error))
 
     def _write(self, share: int, known: KnownShare) -> tuple[bool, bytes]:
         failure = next((report.failure for report in known.reports if report.failure is not None), None)
@@ -140,7 +136,7 @@ def run_shuffled(
         .repartitionById(len(plan.shares), sql.col("share"))
         .mapInArrow(kernel.write, ANSWER_SCHEMA)
     )
-    answers = [read_answer(row.asDict()) for row in written.collect()]
+    answers = [(row["job"], read_answer(row.asDict())) for row in written.collect()]
     try:
         return unite_answers(job, plan, answers)
     except SiltstoneError as error:
@@ -160,16 +156,22 @@ def survivors_of(spark: SparkSession, kernel: ShuffleKernel, plan: ShufflePlan) 
 
 
 def unite_answers(
-    job: PackedJob, plan: ShufflePlan, answers: list[JobResult | JobFailure]
+    job: PackedJob, plan: ShufflePlan, answers: list[tuple[int, JobResult | JobFailure]]
 ) -> JobResult | JobFailure:
-    """One answer of those of all shares."""
+    """One answer of those of all shares, by the shares' numbers; the first failure, if there is any.
+
+    Raises IncompleteShuffleError unless each share has answered, once.
+    """
     results = []
-    for answer in answers:
+    for _, answer in answers:
         if isinstance(answer, JobFailure):
             return answer
         results.append(answer)
-    if len(results) != len(plan.shares):
-        raise FatalError(f"job {job.job_id}: {len(results)} of its {len(plan.shares)} shares answered")
+    shares = sorted(share for share, _ in answers)
+    if shares != list(range(len(plan.shares))):
+        raise IncompleteShuffleError(
+            f"job {job.job_id}: of its {len(plan.shares)} shares, these answered: {shares}"
+        )
     counts = merge_counts(result.counts for result in results)
     counts |= {
         "partitions": len(plan.bits),

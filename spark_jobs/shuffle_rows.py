@@ -13,13 +13,16 @@ from spark_jobs.report import JobFailure, merge_counts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-REPORT: Final = 0
-PAYLOAD: Final = 1
-"""Kinds of rows; reports sort first."""
+FAILURE: Final = 0
+REPORT: Final = 1
+END: Final = 2
+PAYLOAD: Final = 3
+"""Kinds of rows, as they are sorted: a failure goes to every task of the next stage, an end as well
+(`spark_jobs.shuffle_ends`), a report to one."""
 
 BLOB_SCHEMA: Final = "judge int, kind int, number int, first_offset long, share int, run int, data binary"
 SURVIVOR_SCHEMA: Final = (
-    "share int, kind int, place int, run int, outside long, data binary, tombstones binary"
+    "share int, kind int, judge int, place int, run int, outside long, data binary, tombstones binary"
 )
 
 _BLOB_ROWS: Final = pa.schema(
@@ -37,6 +40,7 @@ _SURVIVOR_ROWS: Final = pa.schema(
     [
         ("share", pa.int32()),
         ("kind", pa.int32()),
+        ("judge", pa.int32()),
         ("place", pa.int32()),
         ("run", pa.int32()),
         ("outside", pa.int64()),
@@ -51,7 +55,7 @@ _BATCH_ROWS: Final = 1024
 class BlobRow(NamedTuple):
     """A blob of bucket `number`, or a report for share `number`; task `judge` of the second stage gets it.
 
-    A blob is of one `run` of one `share`.
+    A blob is of one `run` of one `share`; a failure or an end is of a `share`.
     """
 
     judge: int
@@ -64,13 +68,14 @@ class BlobRow(NamedTuple):
 
 
 class SurvivorRow(NamedTuple):
-    """What a bucket leaves of one run: two bitmaps, or a report (in `data`) for the share.
+    """What a bucket leaves of one run: two bitmaps, or (in `data`) something else for the share; by a judge.
 
     `outside` counts records of the bucket whose keys were not in the table.
     """
 
     share: int
     kind: int
+    judge: int
     place: int = 0
     run: int = 0
     outside: int = 0
@@ -131,16 +136,19 @@ def read_blob_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[BlobRow]:
 def read_survivor_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[SurvivorRow]:
     """The mirror of `write_survivor_rows`."""
     for batch in batches:
-        shares, kinds, places, runs, outsides = (batch.column(index).to_pylist() for index in range(5))
+        shares, kinds, judges, places, runs, outsides = (
+            batch.column(index).to_pylist() for index in range(6)
+        )
         for row in range(batch.num_rows):
             yield SurvivorRow(
                 shares[row],
                 kinds[row],
+                judges[row],
                 places[row],
                 runs[row],
                 outsides[row],
-                _bytes_at(batch, 5, row),
                 _bytes_at(batch, 6, row),
+                _bytes_at(batch, 7, row),
             )
 
 

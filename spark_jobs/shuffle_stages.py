@@ -12,19 +12,29 @@ from typing import TYPE_CHECKING, Final
 
 from pyroaring import BitMap64
 
-from bedrock.errors import FatalError
 from catalog.model import JobResult
 from object_format.dedupe import KeyTable, Survivors
 from object_format.dedupe.buckets import CHUNK_RECORDS, BucketCutter, BucketJudge
 from object_format.payloads import Scratch
 from spark_jobs.arrangement import arrange, input_uses
 from spark_jobs.compaction_task import stream_buffer, table_bytes_for
+from spark_jobs.errors import IncompleteShuffleError
 from spark_jobs.input_pass import InputPass, placed
 from spark_jobs.output_files import OutputFiles
 from spark_jobs.partition_writer import PartitionWriter
 from spark_jobs.shares import runs_of
+from spark_jobs.shuffle_ends import Arrivals, Departures, JudgesPost
 from spark_jobs.shuffle_plan import keys_expected
-from spark_jobs.shuffle_rows import PAYLOAD, REPORT, BlobRow, Report, SurvivorRow, united_counts
+from spark_jobs.shuffle_rows import (
+    END,
+    FAILURE,
+    PAYLOAD,
+    REPORT,
+    BlobRow,
+    Report,
+    SurvivorRow,
+    united_counts,
+)
 from spark_jobs.task_counts import TaskCounts
 
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ if TYPE_CHECKING:
     from object_format.dedupe.buckets import Blob
     from object_store.interface import ObjectStore
     from spark_jobs.arrangement import InputUse, PartitionWork
+    from spark_jobs.report import JobFailure
     from spark_jobs.shares import Run
     from spark_jobs.shuffle_plan import ShufflePlan
 
@@ -54,13 +65,14 @@ class StageContext:
 
 
 def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator[BlobRow]:
-    """Stage 1: the blobs of a share, and a report for its writer. `store` is the task's own."""
+    """Stage 1: the blobs of a share, a report for its writer, and the ends. `store` is the task's own."""
     spec, plan = context.spec, context.plan
     counts = TaskCounts(store, context.clock)
     runs = runs_of(arrange(spec), plan.shares[share])
     uses = input_uses([run.work for run in runs], deduplicated_only=True)
     survey = _pass_over(context, store, uses, counts)
     ends = plan.bucket_ends
+    sent = Departures(share, plan.judges)
     try:
         for position, run in enumerate(runs):
             bits = plan.bits[run.place]
@@ -69,19 +81,31 @@ def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator
             for blob in _blobs(spec, run.work, bits, survey, counts):
                 bucket = ends[run.place] - (1 << bits) + blob.bucket
                 counts.add("shuffle_bytes", len(blob.data))
-                yield BlobRow(
+                row = BlobRow(
                     bucket % plan.judges, PAYLOAD, bucket, blob.first_offset, share, run.number, blob.data
                 )
+                yield sent.add(row, blob.records)
             survey.close_after(position)
     finally:
         survey.close()
     counts.at_least("largest_buffer_bytes", survey.largest_buffer)
-    yield report_row(plan, share, Report(counts.finish()))
+    report = Report(counts.finish()).pack()
+    yield sent.add(BlobRow(share % plan.judges, REPORT, share, 0, share, 0, report))
+    yield from sent.ends()
 
 
-def report_row(plan: ShufflePlan, share: int, report: Report) -> BlobRow:
-    """A report of stage 1 on its way to the writer of `share`."""
-    return BlobRow(share % plan.judges, REPORT, share, 0, share, 0, report.pack())
+def failed_cut(plan: ShufflePlan, share: int, failure: JobFailure) -> Iterator[BlobRow]:
+    """What stage 1 of a share sends instead of its ends: every judge must know, whatever it has read."""
+    data = Report({}, failure).pack()
+    for judge in range(plan.judges):
+        yield BlobRow(judge, FAILURE, share, 0, share, 0, data)
+
+
+def failed_judging(plan: ShufflePlan, judge: int, failure: JobFailure) -> Iterator[SurvivorRow]:
+    """What a task of stage 2 sends instead of its ends: every share must know, so that none writes."""
+    data = Report({}, failure).pack()
+    for share in range(len(plan.shares)):
+        yield SurvivorRow(share, FAILURE, judge, data=data)
 
 
 def _pass_over(
@@ -119,43 +143,71 @@ def _blobs(
 
 
 def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
-    """Stage 2: the survivors of each bucket by run, and the reports.
+    """Stage 2: the survivors of each bucket by run, the reports, and the ends; or the first failure.
 
-    Rows come by kind, bucket by bucket, newest first.
+    Rows come by kind, bucket by bucket, newest first. Raises IncompleteShuffleError, when they are over,
+    unless all rows of all shares were among them.
     """
-    spec, plan = context.spec, context.plan
-    counts = TaskCounts(None, context.clock)
-    works = arrange(spec)
-    expected = [
-        0 if bits is None else keys_expected(work.records_in, bits)
-        for work, bits in zip(works, plan.bits, strict=True)
-    ]
-    table = KeyTable(table_bytes_for(max(expected, default=0), spec.table_bytes))
-    counts.at_least("table_bytes", table.table_bytes)
-    place_of = _place_finder(plan)
+    plan = context.plan
+    post = JudgesPost(len(plan.shares))
+    judging = _Judging(context, post)
     for (kind, number), group in groupby(rows, key=lambda row: (row.kind, row.number)):
-        if kind == REPORT:
-            yield from (SurvivorRow(number, REPORT, data=bytes(row.data)) for row in group)
+        if kind == FAILURE:
+            row = next(group)
+            failure = Report.unpack(row.data).failure
+            assert failure is not None
+            yield from failed_judging(plan, row.judge, failure)
+            return
+        taken = map(post.take, group)
+        if kind == PAYLOAD:
+            yield from map(post.send, judging.bucket(number, taken))
             continue
-        place = place_of(number)
+        for row in taken:
+            if kind == REPORT:
+                yield post.send(SurvivorRow(number, REPORT, row.judge, data=bytes(row.data)))
+    post.check(f"job {context.spec.job_id}")
+    for judge in post.judges[:1]:
+        yield post.send(SurvivorRow(0, REPORT, judge, data=Report(judging.counts.finish()).pack()))
+    yield from post.ends()
+
+
+class _Judging:
+    """Verdicts of a task of stage 2, bucket by bucket, with one key table."""
+
+    def __init__(self, context: StageContext, post: JudgesPost) -> None:
+        spec, plan = context.spec, context.plan
+        self.counts = TaskCounts(None, context.clock)
+        self._context = context
+        self._post = post
+        self._works = arrange(spec)
+        self._expected = [
+            0 if bits is None else keys_expected(work.records_in, bits)
+            for work, bits in zip(self._works, plan.bits, strict=True)
+        ]
+        self._table = KeyTable(table_bytes_for(max(self._expected, default=0), spec.table_bytes))
+        self.counts.at_least("table_bytes", self._table.table_bytes)
+        self._place_of = _place_finder(plan)
+
+    def bucket(self, number: int, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
+        """The survivors of one bucket; `rows` are its blobs, newest first."""
+        place = self._place_of(number)
         judge = BucketJudge(
-            table,
-            reaches_log_start=works[place].partition.reaches_log_start,
-            expected_keys=expected[place],
+            self._table,
+            reaches_log_start=self._works[place].partition.reaches_log_start,
+            expected_keys=self._expected[place],
         )
         runs: list[_RunSeen] = []
-        for row in group:
-            context.check()
+        for row in rows:
+            self._context.check()
             if not runs or (runs[-1].share, runs[-1].number) != (row.share, row.run):
                 runs.append(_RunSeen(row.share, row.run))
             runs[-1].first_offset = row.first_offset
-            with counts.timed("find_survivors_ms"), counts.timed("kernels_ms"):
-                judge.feed(row.data)
+            with self.counts.timed("find_survivors_ms"), self.counts.timed("kernels_ms"):
+                self._post.judged(row.judge, row.share, judge.feed(row.data))
         survivors = judge.finish()
         for name in _VERDICT_COUNTS:
-            counts.add(name, getattr(survivors, name))
-        yield from _survivor_rows(survivors, place, runs)
-    yield SurvivorRow(0, REPORT, data=Report(counts.finish()).pack())
+            self.counts.add(name, getattr(survivors, name))
+        return _survivor_rows(survivors, number % self._context.plan.judges, place, runs)
 
 
 @dataclass(slots=True)
@@ -181,7 +233,9 @@ def _place_finder(plan: ShufflePlan) -> Callable[[int], int]:
     return find
 
 
-def _survivor_rows(survivors: Survivors, place: int, runs: Iterable[_RunSeen]) -> Iterator[SurvivorRow]:
+def _survivor_rows(
+    survivors: Survivors, judge: int, place: int, runs: Iterable[_RunSeen]
+) -> Iterator[SurvivorRow]:
     """The bitmaps cut by run, of which the newest comes first; one without survivors here gets none."""
     end = survivors.offsets.max() + 1 if survivors.offsets else 0
     for run in runs:
@@ -193,6 +247,7 @@ def _survivor_rows(survivors: Survivors, place: int, runs: Iterable[_RunSeen]) -
         yield SurvivorRow(
             run.share,
             PAYLOAD,
+            judge,
             place,
             run.number,
             survivors.keys_outside_table,
@@ -203,8 +258,12 @@ def _survivor_rows(survivors: Survivors, place: int, runs: Iterable[_RunSeen]) -
 
 @dataclass(slots=True)
 class KnownShare:
-    """What the last stage knows of one share before it writes: reports, and united survivors by run."""
+    """What the last stage knows of one share before it writes: reports, and united survivors by run.
 
+    `arrivals` are those of the judges' rows.
+    """
+
+    arrivals: Arrivals = field(default_factory=Arrivals)
     reports: list[Report] = field(default_factory=list)
     offsets: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
     tombstones: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
@@ -212,7 +271,11 @@ class KnownShare:
 
     def add(self, row: SurvivorRow) -> None:
         """Take in a row."""
-        if row.kind == REPORT:
+        if row.kind == END:
+            self.arrivals.end(row.judge, row.data)
+            return
+        self.arrivals.add(row.judge)
+        if row.kind in {FAILURE, REPORT}:
             self.reports.append(Report.unpack(row.data))
             return
         key = row.place, row.run
@@ -240,10 +303,15 @@ class KnownShare:
 def write_share(
     context: StageContext, share: int, known: KnownShare, store: ObjectStore, attempt_id: UUID, ids: Ids
 ) -> JobResult:
-    """Stage 3: pass 2 of a share; its files, and the counts of all tasks that reported to it."""
-    if not known.reports:
-        raise FatalError(f"job {context.spec.job_id}: share {share} lost the report of its first pass")
+    """Stage 3: pass 2 of a share; its files, and the counts of all tasks that reported to it.
+
+    Raises IncompleteShuffleError, and leaves nothing behind, unless all rows of all judges are known and they
+    have judged as many records as pass 2 reads.
+    """
     spec, plan = context.spec, context.plan
+    where = f"job {spec.job_id}, share {share}"
+    judged = known.arrivals.check(plan.judges, where)
+    read = 0
     counts = TaskCounts(store, context.clock)
     runs = runs_of(arrange(spec), plan.shares[share])
     works = [run.work for run in runs]
@@ -257,9 +325,13 @@ def write_share(
     writer = PartitionWriter(spec, inputs, outputs, counts)
     try:
         for position, run in enumerate(runs):
+            survivors = known.survivors(run)
             with counts.timed("write_ms"):
-                writer.write(run.work, known.survivors(run), file_number=run.number)
+                records = writer.write(run.work, survivors, file_number=run.number)
+            read += 0 if survivors is None else records
             inputs.close_after(position)
+        if read != judged:
+            raise IncompleteShuffleError(f"{where}: pass 2 read {read} records, where {judged} were judged")
         with counts.timed("complete_ms"):
             files = outputs.complete()
     finally:

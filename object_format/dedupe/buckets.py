@@ -53,6 +53,11 @@ class Blob(NamedTuple):
     first_offset: int
     data: bytes
 
+    @property
+    def records(self) -> int:
+        """How many it has."""
+        return (len(self.data) - _BASE.size) // RECORD_BYTES
+
 
 class BucketCutter:
     """Cuts what it is fed of one partition, oldest first, into blobs of 2^`bits` buckets.
@@ -139,8 +144,11 @@ class BucketJudge:
         self._reaches_log_start = reaches_log_start
         self._behind: int | None = None
 
-    def feed(self, data: Buffer) -> None:
-        """The next older blob. Raises CorruptDataError for bytes that are none, FatalError out of order."""
+    def feed(self, data: Buffer) -> int:
+        """The next older blob; returns how many records it has.
+
+        Raises CorruptDataError for bytes that are none, FatalError out of order.
+        """
         words, offsets, flags = read_blob(data)
         if self._behind is not None and offsets[-1] >= self._behind:
             raise FatalError(
@@ -155,6 +163,7 @@ class BucketJudge:
             newest_last=True,
             drop_tombstones=self._reaches_log_start,
         )
+        return int(offsets.size)
 
     def finish(self) -> Survivors:
         """The answer, when every blob has been fed."""

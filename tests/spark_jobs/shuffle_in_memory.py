@@ -47,13 +47,13 @@ def run_in_memory(
         rows.sort(key=lambda row: (row.kind, row.number, -row.first_offset))
         for survivors in read_survivor_rows(write_survivor_rows(judge_buckets(context, rows))):
             to_write[survivors.share].append(survivors)
-    results: list[JobResult | JobFailure] = []
+    results: list[tuple[int, JobResult | JobFailure]] = []
     for share in range(len(plan.shares)):
         known = KnownShare()
         for survivors in to_write[share]:
             known.add(survivors)
         store = open_task_store()
-        results.append(write_share(context, share, known, store, attempt_id, ids))
+        results.append((share, write_share(context, share, known, store, attempt_id, ids)))
         store.close()
     united = unite_answers(PackedJob(spec.job_id, attempt_id, pack_spec(spec), plan), plan, results)
     assert isinstance(united, JobResult)
