@@ -53,6 +53,25 @@ class PlacedBlock(NamedTuple):
     checksum: int
 
 
+def check_columns(batches: PlacedBatches) -> None:
+    """Raises InvalidInputError for what cannot be: no batches, other columns' lengths, numbers out of range.
+
+    Whether offsets ascend `place_blocks` sees.
+    """
+    views, base_offsets, checksums, timestamps, last_offset, records = batches
+    lengths = [len(views), len(base_offsets), len(checksums), len(timestamps)]
+    if not lengths[0] or lengths != lengths[:1] * 4:
+        raise InvalidInputError(f"batches are not told by as many numbers each, and one at least: {lengths}")
+    if base_offsets[-1] > last_offset:
+        raise InvalidInputError(
+            f"a last batch at offset {base_offsets[-1]} does not agree with {last_offset} as the last offset"
+        )
+    if min(checksums) < 0 or max(checksums) >= 1 << 32:
+        raise InvalidInputError("a checksum is not in 0..2^32-1")
+    if records < 0:
+        raise InvalidInputError(f"batches of {records} records")
+
+
 @njit(nogil=True, cache=True)
 def _with_batch(checksum: Integer, base_offset: Integer, size: Integer, own: Integer) -> Integer:
     """The checksum with a batch of `size` bytes behind it, of leader epoch 0, whose own checksum is `own`."""

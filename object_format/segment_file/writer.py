@@ -40,7 +40,7 @@ from object_format.segment_file.payloads import (
     SectionHeader,
     Trailer,
 )
-from object_format.segment_file.placing import place_blocks
+from object_format.segment_file.placing import check_columns, place_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,6 +168,7 @@ class SegmentFileWriter:
         section = self._open_section()
         if section.cutter.get(PENDING_BYTES):
             raise InvalidInputError("a block is open that batches were appended to")
+        check_columns(batches)
         section.cutter.follow(batches.base_offsets[0], batches.last_offset)
         blocks = place_blocks(
             batches, target=self._block_target, seed=self._blocks.seed, position=self.position

@@ -133,8 +133,18 @@ def test_a_block_whose_bytes_have_changed_is_refused() -> None:
     [
         ({"base_offsets": [0, 0]}, "does not follow the one before"),
         ({"base_offsets": [-2, 0]}, "do not follow"),
-        ({"last_offset": -1}, "do not follow"),
+        ({"last_offset": -1}, "does not agree"),
         ({"views": [memoryview(bytes(61)), memoryview(bytes(60))]}, "a batch of 60 bytes"),
+        ({"base_offsets": [0, 100]}, "does not agree with 3"),
+        ({"base_offsets": [2, 0]}, "does not follow the one before"),
+        ({"base_offsets": []}, "as many"),
+        ({"base_offsets": [0]}, "as many"),
+        ({"checksums": [1, 2, 3]}, "as many"),
+        ({"max_timestamps": [1]}, "as many"),
+        ({"views": [memoryview(bytes(61))]}, "as many"),
+        ({"checksums": [-1, 5]}, "checksum"),
+        ({"checksums": [5, 2**32]}, "checksum"),
+        ({"record_count": -5}, "-5 records"),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(change: dict[str, object], why: str) -> None:
