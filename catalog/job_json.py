@@ -1,7 +1,9 @@
 """A job's specification as JSON, the form in which the catalog keeps it.
 
 `{"version": 1, …}`. Topics are named once and referred to by index; extents and partitions are arrays in the
-order of the tables below, since a job may have tens of thousands of them. A reader refuses other versions.
+order of the tables below, since a job may have tens of thousands of them. What came later stands beside these
+under names of its own: earlier readers pass over it, and later ones do without. A reader refuses other
+versions.
 """
 
 from __future__ import annotations
@@ -76,6 +78,7 @@ def write_spec(spec: JobSpec) -> bytes:
             "partitions": [
                 [numbers[partition.topic_id], *_partition_values(partition)] for partition in spec.partitions
             ],
+            "max_message_bytes": [partition.max_message_bytes for partition in spec.partitions],
         }
     )
 
@@ -105,6 +108,7 @@ def _read_spec(kept: dict[str, Any]) -> JobSpec:
             remedy="run it with the Siltstone that planned it",
         )
     topics = [UUID(topic) for topic in kept["topics"]]
+    partitions = kept["partitions"]
     return JobSpec(
         job_id=UUID(kept["job_id"]),
         created_ms=kept["created_ms"],
@@ -114,10 +118,14 @@ def _read_spec(kept: dict[str, Any]) -> JobSpec:
         reason=kept["reason"],
         inputs=tuple(_read_input(file, topics) for file in kept["inputs"]),
         partitions=tuple(
-            JobPartition(topic_id=topics[number], **dict(zip(_PARTITION, values, strict=True)))
-            for number, *values in kept["partitions"]
+            JobPartition(
+                topic_id=topics[number], max_message_bytes=most, **dict(zip(_PARTITION, values, strict=True))
+            )
+            for (number, *values), most in zip(
+                partitions, kept.get("max_message_bytes", [None] * len(partitions)), strict=True
+            )
         ),
-        # Of these the first planners knew nothing.
+        # Of these, and of the limits above, the first planners knew nothing.
         output_bytes=kept.get("output_bytes"),
         merge_batches=kept.get("merge_batches", True),
     )

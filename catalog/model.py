@@ -241,7 +241,8 @@ class JobPartition:
     The job's extents of the partition cover [base_offset, upper_offset) without a gap. Keys are
     deduplicated when `deduplicate`; `reaches_log_start` tells that nothing older exists, so that a
     tombstone whose delete horizon is at or before the job's `now_ms` may go. `delete_retention_ms` is what
-    sets that horizon when a tombstone first becomes clean.
+    sets that horizon when a tombstone first becomes clean. A batch that the job makes of several has no more
+    than `max_message_bytes`, if that is known.
     """
 
     topic_id: UUID
@@ -254,6 +255,7 @@ class JobPartition:
     base_offset: int
     upper_offset: int
     delete_retention_ms: int
+    max_message_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

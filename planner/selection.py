@@ -224,4 +224,5 @@ def _job_partition(view: PartitionView, extents: tuple[Extent, ...], *, deduplic
         base_offset=extents[0].base_offset,
         upper_offset=extents[-1].last_offset + 1,
         delete_retention_ms=view.rules.delete_retention_ms,
+        max_message_bytes=view.rules.max_message_bytes,
     )

@@ -31,6 +31,7 @@ class TopicRules:
     max_compaction_lag_ms: int
     delete_retention_ms: int
     retention_ms: int = -1
+    max_message_bytes: int | None = None
 
     @property
     def compacted(self) -> bool:

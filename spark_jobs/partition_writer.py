@@ -111,6 +111,7 @@ class PartitionWriter:
                         delete_horizon_ms=rewriting.delete_horizon_ms,
                         merge=rewriting.merge,
                         merged_codec=rewriting.merged_codec,
+                        most_batch_bytes=rewriting.most_batch_bytes,
                         scratch=self._scratch,
                     )
                 add(filtered, piece.record_count)
@@ -215,6 +216,7 @@ def rewriting_of(spec: JobSpec, partition: JobPartition, *, exact: bool) -> Rewr
         delete_horizon_ms=spec.now_ms + partition.delete_retention_ms if clean else None,
         merge=spec.merge_batches,
         merged_codec=_codec_of(partition.compression_type),
+        most_batch_bytes=partition.max_message_bytes,
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from object_format.dedupe.ahead import ThinnedAhead
 from object_format.dedupe.answer import Survivors
-from object_format.dedupe.filter import FilteredBatches, Rewriting, filter_batches
+from object_format.dedupe.filter import FilteredBatches, filter_batches
 from object_format.dedupe.key_table import KeyTable
+from object_format.dedupe.rewriting import Rewriting
 from object_format.dedupe.survivors import SurvivorFinder
 
 __all__ = [

@@ -19,7 +19,8 @@ import numpy as np
 
 from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
-from object_format.dedupe.filter import Chosen, FilteredBatches, Rewriting, filter_rows
+from object_format.dedupe.filter import Chosen, FilteredBatches, filter_rows
+from object_format.dedupe.rewriting import Rewriting
 from object_format.dedupe.thinning import thin_piece
 from object_format.kernels.native import decompress_rows
 from object_format.kernels.walk import sum_up
@@ -115,8 +116,12 @@ class _Memory:
         """The next so many bytes, which are left."""
         start = self.used
         self.used += size
-        self.most_used = max(self.most_used, self.used)
+        self.touch(0)
         return self.array[start : self.used]
+
+    def touch(self, size: int) -> None:
+        """So many bytes of the rest were written, and are free again."""
+        self.most_used = max(self.most_used, self.used + size)
 
 
 class ThinnedAhead:
@@ -152,7 +157,7 @@ class ThinnedAhead:
 
     @property
     def nbytes(self) -> int:
-        """The most that was held, open and kept at a time."""
+        """The most that was held, open (or written from what is) and kept at a time."""
         return self._held.most_used + self._most_rows_bytes + self._open.most_used + self._kept.most_used
 
     def begin_partition(self, rewriting: Rewriting) -> None:
@@ -220,6 +225,7 @@ class ThinnedAhead:
                     self._open.used,
                     calls,
                 )
+            self._open.touch(behind - self._open.used)
             if done == piece.rows.size:
                 self._open.take(behind - self._open.used)
                 self._by_kernel.add(piece.place)
@@ -256,7 +262,8 @@ class ThinnedAhead:
         if calls is None or piece.place not in self._by_kernel:
             return None
         work, goal = self._open.rest(), self._kept.rest(self._reserved)
-        filtered = thin_piece(piece, self._records, judged, rewriting, work, goal, calls, self._times)
+        filtered, worked = thin_piece(piece, self._records, judged, rewriting, work, goal, calls, self._times)
+        self._open.touch(worked)
         if filtered is not None:
             self._kept.take(filtered.size)
         return filtered

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from object_format.bitmaps import ArrayWindow, BitmapWindow
 from object_format.buffers import Bytes, readable
 from object_format.codecs import Codec, compressed_parts
+from object_format.dedupe.rewriting import FRAME_OVERHEAD, GROWTH_SHIFT, Rewriting
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.filter import (
     COPY,
@@ -64,9 +65,6 @@ _NO_TOTALS: Final = np.array([0, 0, np.iinfo(np.int64).max, np.iinfo(np.int64).m
 
 _INT64_MAX: Final = np.iinfo(np.int64).max
 
-_FRAME_OVERHEAD: Final = 512
-"""More than any codec puts around what it compresses."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredBatches:
@@ -98,25 +96,25 @@ class _Plan:
     kept: npt.NDArray[np.int64]
     offset_shift: int
     leader_epoch: int
-    horizon: int
-    merged_codec: Codec | None
+    rewriting: Rewriting
     times: CodecTimes
     totals: npt.NDArray[np.int64]
     saved: int = 0
+
+    @property
+    def horizon(self) -> int:
+        """What tombstones' batches are stamped with, where they are."""
+        return self.rewriting.delete_horizon_ms or 0
+
+    @property
+    def merged_codec(self) -> Codec | None:
+        """That of merged batches; None where it is their own."""
+        return self.rewriting.merged_codec
 
     def recompresses(self, unsealed: npt.NDArray[np.int64]) -> bool:
         """Whether a batch that is written anew has a codec, or had one."""
         codecs = unsealed[:, 2]
         return bool(codecs.any()) or (bool(self.merged_codec) and bool(unsealed[:, 3].any()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewriting:
-    """How survivors are written: as `filter_batches` says."""
-
-    delete_horizon_ms: int | None
-    merge: bool = True
-    merged_codec: Codec | None = None
 
 
 class Chosen(NamedTuple):
@@ -135,6 +133,7 @@ def filter_batches(
     delete_horizon_ms: int | None,
     merge: bool = True,
     merged_codec: Codec | None = None,
+    most_batch_bytes: int | None = None,
     scratch: Scratch | None = None,
 ) -> FilteredBatches:
     """The surviving records of whole `batches`, which must be bytes that pass 1 was fed.
@@ -142,13 +141,18 @@ def filter_batches(
     `offset_shift` makes their offsets absolute; the result has `leader_epoch`. Batches with surviving
     tombstones that have no delete horizon yet get `delete_horizon_ms`, unless that is None. With `merge`,
     small batches next to each other become larger ones, compressed with `merged_codec`, or as they were when
-    that is None. `scratch` is the caller's own, where it has one. Raises MalformedBatchError, also when a
-    survivor is not there.
+    that is None; none of these comes to more than `most_batch_bytes`. `scratch` is the caller's own, where it
+    has one. Raises MalformedBatchError, also when a survivor is not there.
     """
     array = readable(batches)
     found = scan_rising_batches(array, offset_shift, 0)
     chosen = Chosen(survivors.offset_window, survivors.tombstone_window)
-    rewriting = Rewriting(delete_horizon_ms=delete_horizon_ms, merge=merge, merged_codec=merged_codec)
+    rewriting = Rewriting(
+        delete_horizon_ms=delete_horizon_ms,
+        merge=merge,
+        merged_codec=merged_codec,
+        most_batch_bytes=most_batch_bytes,
+    )
     if found.rows.size and not found.compressed and not merged_codec:
         return _filter_plain(array, found, chosen, rewriting, offset_shift, leader_epoch)
     memory = scratch or thread_scratch()
@@ -192,8 +196,7 @@ def filter_rows(
         kept=kept,
         offset_shift=offset_shift,
         leader_epoch=leader_epoch,
-        horizon=rewriting.delete_horizon_ms or 0,
-        merged_codec=rewriting.merged_codec,
+        rewriting=rewriting,
         times=times,
         totals=totals,
     )
@@ -237,6 +240,7 @@ def _filter_plain(
         stamp,
         rewriting.delete_horizon_ms or 0,
         rewriting.merge,
+        *rewriting.most_merged,
         _INT64_MAX,
         out,
         unsealed,
@@ -290,7 +294,7 @@ def _opened(plan: _Plan, opener: Opener) -> Iterator[tuple[int, int, Bytes]]:
 
 def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview]:
     rows, actions, starts = plan.rows[first:end], plan.actions[first:end], plan.starts[first : end + 1]
-    room, sealed = group_rows(rows, actions, starts, plan.horizon)
+    room, sealed = group_rows(rows, actions, starts, plan.horizon, *plan.rewriting.most_merged)
     out = np.empty(room, np.uint8)
     unsealed = np.empty((sealed, 4), np.int64)
     fault, position, row, length, count = assemble(
@@ -303,6 +307,7 @@ def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview
         plan.leader_epoch,
         plan.kept,
         plan.horizon,
+        *plan.rewriting.most_merged,
         out,
         unsealed,
         plan.totals,
@@ -340,7 +345,7 @@ def _compress_natively(
     plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64], calls: Calls
 ) -> memoryview | None:
     """None, and no memory held, where the kernel does not do it: what does not compress grows a little."""
-    compressed = np.empty(length + (length >> 7) + _FRAME_OVERHEAD * (len(unsealed) + 1), np.uint8)
+    compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * (len(unsealed) + 1), np.uint8)
     places = unsealed.copy()
     merged_codec = -1 if plan.merged_codec is None else int(plan.merged_codec)
     end = compress_batches(out, length, places, merged_codec, compressed, calls)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from object_format.dedupe.filter import FilteredBatches, Rewriting, new_totals, seal, sum_up_filtered
+from object_format.dedupe.filter import FilteredBatches, new_totals, seal, sum_up_filtered
 from object_format.errors import MalformedBatchError
 from object_format.kernels.native import compress_batches
 from object_format.kernels.thinning import thin_opened
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from object_format.buffers import Bytes
     from object_format.dedupe.ahead import HeldPiece
     from object_format.dedupe.answer import Judged
+    from object_format.dedupe.rewriting import Rewriting
     from object_format.native_codecs import Calls
     from object_format.payloads import CodecTimes
 
@@ -31,11 +32,12 @@ def thin_piece(
     goal: Bytes,
     calls: Calls,
     times: CodecTimes,
-) -> FilteredBatches | None:
+) -> tuple[FilteredBatches | None, int]:
     """What `filter_rows` makes of a piece, all of whose batches were opened by `calls`, into `records`.
 
     It is written to `goal`, and to `work` while it is uncompressed. None where either has too little room, or
-    a codec is asked for that the kernels do not know. Raises MalformedBatchError.
+    a codec is asked for that the kernels do not know. And how many bytes of `work` that took. Raises
+    MalformedBatchError.
     """
     totals = new_totals()
     unsealed = np.empty((piece.rows.size, 4), np.int64)
@@ -51,6 +53,7 @@ def thin_piece(
         horizon is not None,
         horizon or 0,
         rewriting.merge,
+        *rewriting.most_merged,
         SCRATCH_BYTES,
         work,
         unsealed,
@@ -59,13 +62,13 @@ def thin_piece(
     if fault:
         raise MalformedBatchError.at(fault, position)
     if length < 0:
-        return None
+        return None, ~length
     unsealed = unsealed[:count]
     merged_codec = _NO_CODEC if rewriting.merged_codec is None else int(rewriting.merged_codec)
     with times.compress():
         size = compress_batches(work, length, unsealed, merged_codec, goal, calls)
     if size < 0:
-        return None
+        return None, length
     written = goal[:size].data
     saved = seal(written, unsealed)
-    return sum_up_filtered((written,) if size else (), totals, saved)
+    return sum_up_filtered((written,) if size else (), totals, saved), length

@@ -123,10 +123,14 @@ def mark_small(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) 
 
 
 @njit(nogil=True, cache=True)
-def group_rows(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) -> Integers:
+def group_rows(
+    rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer, most: Integer, most_packed: Integer
+) -> Integers:
     """Settle which of the MERGED batches, whose records are open now, share a batch.
 
-    Returns how many bytes the result takes at most while it is uncompressed, and how many batches need a CRC.
+    By an estimate, where they lose records, of what is left, which is to be `most` bytes, or `most_packed`
+    where they were compressed: `merge_rows` ends a group that comes to more. Returns how many bytes the
+    result takes at most while it is uncompressed, and how many batches need a CRC.
     """
     rows = borrowed(rows)
     actions = borrowed(actions)
@@ -155,8 +159,7 @@ def group_rows(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) 
             size = share(size, survivors, row.record_count)
             unsealed += 1
         merged = actions[b] & MERGED != 0
-        most = MOST_MERGED_BYTES if row.attributes & CODEC_MASK == 0 else MOST_MERGED_COMPRESSED_BYTES
-        fits = members > 0 and total + size <= most
+        fits = members > 0 and total + size <= (most if row.attributes & CODEC_MASK == 0 else most_packed)
         if merged and fits and may_follow(rows, actions, lead, b, horizon):
             actions[b] |= CONTINUES
             members += 1
@@ -173,6 +176,30 @@ def group_rows(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) 
 
 
 @njit(nogil=True, cache=True)
+def member_behind(rows: Rows, actions: Numbers, b: Integer) -> Integer:
+    """The next batch that is not skipped, and whether it continues the group of `b`."""
+    b += 1
+    while b < rows.size and actions[b] == SKIP:
+        b += 1
+    return b, b < rows.size and actions[b] & CONTINUES != 0
+
+
+@njit(nogil=True, cache=True)
+def end_group(rows: Rows, actions: Numbers, lead: Integer, members: Integer, b: Integer) -> Integer:
+    """Let another group begin with `b`; where that leaves a batch alone, it is not merged.
+
+    Where to go on: at `b`, or at `lead` if there is but that one.
+    """
+    actions[b] &= ~CONTINUES
+    if not member_behind(rows, actions, b)[1]:
+        actions[b] &= ACTION
+    if members > 1:
+        return b
+    actions[lead] &= ACTION
+    return lead
+
+
+@njit(nogil=True, cache=True)
 def merge_rows(
     data: ByteArray,
     records: ByteArray,
@@ -184,43 +211,44 @@ def merge_rows(
     leader_epoch: Integer,
     kept: Numbers,
     horizon: Integer,
+    most: Integer,
     out: ByteArray,
     start: Integer,
     totals: Numbers,
 ) -> Integers:
-    """Write batch `b` and those that continue it as one, all but its CRC.
+    """Write batch `b` and those that continue it as one, all but its CRC, up to `most` bytes of records.
 
     Fault, position, end, the next batch, and how many bytes they would have taken one by one: in proportion
-    where they lose records.
+    where they lose records. The next batch is `b` where the second does not fit: nothing is written then.
     """
     data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
     actions, starts, kept = borrowed(actions), borrowed(starts), borrowed(kept)
     out, totals = borrowed(out), borrowed(totals)
-    first = rows[b]
-    attributes, time = effective(first, actions[b], horizon)
+    lead = last = b
+    first = rows[lead]
+    time = effective(first, actions[lead], horizon)[1]
     span = np.empty(2, np.int64)
     span[0], span[1] = _INT64_MAX, _INT64_MIN
     copy_header(data, first, shift, leader_epoch, out, start)
     at = start + BATCH_OVERHEAD
-    apart = 0
-    count = 0
-    last = b
-    while True:
+    apart = members = count = 0
+    continues = True
+    while continues:
         row = rows[b]
         survivors = kept[starts[b] : starts[b + 1]]
+        lowest, highest = span[0], span[1]
+        moved, offset_moved = row.base_timestamp - time, row.base_offset - first.base_offset
         fault, position, end = thin_records(
-            records,
-            row,
-            shift,
-            survivors,
-            row.base_timestamp - time,
-            row.base_offset - first.base_offset,
-            out,
-            at,
-            span,
+            records, row, shift, survivors, moved, offset_moved, out, at, span
         )
         if fault != _NONE:
             return fault, position, at, b, 0
+        if members > 0 and end - start - BATCH_OVERHEAD > most:
+            span[0], span[1] = lowest, highest
+            b = end_group(rows, actions, lead, members, b)
+            if b == lead:
+                return _NONE, 0, start, b, 0
+            break
         if survivors.size == row.record_count:
             apart += row.size
         else:
@@ -228,24 +256,40 @@ def merge_rows(
             apart += BATCH_OVERHEAD + share(stored, end - at, row.records_end - row.records_start)
         at = end
         count += survivors.size
+        members += 1
         last = b
-        b += 1
-        while b < rows.size and actions[b] == SKIP:
-            b += 1
-        if b == rows.size or actions[b] & CONTINUES == 0:
-            break
+        b, continues = member_behind(rows, actions, b)
+    finish_merged(rows, lead, last, actions, horizon, count, span, out, start, at)
+    add_totals(totals, count, span[0], span[1])
+    return _NONE, 0, at, b, apart
+
+
+@njit(nogil=True, cache=True)
+def finish_merged(
+    rows: Rows,
+    lead: Integer,
+    last: Integer,
+    actions: Numbers,
+    horizon: Integer,
+    count: Integer,
+    span: Numbers,
+    out: ByteArray,
+    start: Integer,
+    end: Integer,
+) -> None:
+    """The header of a batch merged of those from `lead` to `last`; `span` is of their `count` records."""
+    first, newest = rows[lead], rows[last]
+    attributes, time = effective(first, actions[lead], horizon)
     if attributes & LOG_APPEND_TIME != 0:
         span[0], span[1] = first.max_timestamp, first.max_timestamp
-    last_offset = rows[last].base_offset + rows[last].last_offset_delta
-    store(out, start + BATCH_LENGTH, at - start - LENGTH_OVERHEAD, 4)
+    store(out, start + BATCH_LENGTH, end - start - LENGTH_OVERHEAD, 4)
     store(out, start + ATTRIBUTES, attributes, 2)
+    last_offset = newest.base_offset + newest.last_offset_delta
     store(out, start + LAST_OFFSET_DELTA, last_offset - first.base_offset, 4)
     store(out, start + BASE_TIMESTAMP, time, 8)
     store(out, start + MAX_TIMESTAMP, span[1], 8)
     out[start + PRODUCER_ID : start + RECORD_COUNT] = 255
     store(out, start + RECORD_COUNT, count, 4)
-    add_totals(totals, count, span[0], span[1])
-    return _NONE, 0, at, b, apart
 
 
 @njit(nogil=True, cache=True)
@@ -259,12 +303,15 @@ def assemble(
     leader_epoch: Integer,
     kept: Numbers,
     horizon: Integer,
+    most: Integer,
+    most_packed: Integer,
     out: ByteArray,
     unsealed: Numbers,
     totals: Numbers,
 ) -> Integers:
     """Write all that survives of `rows`; those that are opened have their records in `records`.
 
+    Merged batches get `most` bytes of records, or `most_packed` where they were compressed, and no more.
     `unsealed` is int64[batches, 4]: start and end of each batch that still needs its CRC and its
     compression; its codec; and how many bytes the batches merged in it would take, or 0. Returns a fault,
     its position, its row, the end of what was written, and how many batches are unsealed.
@@ -300,10 +347,25 @@ def assemble(
         following = b + 1
         if action & MERGED != 0:
             fault, position, end, following, apart = merge_rows(
-                data, records, rows, b, actions, starts, shift, leader_epoch, kept, horizon, out, at, totals
+                data,
+                records,
+                rows,
+                b,
+                actions,
+                starts,
+                shift,
+                leader_epoch,
+                kept,
+                horizon,
+                most if row.attributes & CODEC_MASK == 0 else most_packed,
+                out,
+                at,
+                totals,
             )
             if fault != _NONE:
                 return fault, position, following, at, n
+            if following == b:
+                continue  # it is left alone after all
         else:
             survivors = kept[starts[b] : starts[b + 1]]
             fault, position, end = thin_row(

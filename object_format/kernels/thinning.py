@@ -41,6 +41,8 @@ def thin_opened(
     stamp: Integer,
     horizon: Integer,
     merge: Integer,
+    most: Integer,
+    most_packed: Integer,
     scratch_bytes: Integer,
     out: ByteArray,
     unsealed: Numbers,
@@ -49,9 +51,10 @@ def thin_opened(
     """What `filter.filter_rows` makes of batches open in `records`, of which all were compressed or none.
 
     There is at least one. `kept` and `tombstones` may have more than theirs. Batches are merged within the
-    stretches that pass 2 would open in `scratch_bytes`. `out` and `unsealed` are as for `assemble`, and the
-    latter has room for each of `rows`. Returns a fault and its position, of the batch if that is compressed;
-    the end of what was written, or -1 for want of room; and how many batches are unsealed.
+    stretches that pass 2 would open in `scratch_bytes`; `most`, `most_packed`, `out`, `unsealed` are as for
+    `assemble`, and the latter has room for each of `rows`. Returns a fault and its position, of the batch if
+    that is compressed; the end of what was written, or its complement, which is negative, for want of room;
+    and how many batches are unsealed.
     """
     data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
     kept, tombstones = borrowed(kept), borrowed(tombstones)
@@ -77,9 +80,9 @@ def thin_opened(
         n = stretch_end(rows, opened, n, scratch_bytes, True) if n < opened.size else n
         end = opened[n] if n < opened.size else rows.size
         some, does, begins = rows[first:end], actions[first:end], starts[first : end + 1]
-        room, _sealed = group_rows(some, does, begins, horizon)
+        room, _sealed = group_rows(some, does, begins, horizon, most, most_packed)
         if room > out.size - at:
-            return _NONE, 0, np.int64(-1), 0
+            return _NONE, 0, ~at, 0
         fault, position, row, length, sealed = assemble(
             data,
             records,
@@ -90,6 +93,8 @@ def thin_opened(
             leader_epoch,
             kept,
             horizon,
+            most,
+            most_packed,
             out[at:],
             unsealed[count:],
             totals,

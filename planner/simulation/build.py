@@ -162,4 +162,5 @@ def _rules(topic: TopicClass, number: int) -> TopicRules:
         max_compaction_lag_ms=config.max_compaction_lag_ms,
         delete_retention_ms=config.delete_retention_ms,
         retention_ms=config.retention_ms,
+        max_message_bytes=config.max_message_bytes,
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from object_format.codecs import Codec
+from object_format.codecs import Codec, decompress
 from object_format.dedupe import KeyTable, Rewriting, SurvivorFinder, Survivors, ThinnedAhead, filter_batches
 from object_format.errors import MalformedBatchError
 from object_format.kernels.layout import BATCH_ROW
@@ -66,6 +66,7 @@ def what(filtered: FilteredBatches) -> tuple[object, ...]:
         Rewriting,
         delete_horizon_ms=st.sampled_from([None, NOW + 9]),
         merged_codec=st.none() | st.sampled_from(Codec),
+        most_batch_bytes=st.sampled_from([None, 200, 800]),
     ),
     st.sampled_from([NO_ROOM, 700, 2000, ROOM]),
     st.sampled_from([NO_ROOM, 150, 600, ROOM]),
@@ -113,6 +114,7 @@ def test_it_is_what_pass_2_would_have_made(
                         leader_epoch=3,
                         delete_horizon_ms=horizon,
                         merged_codec=rewriting.merged_codec,
+                        most_batch_bytes=rewriting.most_batch_bytes,
                         scratch=Scratch(),
                     )
                 )
@@ -227,6 +229,22 @@ def test_what_is_held_includes_the_rows_of_batches() -> None:
         run(ahead, [[b"".join(batches[:100]), b"".join(batches[100:])]])
         assert ahead.sections[0].complete is done
         assert ahead.sections[0].pieces[0] is not None
+
+
+def test_the_memory_it_tells_of_includes_what_it_works_in() -> None:
+    """Survivors are written behind the open records before they are compressed."""
+    batches = [compressed(range(100), 0, Codec.ZSTD), compressed(range(50), 100, Codec.ZSTD)]
+    ahead = ThinnedAhead()
+    ahead.begin_partition(Rewriting(delete_horizon_ms=None, merge=False))
+    run(ahead, [[b"".join(batches)]])
+    (piece,) = ahead.sections[0].pieces
+    assert piece is not None
+    data = b"".join(piece.filtered.buffers)
+    thinned = data[: len(data) - len(batches[1])]
+    held = sum(map(len, batches)) + 2 * BATCH_ROW.itemsize
+    opened = sum(memoryview(decompress(Codec.ZSTD, batch[61:])).nbytes for batch in batches)
+    worked = 61 + memoryview(decompress(Codec.ZSTD, thinned[61:])).nbytes + len(batches[1])
+    assert ahead.nbytes == held + opened + worked + len(data)
 
 
 def test_a_section_need_not_fit_when_it_is_open() -> None:

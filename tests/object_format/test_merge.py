@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from object_format.buffers import readable
 from object_format.codecs import Codec
 from object_format.dedupe import filter_batches
 from object_format.kernels.merge import MOST_MERGED_BYTES, MOST_MERGED_COMPRESSED_BYTES
+from object_format.record_batch import scan_batches
 from object_format.records import Record
 from tests.object_format import model, model_log
 from tests.object_format.model_log import Section
 from tests.object_format.test_dedupe import NOW, find, sections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: int = 1) -> list[model.Batch]:
@@ -31,7 +37,9 @@ def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: 
     ]
 
 
-def merge(batches: list[model.Batch], codec: Codec | None = None) -> tuple[list[model.Batch], int]:
+def merge(
+    batches: list[model.Batch], codec: Codec | None = None, most: int | None = None
+) -> tuple[list[model.Batch], int]:
     """What is written of batches of which all survives, and how many bytes that saved."""
     section = Section(batches=tuple(batches))
     written = filter_batches(
@@ -41,6 +49,7 @@ def merge(batches: list[model.Batch], codec: Codec | None = None) -> tuple[list[
         leader_epoch=0,
         delete_horizon_ms=None,
         merged_codec=codec,
+        most_batch_bytes=most,
     )
     return model.decode_all(b"".join(written.buffers)), written.merged_bytes_saved
 
@@ -113,6 +122,99 @@ def test_merged_batches_stay_below_their_bound(codec: Codec, most: int) -> None:
     for batch in made:
         assert sum(len(model.encode_record(record, batch)) for record in batch.records) <= most
     assert model.records_of(made) == model.records_of(plain(100, value=value))
+
+
+@given(
+    sections(),
+    st.sampled_from([None, NOW]),
+    st.none() | st.sampled_from(Codec),
+    st.integers(61, 400) | st.integers(600, 1000),
+)
+def test_no_merged_batch_is_larger_than_a_batch_may_be(
+    log: list[Section], horizon: int | None, codec: Codec | None, most: int
+) -> None:
+    """Each is one of those that were left, as it was, or whole ones of them, one behind the other."""
+    survivors = find(log)
+    for section in log:
+        written = filter_batches(
+            b"".join(section.stored()),
+            survivors,
+            offset_shift=section.shift,
+            leader_epoch=0,
+            delete_horizon_ms=horizon,
+            merged_codec=codec,
+            most_batch_bytes=most,
+        )
+        left = model_log.filtered(section.batches, set(survivors.offsets), leader_epoch=0, horizon=horizon)
+        data = b"".join(written.buffers)
+        made = model.decode_all(data)
+        assert model.records_of(made) == model.records_of(left)
+        assert written.batch_count == len(made)
+        for batch, row in zip(made, scan_batches(readable(data)), strict=True):
+            mine = [each for each in left if batch.base_offset <= each.base_offset < batch.next_offset]
+            if len(mine) == 1:
+                assert batch == mine[0]
+                continue
+            assert row["size"] <= most
+            assert batch == model_log.merge(mine, codec)
+
+
+def uneven(count: int, large: Callable[[int], bytes], codec: Codec) -> list[model.Batch]:
+    """Batches of a hundred records, of which the first alone will be left, and what overwrites the others."""
+    batches = []
+    for i in range(count):
+        values = [(b"large %d" % i, large(i)), *((b"x%d" % j, b"v") for j in range(99))]
+        records = [Record(100 * i + j, NOW, *pair, ()) for j, pair in enumerate(values)]
+        batches.append(model.batch_of(records, codec=codec))
+    last = [Record(100 * count + j, NOW, b"x%d" % j, b"w", ()) for j in range(99)]
+    return [*batches, model.batch_of(last, codec=codec)]
+
+
+def noise(size: int) -> Callable[[int], bytes]:
+    """A value for each number."""
+    return lambda i: random.Random(i).randbytes(size)
+
+
+@pytest.mark.parametrize(
+    ("codec", "merged_codec", "large", "most"),
+    [
+        (Codec.NONE, None, noise(40_000), None),
+        (Codec.NONE, None, noise(5000), 16_384),
+        (Codec.ZSTD, None, noise(30_000), None),
+        (Codec.ZSTD, None, noise(6000), 16_384),
+        (Codec.LZ4, Codec.ZSTD, noise(6000), 16_384),
+        (Codec.ZSTD, Codec.NONE, lambda i: b"ab%d" % i * 10_000, None),
+        (Codec.ZSTD, Codec.NONE, lambda i: b"ab%d" % i * 1000, 16_384),
+    ],
+)
+def test_records_of_very_different_size_do_not_make_large_batches(
+    codec: Codec, merged_codec: Codec | None, large: Callable[[int], bytes], most: int | None
+) -> None:
+    """What bounds a merged batch is what it holds in the end, and what it is stored as."""
+    batches = uneven(8, large, codec)
+    section = Section(batches=tuple(batches))
+    written = filter_batches(
+        b"".join(section.stored()),
+        find([section]),
+        offset_shift=0,
+        leader_epoch=0,
+        delete_horizon_ms=None,
+        merged_codec=merged_codec,
+        most_batch_bytes=most,
+    )
+    data = b"".join(written.buffers)
+    unpacked = model.decode_all(data)
+    sizes = scan_batches(readable(data))["size"].tolist()
+    largest = max(scan_batches(readable(b"".join(section.stored())))["size"].tolist())
+    for batch, size in zip(unpacked, sizes, strict=True):
+        held = sum(len(model.encode_record(record, batch)) for record in batch.records)
+        if len({record.offset // 100 for record in batch.records}) > 1:
+            packed = (codec if merged_codec is None else merged_codec) is not Codec.NONE
+            assert held <= (MOST_MERGED_COMPRESSED_BYTES if packed else MOST_MERGED_BYTES)
+            assert size <= (most or held + 600)
+        else:
+            assert size <= largest
+    assert len(unpacked) < len(batches) or most is None
 
 
 def test_offsets_too_far_apart_for_one_batch_stay_apart() -> None:

@@ -61,6 +61,8 @@ def test_a_job_freezes_what_its_outcome_depends_on(system: System) -> None:
     assert (len(spec.hash_seed), spec.table_bytes, spec.merge_batches) == (16, 12_000, False)
     assert system.catalog.jobs.get(spec.job_id).spec == spec
     assert [part.topic_name for part in spec.partitions] == ["keyed", "keyed", "plain"]
+    limits = [system.catalog.topics.get(part.topic_name).config.max_message_bytes for part in spec.partitions]
+    assert [part.max_message_bytes for part in spec.partitions] == limits
 
 
 def test_compacting_by_hand_takes_everything_then_rests(system: System) -> None:

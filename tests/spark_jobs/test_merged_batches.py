@@ -33,9 +33,9 @@ def run(bench: Bench, spec: JobSpec, plan: str) -> JobResult:
     return run_in_memory(spec, plan_shuffle(spec), lambda: LocalStore(bench.directory, bench.ids), bench.ids)
 
 
-def batches_of(bench: Bench, here: PartitionId) -> int:
-    """How many batches the partition's extents have."""
-    count = 0
+def sizes_of(bench: Bench, here: PartitionId) -> list[int]:
+    """How many bytes each batch of the partition's extents has."""
+    sizes: list[int] = []
     for extent in bench.log.extents[here]:
         data = bench.log.store.read_range(
             extent.object_name, extent.position, extent.length, purpose=Purpose.FETCH
@@ -47,8 +47,9 @@ def batches_of(bench: Bench, here: PartitionId) -> int:
             position=extent.position,
             section=(extent.topic_id, extent.partition),
         )
-        count += sum(scan_batches(readable(payload)).size for payload in payloads)
-    return count
+        for payload in payloads:
+            sizes += scan_batches(readable(payload))["size"].tolist()
+    return sizes
 
 
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
@@ -67,8 +68,24 @@ def test_one_record_batches_are_merged_unless_told_not_to(tmp_path: Path, plan: 
 
         bench.log.publish(spec, result)
         bench.log.check()
-        assert batches_of(bench, here) == (1 if merge else RECORDS)
+        assert len(sizes_of(bench, here)) == (1 if merge else RECORDS)
         sizes.append(result.counts["bytes_out"])
         saved.append(result.counts["merged_bytes_saved"])
     assert saved[0] == 0
     assert saved[1] > 50 * RECORDS
+
+
+def test_what_is_merged_stays_within_the_topic_s_own_limit(tmp_path: Path) -> None:
+    """The limit that the job was planned with."""
+    bench = Bench(tmp_path)
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest(
+        {here: [batch((b"%03d" % each, bytes(50))) for each in range(RECORDS)]}, block_target=1 << 20
+    )
+    spec = bench.log.job()
+    spec = replace(spec, partitions=tuple(replace(each, max_message_bytes=1000) for each in spec.partitions))
+
+    bench.log.publish(spec, bench.run(spec))
+
+    bench.log.check()
+    assert 900 < max(sizes_of(bench, here)) <= 1000

@@ -1,0 +1,44 @@
+"""How pass 2 writes what is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from object_format.codecs import Codec
+from object_format.kernels.layout import BATCH_OVERHEAD
+from object_format.kernels.merge import MOST_MERGED_BYTES, MOST_MERGED_COMPRESSED_BYTES
+
+FRAME_OVERHEAD: Final = 512
+"""More than any codec puts around what it compresses."""
+
+GROWTH_SHIFT: Final = 7
+"""What does not compress grows by less than one byte in 2^7."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """How survivors are written: as `filter_batches` says."""
+
+    delete_horizon_ms: int | None
+    merge: bool = True
+    merged_codec: Codec | None = None
+    most_batch_bytes: int | None = None
+
+    @property
+    def most_merged(self) -> tuple[int, int]:
+        """How many bytes of records merged batches get: of those that were not compressed, and that were.
+
+        What is compressed may come to a little more, and then is within `most_batch_bytes` all the same.
+        """
+        plain, packed = MOST_MERGED_BYTES, MOST_MERGED_COMPRESSED_BYTES
+        if self.merged_codec is Codec.NONE:
+            packed = plain
+        if self.most_batch_bytes is None:
+            return plain, packed
+        room = self.most_batch_bytes - BATCH_OVERHEAD
+        compressed_room = room - (room >> GROWTH_SHIFT) - FRAME_OVERHEAD
+        return (
+            min(plain, compressed_room if self.merged_codec else room),
+            min(packed, room if self.merged_codec is Codec.NONE else compressed_room),
+        )
