@@ -27,6 +27,10 @@ _LINE = 64
 _AHEAD = 28
 """How many records ahead memory is asked for."""
 
+_UNEVEN = 48
+"""Words. A word of eight keys side by side takes as long as two of one key alone, and the rest of a key that
+is hashed alone as long as seven more."""
+
 TOMBSTONE = 1
 KEYLESS = 2
 CONTROL_RECORD = 4
@@ -63,6 +67,15 @@ def reach(starts: Numbers, lengths: Numbers, first: Integer) -> Integers:
 
 
 @njit(nogil=True, cache=True)
+def are_uneven(lengths: Numbers, first: Integer, most: Integer) -> Integer:
+    """Whether `LANES` keys, one of which has `most` whole words, are hashed sooner one by one."""
+    total = 0
+    for i in range(first, first + LANES):
+        total += lengths[i] >> 3
+    return 2 * most > total + _UNEVEN
+
+
+@njit(nogil=True, cache=True)
 def touch_ends(
     data: ByteArray, starts: Numbers, lengths: Numbers, first: Integer, words: Numbers, at: Integer
 ) -> None:
@@ -85,23 +98,28 @@ def fingerprint_keys(
 ) -> None:
     """Write the fingerprints of `count` keys from record `filled` on.
 
-    Eight at a time are hashed side by side: the fewer whole words they differ by, the quicker.
+    Eight at a time are hashed side by side, the quicker the fewer whole words they differ by, unless one of
+    them is much larger than all others together.
     """
     data, words = borrowed(data), borrowed(words)
     starts, lengths = borrowed(starts), borrowed(lengths)
     i = 0
     while i < count:
         at = (filled + i) * WORDS
+        alone = 1
         if i + LANES <= count:
             shared, most, end = reach(starts, lengths, i)
-            if end >= _WORD_BYTES:
+            if most - shared > _UNEVEN and are_uneven(lengths, i, most):
+                alone = LANES
+            elif end >= _WORD_BYTES:
                 if CHECKED:
                     touch_ends(data, starts, lengths, i, words, at)
                 fingerprint_lanes(data, starts, lengths, i, shared, most, k0, k1, words, at)
                 i += LANES
                 continue
-        fingerprint_key(data, starts[i], lengths[i], k0, k1, words, at)
-        i += 1
+        for _ in range(alone):
+            fingerprint_key(data, starts[i], lengths[i], k0, k1, words, (filled + i) * WORDS)
+            i += 1
 
 
 @njit(nogil=True, cache=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from object_format.buffers import readable
 from object_format.dedupe.fingerprinting import Columns, Fingerprinter
-from object_format.kernels.fingerprints import WORDS
+from object_format.kernels.fingerprints import WORDS, are_uneven, fingerprint_keys
 from object_format.kernels.layout import BATCH_OVERHEAD
 from object_format.kernels.siphash import siphash128
 from object_format.record_batch import scan_batches
@@ -102,3 +102,28 @@ def test_keys_hashed_side_by_side_have_the_same_fingerprints(keys: list[bytes | 
         if key is not None:
             expected = digest(key, KEY)[:12]
             assert fingerprint == (expected if any(expected[:4]) else b"\x01\0\0\0" + expected[4:])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "uneven"),
+    [
+        ([10] * 8, False),
+        ([10] * 7 + [400], False),
+        ([10] * 7 + [448], True),
+        ([8000] + [10] * 7, True),
+        ([10] * 4 + [8000] * 4, False),
+        ([1000] * 7 + [7384], False),
+        ([1000] * 7 + [7392], True),
+    ],
+)
+def test_a_key_larger_than_its_neighbours_together_is_hashed_alone(lengths: list[int], uneven: bool) -> None:
+    """Side by side, each takes as long as the largest; what comes out is the same."""
+    assert are_uneven(np.array(lengths), 0, max(lengths) // 8) == uneven
+    lengths = [*lengths, 5, *lengths]
+    data = np.random.default_rng(1).integers(0, 256, sum(lengths), np.uint8)
+    starts = np.cumsum([0, *lengths[:-1]])
+    k0, k1 = (np.uint64(int.from_bytes(half, "little")) for half in (KEY[:8], KEY[8:]))
+    words = np.empty((len(lengths), WORDS), np.uint32)
+    fingerprint_keys(data, starts, np.array(lengths), len(lengths), k0, k1, words.reshape(-1), 0)
+    for start, length, found in zip(starts.tolist(), lengths, words, strict=True):
+        assert found.tobytes() == model(data[start : start + length].tobytes(), KEY)[:12]
