@@ -19,6 +19,7 @@ from isal import isal_zlib
 from isal.isal_zlib import IsalError
 
 from bedrock.errors import CorruptDataError
+from object_format.kernels.native import SMALL_SOURCE
 from object_format.zstd_library import zstd
 
 if TYPE_CHECKING:
@@ -35,6 +36,19 @@ ZSTD_MAX_WINDOW: Final = 1 << 27
 
 ZSTD_LEVEL: Final = 3
 """The library's default, and Kafka's."""
+
+ZSTD_SMALL_HASH_LOG: Final = 14
+ZSTD_SMALL_CHAIN_LOG: Final = 12
+"""For up to `SMALL_SOURCE` bytes: two and three below the level's from 16 KiB on, and less below, where the
+level's are smaller themselves. So tables have 80 KiB at the most, and stay in the first caches. A tenth
+faster; text and numbers grow by up to 2.6 %, which merged batches make up for by being larger, and values of
+1 KiB shrink."""
+
+_ZSTD_SMALL_OPTIONS: Final[dict[int, int]] = {
+    zstd.CompressionParameter.compression_level: ZSTD_LEVEL,
+    zstd.CompressionParameter.hash_log: ZSTD_SMALL_HASH_LOG,
+    zstd.CompressionParameter.chain_log: ZSTD_SMALL_CHAIN_LOG,
+}
 
 _GZIP_WBITS: Final = 31
 _GZIP_PART: Final = 1 << 20
@@ -88,13 +102,17 @@ class _Zstandard(threading.local):
 
     def __init__(self) -> None:
         self.compressor = zstd.ZstdCompressor(level=ZSTD_LEVEL)
+        self.small_compressor = zstd.ZstdCompressor(options=_ZSTD_SMALL_OPTIONS)
 
 
 _zstd = _Zstandard()
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """`data` compressed, at each library's default level (Kafka's default levels are the same)."""
+    """`data` compressed, at each library's default level (Kafka's default levels are the same).
+
+    With smaller tables where `data` is small and the codec is zstd.
+    """
     return b"".join(compressed_parts(codec, data))
 
 
@@ -113,7 +131,8 @@ def compressed_parts(codec: Codec, data: Buffer) -> Iterator[Buffer]:
                 view, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
             )
         case Codec.ZSTD:
-            yield _zstd.compressor.compress(view, zstd.ZstdCompressor.FLUSH_FRAME)
+            compressor = _zstd.small_compressor if len(view) <= SMALL_SOURCE else _zstd.compressor
+            yield compressor.compress(view, zstd.ZstdCompressor.FLUSH_FRAME)
 
 
 def decompress(codec: Codec, data: Buffer, *, limit: int = MAX_DECOMPRESSED_BATCH_BYTES) -> Buffer:

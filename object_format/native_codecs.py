@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from object_format.codecs import ZSTD_LEVEL, ZSTD_MAX_WINDOW, Codec
+from object_format.codecs import ZSTD_LEVEL, ZSTD_MAX_WINDOW, ZSTD_SMALL_CHAIN_LOG, ZSTD_SMALL_HASH_LOG, Codec
 from object_format.kernels import native
 from object_format.zstd_library import EXTENSION
 
@@ -37,10 +37,8 @@ _ZSTD_VERSIONS: Final = range(1_04_00, 2_00_00)
 _ZSTD_PARAMETERS: Final = ((100, ZSTD_LEVEL),)
 """ZSTD_c_compressionLevel."""
 
-_ZSTD_SMALL_PARAMETERS: Final = (*_ZSTD_PARAMETERS, (102, 14), (103, 12))
-"""For batches of up to `native.SMALL_SOURCE`: ZSTD_c_hashLog and ZSTD_c_chainLog, two and three below the
-level's, for tables of 80 KiB that stay in the first caches. A tenth faster; text and numbers grow by up to
-2.6 %, which merged batches make up for by being larger, and values of 1 KiB shrink."""
+_ZSTD_SMALL_PARAMETERS: Final = (*_ZSTD_PARAMETERS, (102, ZSTD_SMALL_HASH_LOG), (103, ZSTD_SMALL_CHAIN_LOG))
+"""ZSTD_c_hashLog and ZSTD_c_chainLog for batches of up to `native.SMALL_SOURCE`."""
 
 _LZ4_PREFERENCES: Final = (4, 1, *(0,) * 12)
 """LZ4F_preferences_t as 32-bit numbers: independent blocks of 64 KiB, as Java's readers need."""

@@ -16,7 +16,7 @@ from object_format.codecs import Codec, CompressedDataError, compress, decompres
 from object_format.dedupe import filter_batches
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.layout import BATCH_OVERHEAD
-from object_format.kernels.native import decompress_rows
+from object_format.kernels.native import compress_into, decompress_rows
 from object_format.native_codecs import NATIVE, SCRATCH_BYTES, native_calls
 from object_format.record_batch import scan_batches
 from object_format.records import Record, decode_batches, encode_batch
@@ -30,6 +30,19 @@ if TYPE_CHECKING:
 
 CODECS = st.sampled_from(sorted(NATIVE))
 TEXTS = st.builds(lambda unit, times: unit * times, st.binary(max_size=60), st.integers(1, 3000))
+
+
+@pytest.mark.parametrize("codec", sorted(NATIVE))
+@pytest.mark.parametrize("size", [0, 1, 1000, 15_000, 100_000, 1 << 17, (1 << 17) + 1, 500_000])
+def test_both_ways_compress_to_the_same_bytes(codec: Codec, size: int) -> None:
+    """So a job makes the same files wherever it runs."""
+    calls = native_calls()
+    assert calls is not None
+    numbers = np.random.default_rng(1).integers(0, 1000, size // 4 + 1)
+    text = b"".join(b"%04d" % number for number in numbers.tolist())[:size]
+    out = np.empty(2 * size + 1000, np.uint8)
+    written = compress_into(readable(text or b"-"), 0, size, int(codec), out, 0, calls)
+    assert out[:written].tobytes() == compress(codec, text)
 
 
 @st.composite
