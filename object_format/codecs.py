@@ -52,10 +52,10 @@ _ZSTD_SMALL_OPTIONS: Final[dict[int, int]] = {
 
 _GZIP_WBITS: Final = 31
 _GZIP_PART: Final = 1 << 20
-"""Bytes that one call compresses."""
+"""Bytes that one call compresses, or decompresses: it makes a copy of what it returns."""
 
 _GZIP_FIRST: Final = 4 << 10
-"""Bytes of a member that the first call decompresses; each next one twice as many."""
+"""Bytes of a member that the first call decompresses; each next one twice as many, up to a part."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -167,29 +167,27 @@ def _within(data: memoryview, limit: int) -> memoryview:
     return data
 
 
-def _decompress_gzip(data: memoryview, limit: int) -> bytes:
+def _decompress_gzip(data: memoryview, limit: int) -> Buffer:
     """One gzip member or several, as Java's GZIPInputStream takes them.
 
     What is given to a decoder and stands behind its member is copied by it: so that many small members take
     no more time than their bytes do, each is given a little first.
     """
-    parts: list[bytes] = []
-    total = at = 0
-    while at < len(data) or not parts:
+    whole = bytearray()
+    at = 0
+    while at < len(data) or not at:
         member = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
         given = _GZIP_FIRST
         while not member.eof:
             piece = data[at : at + given]
             if not piece:
                 raise CompressedDataError("gzip data ends early")
-            part = member.decompress(piece, limit - total + 1)
-            total += len(part)
-            if total > limit:
+            whole += member.decompress(piece, limit - len(whole) + 1)
+            if len(whole) > limit:
                 raise _too_large(limit)
-            parts.append(part)
             at += len(piece) - len(member.unused_data)
-            given *= 2
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+            given = min(2 * given, _GZIP_PART)
+    return whole
 
 
 def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
@@ -200,10 +198,9 @@ def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
     return cramjam.snappy.decompress_raw(data)
 
 
-def _decompress_xerial(data: memoryview, limit: int) -> bytes:
+def _decompress_xerial(data: memoryview, limit: int) -> Buffer:
     """Blocks of raw snappy, each behind its length."""
-    parts: list[memoryview] = []
-    total = 0
+    whole = bytearray()
     at = len(_XERIAL_HEADER)
     if len(data) < at:
         raise CompressedDataError("snappy data ends inside its header")
@@ -213,12 +210,11 @@ def _decompress_xerial(data: memoryview, limit: int) -> bytes:
         block = data[at : at + length]
         if len(block) < length or not length:
             raise CompressedDataError("a snappy block reaches beyond the data")
-        total += cramjam.snappy.decompress_raw_len(block)
-        if total > limit:
+        if len(whole) + cramjam.snappy.decompress_raw_len(block) > limit:
             raise _too_large(limit)
-        parts.append(memoryview(cramjam.snappy.decompress_raw(block)))
+        whole += memoryview(cramjam.snappy.decompress_raw(block))
         at += length
-    return b"".join(parts)
+    return whole
 
 
 def _compress_gzip(data: memoryview) -> Iterator[bytes]:
@@ -276,25 +272,23 @@ def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
     return whole
 
 
-def _joined(parts: Iterator[bytes], limit: int) -> bytes:
-    taken = []
-    total = 0
+def _joined(parts: Iterator[bytes], limit: int) -> bytearray:
+    whole = bytearray()
     for part in parts:
-        total += len(part)
-        if total > limit:
+        if len(whole) + len(part) > limit:
             raise _too_large(limit)
-        taken.append(part)
-    return taken[0] if len(taken) == 1 else b"".join(taken)
+        whole += part
+    return whole
 
 
 def _parts_of_zstd(data: memoryview) -> Iterator[bytes]:
     frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
-    rest: Buffer = data
+    at = 0
     while not frame.eof:
-        part = frame.decompress(rest, max_length=_ZSTD_PART)
-        rest = b""
-        if not part and frame.needs_input:
+        given = data[at : at + _ZSTD_PART] if frame.needs_input else b""  # it copies what it does not take
+        if frame.needs_input and not given:
             raise CompressedDataError("zstd data ends early")
-        yield part
-    if frame.unused_data:
+        at += len(given)
+        yield frame.decompress(given, max_length=_ZSTD_PART)
+    if frame.unused_data or at < len(data):
         raise CompressedDataError("zstd data goes on behind its frame")

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 Indexes = npt.NDArray[np.int64]
 
+Lent = list[Bytes]
+"""One array. Who is done with it takes it out, and it is freed: the largest batch must not be held opened
+while what is left of it is compressed."""
+
 
 class CodecTimes(NamedTuple):
     """Make what times the calls of codecs' libraries, many batches at once."""
@@ -89,10 +93,12 @@ def open_batches(
         if not compressed:
             yield data, run
             continue
-        for start, behind, records in decompress_batches(
+        for start, behind, lent in decompress_batches(
             data, run, np.arange(run.size), scratch or thread_scratch()
         ):
+            records = lent.pop()
             yield records if scratch else readable(records.tobytes()), run[start:behind]
+            del records  # before the next are made
 
 
 def runs_by_compression(rows: BatchRows, indexes: Indexes) -> Iterator[tuple[int, int, bool]]:
@@ -109,7 +115,7 @@ def runs_by_compression(rows: BatchRows, indexes: Indexes) -> Iterator[tuple[int
 
 def decompress_batches(
     data: Bytes, rows: BatchRows, indexes: Indexes, scratch: Scratch
-) -> Iterator[tuple[int, int, Bytes]]:
+) -> Iterator[tuple[int, int, Lent]]:
     """Stretches of `indexes`, [first, end), with the decompressed records of these compressed batches.
 
     Their rows are changed to point there. Raises what `open_batches` does.
@@ -117,20 +123,20 @@ def decompress_batches(
     first = 0
     while first < indexes.size:
         with scratch.times.decompress():
-            end, records = _decompress_some(data, rows, indexes, first, scratch.array)
-        yield first, end, records
+            end, lent = _decompress_some(data, rows, indexes, first, scratch.array)
+        yield first, end, lent
         first = end
 
 
 def _decompress_some(
     data: Bytes, rows: BatchRows, indexes: Indexes, first: int, room: Bytes
-) -> tuple[int, Bytes]:
+) -> tuple[int, Lent]:
     """The next stretch of `indexes` ends where? And its records, in `room` where that can be."""
     calls = native_calls()
     if calls is not None:
         end, used = decompress_rows(data, rows, indexes, first, room, 0, calls)
         if end > first:
-            return end, readable(room[:used].data)
+            return end, [readable(room[:used].data)]
     return _decompress_here(data, rows, indexes, first, () if calls is None else NATIVE)
 
 
@@ -184,20 +190,20 @@ def _decompress_run(data: Bytes, run: BatchRows, memory: Bytes, used: int) -> in
 
 def held_batches(
     data: Bytes, rows: BatchRows, indexes: Indexes, held: Bytes
-) -> Iterator[tuple[int, int, Bytes]]:
+) -> Iterator[tuple[int, int, Lent]]:
     """As `decompress_batches`, and in the same stretches, of batches that `open_at_once` has opened."""
     del data
     native = native_calls() is not None
     first = 0
     while first < indexes.size:
         end = stretch_end(rows, indexes, first, SCRATCH_BYTES, native)
-        yield first, end, held
+        yield first, end, [held]
         first = end
 
 
 def _decompress_here(
     data: Bytes, rows: BatchRows, indexes: Indexes, first: int, others: Collection[Codec]
-) -> tuple[int, Bytes]:
+) -> tuple[int, Lent]:
     """One batch of any size or codec, and as many behind it as go together and have none of `others`."""
     parts: list[Buffer] = []
     used = 0
@@ -212,7 +218,7 @@ def _decompress_here(
         rows["records_end"][index] = used = used + length
         parts.append(records)
         end += 1
-    return end, readable(b"".join(parts) if len(parts) > 1 else parts[0])
+    return end, [readable(b"".join(parts) if len(parts) > 1 else parts[0])]
 
 
 def _codec(rows: BatchRows, index: int) -> Codec:

@@ -230,7 +230,7 @@ def _check_compressed(array: Bytes, rows: BatchRows) -> None:
     if rows["fault"][0] != Fault.NONE:
         return
     try:
-        ((_first, _end, records),) = decompress_batches(array, rows, _FIRST, thread_scratch())
+        ((_first, _end, [records]),) = decompress_batches(array, rows, _FIRST, thread_scratch())
     except MalformedBatchError as error:
         rows["fault"] = error.fault
         return

@@ -12,7 +12,7 @@ delete horizon of tombstones. It is taken to be, and what depends on that is giv
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -41,6 +41,10 @@ unless a batch is larger."""
 
 KEPT_BYTES: Final = 64 << 20
 """What is left of a partition's sections, as it will be stored."""
+
+LARGE_BYTES: Final = 8 << 20
+"""A piece of more than this, as it is stored, is not for here, nor is anything else of its partition: the
+largest batch needs the memory that would be held and kept."""
 
 MOST_RECORDS: Final = 1 << 18
 """In one piece."""
@@ -104,6 +108,10 @@ class _Memory:
             self._array = np.empty(self._size, np.uint8)
         return self._array
 
+    def free(self) -> None:
+        """Let go of the bytes, too, once nobody has a view of them."""
+        self._array, self.used = None, 0
+
     @property
     def left(self) -> int:
         return self._size - self.used
@@ -144,13 +152,13 @@ class ThinnedAhead:
         self._kept = _Memory(kept_bytes)
         self._times = times
         self._rewriting = Rewriting(delete_horizon_ms=None)
-        self._full = False
+        self._full = self._makes_way = False
         self._by_kernel: set[int] = set()
         self._rows_bytes = self._most_rows_bytes = self._reserved = 0
         self.sections: list[SectionAhead] = []
         """What pass 2 need not do, in the order in which pass 1 was fed sections: newest first."""
 
-    @cached_property
+    @property
     def _records(self) -> Bytes:
         """Where pieces are open, for reading."""
         return readable(self._open.array.data)
@@ -163,6 +171,7 @@ class ThinnedAhead:
     def begin_partition(self, rewriting: Rewriting) -> None:
         """Forget the last one. `rewriting` is as pass 2 will have it, if the answer will be exact."""
         self._rewriting = rewriting
+        self._makes_way = False
         self._kept.used = 0
         self.sections = []
         self.let_go()
@@ -170,8 +179,15 @@ class ThinnedAhead:
     def begin_section(self) -> None:
         """What is held is of the next older section."""
         self.sections.append(SectionAhead())
-        self._full = False
+        self._full = self._makes_way
         self.let_go()
+
+    def make_way(self) -> None:
+        """A batch takes so much memory that nothing is kept of this partition; pass 2 is to do all of it."""
+        self._full = self._makes_way = True
+        for section in self.sections:
+            section.pieces = [None] * len(section.pieces)
+        self._kept.free()
 
     def hold(
         self,
@@ -189,6 +205,8 @@ class ThinnedAhead:
         """
         section = self.sections[-1]
         section.pieces.append(None)
+        if data.size > LARGE_BYTES:
+            self.make_way()
         if self._full:
             return None
         compressed, records = sum_up(rows)
@@ -243,6 +261,8 @@ class ThinnedAhead:
     def thin(self, piece: HeldPiece, judged: Judged, *, exact: bool) -> None:
         """Filter a piece that is open and among what was `judged`; `exact`: the answer was so far."""
         self._reserved -= piece.data.size
+        if self._makes_way:
+            return
         rewriting = self._rewriting if exact else replace(self._rewriting, delete_horizon_ms=None)
         filtered = self._thinned_by_kernel(piece, judged, rewriting) or self._thinned(
             piece, judged, rewriting
@@ -294,6 +314,9 @@ class ThinnedAhead:
     def let_go(self) -> None:
         """Of all pieces that are held: they were judged."""
         self._held.used = self._open.used = self._rows_bytes = self._reserved = 0
+        if self._makes_way:
+            self._held.free()
+            self._open.free()
 
     def _keep(self, filtered: FilteredBatches) -> FilteredBatches:
         """The same with its bytes copied."""

@@ -43,6 +43,7 @@ from object_format.kernels.thinning import thin_opened
 from object_format.native_codecs import SCRATCH_BYTES, native_calls
 from object_format.payloads import (
     CodecTimes,
+    Lent,
     Scratch,
     decompress_batches,
     runs_by_compression,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from object_format.native_codecs import Calls
 
 Window = BitmapWindow | ArrayWindow
-Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int, int, Bytes]]]
+Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int, int, Lent]]]
 """`payloads.decompress_batches` but for where the records go."""
 
 _NO_TOTALS: Final = np.array([0, 0, np.iinfo(np.int64).max, np.iinfo(np.int64).min])
@@ -207,8 +208,8 @@ def filter_rows(
         mark_small(rows, plan.actions, plan.starts, plan.horizon)
     buffers = tuple(
         buffer
-        for first, end, records in _opened(plan, opener)
-        for buffer in _write(plan, first, end, records)
+        for first, end, lent in _opened(plan, opener)
+        for buffer in _write(plan, first, end, lent)
         if buffer
     )
     return sum_up_filtered(buffers, totals, plan.saved)
@@ -274,7 +275,7 @@ def sum_up_filtered(
     )
 
 
-def _opened(plan: _Plan, opener: Opener) -> Iterator[tuple[int, int, Bytes]]:
+def _opened(plan: _Plan, opener: Opener) -> Iterator[tuple[int, int, Lent]]:
     """Stretches of rows, [first, end), with the array in which those that must be opened have their records.
 
     That is the data itself for uncompressed ones; compressed ones are decompressed up to a bound together.
@@ -284,22 +285,22 @@ def _opened(plan: _Plan, opener: Opener) -> Iterator[tuple[int, int, Bytes]]:
     done = 0
     for first, end, compressed in runs_by_compression(plan.rows, opened):
         if compressed:
-            for _start, stop, records in opener(plan.data, plan.rows, opened[first:end]):
-                yield done, behind[first + stop], records
+            for _start, stop, lent in opener(plan.data, plan.rows, opened[first:end]):
+                yield done, behind[first + stop], lent
                 done = behind[first + stop]
         else:
-            yield done, behind[end], plan.data
+            yield done, behind[end], [plan.data]
             done = behind[end]
 
 
-def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview]:
+def _write(plan: _Plan, first: int, end: int, lent: Lent) -> list[memoryview]:
     rows, actions, starts = plan.rows[first:end], plan.actions[first:end], plan.starts[first : end + 1]
     room, sealed = group_rows(rows, actions, starts, plan.horizon, *plan.rewriting.most_merged)
     out = np.empty(room, np.uint8)
     unsealed = np.empty((sealed, 4), np.int64)
     fault, position, row, length, count = assemble(
         plan.data,
-        records,
+        lent[0],
         rows,
         actions,
         starts,
@@ -312,6 +313,7 @@ def _write(plan: _Plan, first: int, end: int, records: Bytes) -> list[memoryview
         unsealed,
         plan.totals,
     )
+    lent.clear()
     if fault:
         compressed = rows["attributes"][row] & CODEC_MASK
         raise MalformedBatchError.at(fault, int(rows["position"][row]) if compressed else position)

@@ -76,6 +76,8 @@ class Fingerprinter:
         self._now_ms = now_ms
         self._next_offset = 0
         self.scratch = scratch or Scratch()
+        self.largest_opened = 0
+        """Bytes of the largest array that records were decompressed into for `fill` and `fill_before`."""
 
     def restart(self) -> None:
         """What comes next may lie anywhere in the log."""
@@ -93,6 +95,8 @@ class Fingerprinter:
         Whoever takes that step makes room before the next. Raises MalformedBatchError.
         """
         for opened, run in open_batches(array, rows, self.scratch):
+            if opened is not array:
+                self.largest_opened = max(self.largest_opened, opened.size)
             cursor = np.zeros(4, np.int64)
             while self.fill_from(columns, opened, run, cursor, offset_shift=offset_shift):
                 yield
@@ -104,6 +108,7 @@ class Fingerprinter:
         columns.start -= piece.record_count
         end, columns.count = columns.count, columns.start
         for records, run in opened:
+            self.largest_opened = max(self.largest_opened, records.size if records is not piece.data else 0)
             more = self.fill_from(
                 columns, records, run, np.zeros(4, np.int64), offset_shift=piece.offset_shift
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from bedrock.errors import FatalError
 from object_format.buffers import readable
+from object_format.dedupe.ahead import OPEN_BYTES
 from object_format.dedupe.answer import Answer, Survivors
 from object_format.dedupe.fingerprinting import Columns, Fingerprinter
 from object_format.errors import MalformedBatchError
@@ -122,6 +123,8 @@ class SurvivorFinder:
                 return
         for _full in self._fingerprinter.fill(self._held, array, rows, offset_shift=offset_shift):
             self._make_room()
+        if self._ahead is not None and self._fingerprinter.largest_opened > OPEN_BYTES:
+            self._ahead.make_way()
 
     def end_section(self) -> None:
         """All batches of the section have been fed."""
@@ -197,6 +200,8 @@ class SurvivorFinder:
             self._pieces.pop()
             group.append((piece, runs))
             if runs is None:
+                if self._fingerprinter.largest_opened > OPEN_BYTES:
+                    ahead.make_way()
                 break
         return group
 

@@ -153,6 +153,40 @@ def test_tasks_stay_within_their_table_and_256_mib(name: str, directory: Path) -
     assert counts["peak_rss_bytes"] >= max(taken.values())
 
 
+def write_noise(directory: Path, codec: Codec) -> Path:
+    """The largest batch, of which all but one record of a hundred stays, and as much as is thinned ahead."""
+    clock = ManualClock()
+    ids = SeededIds(1, clock)
+    log = ModelLog(LocalStore(directory, ids), clock, ids)
+    partition = PartitionId(log.create_topic("compact"), 0)
+
+    def noise(first: int, count: int, size: int) -> BatchToWrite:
+        keys = [first, *range(first, first + count)]
+        return BatchToWrite(
+            tuple((1000, b"key-%012d" % key, ids.random_bytes(size), ()) for key in keys), codec
+        )
+
+    log.ingest({partition: [noise(0, 99, MAX_DECOMPRESSED_BATCH_BYTES // 100 - 100)]}, block_target=256 << 10)
+    for first in (1000, 2000, 3000):
+        few = [noise(each, 10, 180 << 10) for each in range(first, first + 100, 10)]
+        log.ingest({partition: few}, block_target=256 << 10)
+    (directory / SPEC).write_bytes(write_spec(log.job(table_bytes=TABLE_BYTES)))
+    return directory
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_the_largest_batch_of_what_does_not_compress_takes_no_more(codec: Codec, directory: Path) -> None:
+    """Stored, opened, thinned and compressed again, it is as large each time."""
+    warm, case = write_inputs(directory / "warm", WARM), write_noise(directory / "case", codec)
+
+    counts, taken = run_child("task", warm, case)
+
+    assert max(taken.values()) <= ALLOWED_BYTES
+    assert counts["records_in"] - counts["records_out"] == 1 + 30
+    assert counts["bytes_out"] > MAX_DECOMPRESSED_BATCH_BYTES * 0.95
+    assert counts["input_files_read_once"] == 0  # what was thinned ahead has made way
+
+
 @pytest.mark.timeout(300 + LONG_SECTION_MIB // 10)
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
 def test_a_section_many_times_the_limit_takes_no_more(plan: str, directory: Path) -> None:
