@@ -24,7 +24,7 @@ from agent.groups.metrics import GroupCollector
 from agent.health import CallHealth, LoopLag
 from agent.hot_tail import HotTail
 from agent.http.app import create_app
-from agent.http.server import HttpServer, bind
+from agent.http.server import HttpServer, bind, listen
 from agent.http.services import Services
 from agent.kafka import serving
 from agent.kafka.fetch_sessions import FetchSessions
@@ -60,6 +60,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _MOST_LOOP_LAG_SECONDS = 5.0
 _LAST_SECONDS = 1.0
+_SILENT_SECONDS = 3.0
+
+
+def _tell_of_compiling() -> None:
+    _log.warning("compiling kernels, as once after each installation; clients are refused until it is done")
 
 
 async def _before(deadline: float, what: str, step: Awaitable[None]) -> None:
@@ -217,8 +222,11 @@ class Agent:
         listener = bind(self.settings.http_host, self.settings.http_port)
         kafka_listener = None
         try:
-            kafka_listener = serving.listen(self.settings)
-            await self.pools.kernels.run(warm_up)
+            kafka_listener = serving.bind_for_clients(self.settings)
+            await self._warm_up()
+            listen(listener)
+            if kafka_listener is not None:
+                listen(kafka_listener)
             services = await self._start_session(kafka_listener)
             self.write_path.start()
             self.watch.start()
@@ -243,6 +251,14 @@ class Agent:
             await self.stop()
             raise
         return addresses
+
+    async def _warm_up(self) -> None:
+        """Before anybody may connect: a client that is refused knows more than one that waits."""
+        told = asyncio.get_running_loop().call_later(_SILENT_SECONDS, _tell_of_compiling)
+        try:
+            await self.pools.kernels.run(warm_up)
+        finally:
+            told.cancel()
 
     async def _start_session(self, kafka_listener: socket.socket | None) -> KafkaServices | None:
         """Make the agent known; when it serves Kafka clients, as a broker."""

@@ -85,7 +85,8 @@ def _bucket_and_prefix(url: str) -> tuple[str, str]:
         # Not repeated: somebody may have put credentials there.
         raise InvalidInputError(
             "the object store's URL has no valid bucket name after s3://",
-            remedy=f"{_FORMS}; credentials never belong into it",
+            remedy=f"{_FORMS}; a bucket's name has at least two letters, digits, dots, dashes or "
+            "underscores, and credentials never belong into the URL",
         )
     prefix = prefix.removesuffix("/")
     if prefix:

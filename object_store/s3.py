@@ -208,7 +208,7 @@ class S3Store:
     def check(self) -> None:
         """Make sure that the bucket is there and may be read: lists at most one object."""
         self._calls.send(
-            "a trial of listing",
+            "listing, to see whether it may be read,",
             Purpose.CHECK,
             lambda client: client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1),
         )

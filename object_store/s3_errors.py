@@ -118,7 +118,11 @@ def translate(
 ) -> SiltstoneError:
     """The store's error for a request that failed for good. Never holds credentials."""
     if is_transient(error):
-        return StoreUnavailableError(f"{doing} failed in {place}: {error}")
+        unreachable = isinstance(error, BotoConnectionError)
+        return StoreUnavailableError(
+            f"{doing} failed in {place}: {error}",
+            remedy="check that the server runs, and that the endpoint is its URL" if unreachable else None,
+        )
     if not isinstance(error, ClientError):
         return StoreAccessError(f"{doing} failed in {place}: {error}", remedy=_remedy_for_client(error))
     code = error_code(error)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from catalog.model import JobState
 from planner.garbage import GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
+from planner.retention import RetentionReport, expire
 from siltstone.interrupts import Interrupts
 from siltstone.output import count
 from spark_jobs.compact import JobOutcome, release_jobs, run_jobs
@@ -56,9 +57,13 @@ class CompactionChoices:
 
 @dataclass(slots=True, kw_only=True)
 class CompactionRun:
-    """What a run did: `compaction` summed over its rounds; `garbage` when it was collected."""
+    """What a run did: `compaction` summed over its rounds; `garbage` when it was collected.
+
+    `expired` is what retention removed before plans were made.
+    """
 
     compaction: CompactionReport = field(default_factory=CompactionReport)
+    expired: RetentionReport = field(default_factory=RetentionReport)
     rounds: int = 0
     jobs_lost: int = 0
     garbage: GarbageReport | None = None
@@ -68,6 +73,8 @@ class CompactionRun:
         return {
             "rounds": self.rounds,
             "jobs_lost": self.jobs_lost,
+            "expired_extents": self.expired.extents,
+            "expired_bytes": self.expired.size,
             **self.compaction.as_dict(),
             "garbage": None if self.garbage is None else self.garbage.as_dict(),
         }
@@ -78,6 +85,12 @@ class CompactionRun:
             self.compaction.add(outcome.result, outcome.cut_files)
         if outcome.failure is not None:
             self.compaction.failures.append(outcome.failure)
+
+    def add_planned(self, planned: PlannedJobs) -> None:
+        """Take in what was done for a plan."""
+        self.jobs_lost += planned.lost
+        self.expired.extents += planned.expired.extents
+        self.expired.size += planned.expired.size
 
     def end_round(self, report: CompactionReport) -> None:
         """Take in what is known only of a round as a whole; its jobs have been added."""
@@ -138,18 +151,26 @@ def compact(
 
 
 class PlannedJobs(NamedTuple):
-    """How many jobs wait to be run, were lost to a faster planner, and wait for the hour's budget."""
+    """How many jobs wait to be run, were lost to a faster planner, and wait for the hour's budget.
+
+    `expired` is what retention removed before.
+    """
 
     waiting: int
     lost: int
     deferred: int
+    expired: RetentionReport
 
 
 def plan_jobs(rooms: Rooms, planner: PlannerSettings) -> PlannedJobs:
-    """Plan and submit, after taking back what the dead had claimed."""
+    """Plan and submit, after taking back what the dead had claimed.
+
+    Retention comes first: nobody shall rewrite what has expired.
+    """
     rooms.catalog.jobs.release_expired(DEAD_AFTER_MS)
+    expired = expire(rooms.catalog)
     done = plan_and_submit(rooms.catalog, rooms.clock, rooms.ids, planner)
-    return PlannedJobs(rooms.catalog.jobs.counts()[JobState.SUBMITTED], done.lost, done.deferred)
+    return PlannedJobs(rooms.catalog.jobs.counts()[JobState.SUBMITTED], done.lost, done.deferred, expired)
 
 
 def claim_jobs(rooms: Rooms, limit: int) -> list[Job]:
@@ -167,9 +188,9 @@ def _give_back(rooms: Rooms, jobs: list[Job], held: Callable[[], AbstractContext
 
 def _plan(rooms: Rooms, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> int:
     with narrator.phase("Plan" if not done.rounds else "Plan again"):
-        waiting, lost, _ = plan_jobs(rooms, planner)
-    done.jobs_lost += lost
-    return waiting
+        planned = plan_jobs(rooms, planner)
+    done.add_planned(planned)
+    return planned.waiting
 
 
 def _run_round(

@@ -129,7 +129,7 @@ class Watcher:
     def _look(self, interrupts: Interrupts) -> bool:
         with interrupts.held():
             planned = plan_jobs(self._rooms, self._planner)
-            self.watch.run.jobs_lost += planned.lost
+            self.watch.run.add_planned(planned)
             self.watch.jobs_waiting, self.watch.jobs_deferred = planned.waiting, planned.deferred
         completed = 0
         if planned.waiting:

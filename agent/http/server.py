@@ -23,7 +23,7 @@ _TICK_SECONDS = 1.0  # the date in answers has seconds
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; port 0 takes a free one."""
+    """A TCP socket at that address, which does not `listen` yet; port 0 takes a free one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -32,17 +32,28 @@ def bind(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(_BACKLOG)
             listener.setblocking(False)
         except OSError:
             listener.close()
             raise
     except OSError as error:
-        raise InvalidInputError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            remedy="choose another host or port; port 0 takes a free one",
-        ) from error
+        raise _not_to_be_had(f"{host}:{port}", error) from error
     return listener
+
+
+def listen(listener: socket.socket) -> None:
+    """From now on clients may connect; before, they are refused."""
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:  # somebody else has bound it beside us, and was faster
+        raise _not_to_be_had(address_of(listener), error) from error
+
+
+def _not_to_be_had(address: str, error: OSError) -> InvalidInputError:
+    return InvalidInputError(
+        f"cannot listen on {address}: {error.strerror or error}",
+        remedy="choose another host or port; port 0 takes a free one",
+    )
 
 
 def address_of(listener: socket.socket) -> str:

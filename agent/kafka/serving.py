@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared with, not bound to
 
 
-def listen(settings: AgentSettings) -> socket.socket | None:
-    """The socket for Kafka clients, bound already; None when none are served."""
+def bind_for_clients(settings: AgentSettings) -> socket.socket | None:
+    """The socket for Kafka clients, which does not listen yet; None when none are served."""
     if settings.kafka_host is None:
         return None
     return bind(settings.kafka_host, settings.kafka_port)

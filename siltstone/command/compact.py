@@ -202,6 +202,11 @@ def _print(run: CompactionRun, others: list[str]) -> None:
     for failure in done.failures:
         fate = "goes back to the queue" if failure.released else "failed"
         console.print(f"job {failure.job_id} {fate}: {failure.message}", style="red", markup=False)
+    expired, size = run.expired.extents, run.expired.size
+    if run.garbage is not None:
+        expired, size = expired + run.garbage.expired_extents, size + run.garbage.expired_bytes
+    if expired:
+        console.print(f"Expired by retention: {count(expired, 'extent')} ({human_bytes(size)}).")
     if run.garbage is not None:
         console.print(
             f"Deleted {count(run.garbage.dead_files, 'dead file')} ({human_bytes(run.garbage.dead_bytes)}) "

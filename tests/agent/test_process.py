@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +15,10 @@ from uuid import UUID
 import httpx
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
-from agent.http.server import address_of, bind
+from agent import agent as agent_module
+from agent.http.server import address_of, bind, listen
 from agent.process import run
 from agent.settings import AgentSettings
 from bedrock.errors import InvalidInputError
@@ -163,11 +167,60 @@ async def test_a_store_that_stays_away_is_a_retryable_error(agents: Agents, stor
 
 def test_an_address_that_is_taken_is_a_clear_error() -> None:
     with bind("127.0.0.1", 0) as listener:
+        listen(listener)
         host, _, port = address_of(listener).rpartition(":")
         with pytest.raises(
             InvalidInputError, match=f"cannot listen on {host}:{port}: Address already in use"
         ):
             bind(host, int(port))
+
+
+def test_of_two_that_bound_an_address_the_slower_is_told_of_the_other() -> None:
+    with bind("127.0.0.1", 0) as faster:
+        host, _, port = address_of(faster).rpartition(":")
+        with bind(host, int(port)) as slower:
+            listen(faster)
+            with pytest.raises(
+                InvalidInputError, match=f"cannot listen on {host}:{port}: Address already in use"
+            ):
+                listen(slower)
+
+
+@pytest.mark.anyio
+async def test_clients_are_refused_until_the_kernels_are_there(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was let in before would wait, and not know for what; the log says it."""
+    bound: list[tuple[str, int]] = []
+    refused: list[bool] = []
+
+    def noting(host: str, port: int) -> socket.socket:
+        made = bind(host, port)
+        bound.append(made.getsockname()[:2])
+        return made
+
+    def compile_slowly() -> None:
+        for address in bound:
+            with socket.socket() as client:
+                refused.append(client.connect_ex(address) == errno.ECONNREFUSED)
+        assert told.wait(60)
+
+    def tell() -> None:
+        told_of_compiling()
+        told.set()
+
+    told = threading.Event()
+    told_of_compiling = agent_module._tell_of_compiling
+    monkeypatch.setattr(agent_module, "_tell_of_compiling", tell)
+    monkeypatch.setattr(agent_module, "_SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(agent_module, "bind", noting)
+    monkeypatch.setattr("agent.kafka.serving.bind", noting)
+    monkeypatch.setattr(agent_module, "warm_up", compile_slowly)
+    with capture_logs() as logs:
+        async with agents.running() as running:
+            await running.create_topic("t")
+    assert set(refused) == {True}
+    assert ["compiling kernels" in line["event"] for line in logs] == [True]
 
 
 @pytest.mark.anyio

@@ -179,6 +179,19 @@ def test_two_watchers_share_the_work(log: Log) -> None:
     assert log.catalog.jobs.counts()[JobState.COMPLETED] == 7
 
 
+def test_what_has_expired_is_not_compacted(log: Log) -> None:
+    """Retention comes before the plan, and the run says what went."""
+    here = PartitionId(log.create_topic("old", "delete").topic_id, 0)
+    log.ingest({here: [batch((b"k", b"v"))]})
+    watcher = log.watcher(HereSession(1))
+
+    watcher._look_and_log(Interrupts())
+
+    done = watcher.watch.run
+    assert (done.compaction.jobs, done.expired.extents) == (0, 1)
+    assert done.as_dict()["expired_bytes"] == done.expired.size > 0
+
+
 def test_a_watcher_takes_over_from_the_dead(log: Log, catalog_url: str) -> None:
     """Once one that had claimed a job was silent for long enough, and not before."""
     log.add("flights")

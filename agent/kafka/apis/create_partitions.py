@@ -44,7 +44,8 @@ async def _grow(wanted: Struct, context: Context, *, validate_only: bool) -> Non
     if added <= 0:
         raise KafkaError(
             ErrorCode.invalid_partitions,
-            f"topic {wanted.name!r} has {topic.partition_count} partitions, {wanted.count} were asked for",
+            f"topic {wanted.name!r} has {topic.partition_count} partitions, {wanted.count} were asked for; "
+            "they can only grow in number",
         )
     if wanted.assignments is not None and len(wanted.assignments) != added:
         raise KafkaError(
