@@ -18,8 +18,9 @@ NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.no
 demo: .venv/.installed
 	$(BIN)/siltstone demo
 
+# Three workers on two cores: much of the time tests wait, for processes to start or to be found dead.
 test: .venv/.installed-dev kafka-tools $(NODE_CLIENTS)
-	$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
+	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
 # Kernels are compiled anew with numba's bounds checking, into a cache of their own. Runs are the same each time.
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.venv/checked-kernels
