@@ -75,3 +75,27 @@ class Interrupts:
         elif now - self._first < _SAME_SECONDS:
             return
         raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def whole() -> Iterator[None]:
+    """Let the block, a moment's work, end before any handler of SIGINT or SIGTERM runs.
+
+    For calls of C that check for signals and then take the handler's exception for an error of their own.
+    Handlers run in the main thread only; in another the block is whole already.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in found.items() if callable(handler)}
+    try:
+        for number in before:
+            signal.signal(number, lambda number, _frame: came.append(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for it in came:
+            signal.raise_signal(it)

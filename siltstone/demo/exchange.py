@@ -46,6 +46,8 @@ def produce(
             advance(min(number, _ROWS_PER_POLL))
     keyed.flush()
     keyless.flush()
+    keyed.close()
+    keyless.close()
     return outcomes
 
 

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from bedrock.errors import FatalError, InvalidInputError, NotFoundError, RetryableError, SiltstoneError
+from siltstone.interrupts import whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -103,10 +104,11 @@ def connect(
 ) -> Client:
     """A client of librdkafka; `troubles` takes what it meets while it is polled."""
     try:
-        return make(
-            {**configuration, "error_cb": (troubles or Troubles()).note},
-            logger=_ClientLog(),
-        )
+        with whole():  # the client's constructor would blame a property for what a handler raises
+            return make(
+                {**configuration, "error_cb": (troubles or Troubles()).note},
+                logger=_ClientLog(),
+            )
     except (KafkaException, TypeError, ValueError) as failure:
         words = failure.args[0].str() if isinstance(failure, KafkaException) else str(failure)
         raise InvalidInputError(

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from confluent_kafka import Producer
 
 from bedrock.clock import ManualClock
-from siltstone.interrupts import Interrupts
+from siltstone.interrupts import Interrupts, whole
+from siltstone.kafka.connection import connect
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -46,3 +50,55 @@ def test_one_that_was_not_opened_takes_no_signal() -> None:
     with Interrupts().held() as requested:
         assert not requested.is_set()
         assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_whole_block_ends_before_the_handler_runs(number: signal.Signals) -> None:
+    steps = []
+    with Interrupts() as interrupts:
+        handler = signal.getsignal(number)
+        with pytest.raises(KeyboardInterrupt), whole():  # noqa: PT012 - it is about the order
+            signal.raise_signal(number)
+            steps.append(interrupts.requested.is_set())
+        assert signal.getsignal(number) == handler
+    assert steps == [False]
+
+
+def test_an_interrupt_is_not_lost_to_an_error_of_the_whole_block() -> None:
+    with Interrupts(), pytest.raises(KeyboardInterrupt), whole():  # noqa: PT012 - both at once
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError
+
+
+def test_what_no_handler_waits_for_is_left_as_it_was() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with whole():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_in_another_thread_a_block_is_whole_anyway() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(_nothing_whole).result() is None
+
+
+def _nothing_whole() -> None:
+    with whole():
+        pass
+
+
+def test_an_interrupt_while_a_kafka_client_is_made_is_not_taken_for_a_bad_property() -> None:
+    """The constructor answers an exception of a signal's handler with one of its own about a property."""
+
+    def make(configuration: dict[str, object], **_: object) -> Producer:
+        assert configuration["linger.ms"] == "5"
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise TypeError("expected configuration property name as type unicode string") from None
+        return Producer({"bootstrap.servers": "127.0.0.1:1"}, logger=logging.getLogger("quiet"))
+
+    with Interrupts(), pytest.raises(KeyboardInterrupt):
+        connect(make, {"linger.ms": "5"})
