@@ -209,6 +209,7 @@ class Agent:
             pools=self.pools,
             request_budget=self.request_budget,
             metrics=self.metrics,
+            ids=ids,
             problems=self.problems,
         )
         self._http: HttpServer | None = None

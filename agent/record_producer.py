@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from agent.client_words import may_be_told, plain_cause
 from agent.topic_directory import require_partition
 from agent.validation import AppendRules, ValidatedBatches, validate
 from object_format.codecs import Codec
@@ -279,7 +280,8 @@ def _collect(prepared: _Prepared, results: Sequence[Sequence[AppendResult]]) -> 
 
 def _refusal(outcome: AppendResult) -> RecordRefusal:
     if outcome.error is not None:
-        return RecordRefusal("append_failed", outcome.error.message, outcome.error)
+        words = outcome.error.message if may_be_told(outcome.error) else plain_cause(outcome.error)
+        return RecordRefusal("append_failed", words, outcome.error)
     assert outcome.refusal is not None
     return RecordRefusal(outcome.refusal.value, outcome.detail or outcome.refusal.value.replace("_", " "))
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from agent.byte_budget import ByteBudget
+from agent.client_words import new_reference, the_log_says_more
 from agent.errors import AppendFailedError, StoppingError
 from agent.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.ingestion_file import SealedFile, seal, settle
@@ -342,13 +343,17 @@ class WritePath:
     def _fail(self, flight: _Flight, error: Exception, what: str) -> None:
         self._metrics.files_failed.inc()
         reason = error.message if isinstance(error, SiltstoneError) else type(error).__name__
+        reference = new_reference(self._ids)
         _log.error(
-            "an ingestion file failed", what=what, reason=reason, bytes=flight.file.size, exc_info=error
+            "an ingestion file failed",
+            reference=reference,
+            what=what,
+            reason=reason,
+            bytes=flight.file.size,
+            exc_info=error,
         )
         failure = AppendFailedError(
-            f"{what}: {reason}",
-            remedy="send them again",
-            retry_after_seconds=1.0,
+            f"{what}; {the_log_says_more(reference)}", remedy="send them again", retry_after_seconds=1.0
         )
         failure.__cause__ = error
         for receipt in flight.file.receipts():

@@ -35,6 +35,6 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(record_routes.router(services))
     app.include_router(operation_routes.router(services))
     documentation.install(app)
-    errors.install(app)
+    errors.install(app, services.ids)
     app.add_middleware(RequestCounting, metrics=services.metrics)
     return app

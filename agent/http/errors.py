@@ -14,10 +14,14 @@ stale state                 409     look again, decide anew
 retryable                   503     send it again after `Retry-After`
 anything else               500     tell who runs the agent
 ==========================  ======  =======================================
+
+Of what goes wrong behind the agent a client gets the plain cause, and a reference by which the agent's log
+has the rest.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from typing import TYPE_CHECKING
@@ -28,6 +32,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from agent.client_words import may_be_told, new_reference, plain_cause, the_log_says_more
 from agent.errors import (
     BodyTimeoutError,
     OffsetOutOfRangeError,
@@ -49,6 +54,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
 
+    from bedrock.ids import Ids
+
 _log = structlog.get_logger(__name__)
 
 # The first that fits decides.
@@ -67,6 +74,8 @@ _STATUS: tuple[tuple[type[SiltstoneError], int], ...] = (
 
 def status_of(error: SiltstoneError) -> int:
     """The HTTP status that tells a client what to do about `error`."""
+    if not may_be_told(error) and not isinstance(error, RetryableError):
+        return 500
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
@@ -82,25 +91,59 @@ def error_body(code: str, message: str, remedy: str | None = None, **more: objec
     return orjson.dumps({"error": detail}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def error_response(error: SiltstoneError) -> Response:
-    """The answer to a request that ended in `error`."""
-    status = status_of(error)
-    if status >= 500 and not isinstance(error, RetryableError):
-        _log.error("a request failed", reason=str(error), exc_info=error)
-    headers: dict[str, str] = {}
-    if isinstance(error, RetryableError):
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds or 1.0)))
-    bounds: Mapping[str, object] = {}
-    if isinstance(error, OffsetOutOfRangeError):
-        bounds = {"log_start_offset": error.log_start_offset, "high_watermark": error.high_watermark}
-    body = error_body(code_of(error), error.message, error.remedy, **bounds)
-    return Response(body, status_code=status, headers=headers, media_type="application/json")
+class ErrorAnswers:
+    """Answers requests that ended in an error; `ids` gives the references."""
 
+    def __init__(self, ids: Ids) -> None:
+        self._ids = ids
 
-def _siltstone_error(request: Request, error: Exception) -> Response:
-    del request
-    assert isinstance(error, SiltstoneError)
-    return error_response(error)
+    def expected(self, request: Request, error: Exception) -> Response:
+        """The answer to a request that ended in one of our own errors."""
+        assert isinstance(error, SiltstoneError)
+        headers: dict[str, str] = {}
+        if isinstance(error, RetryableError):
+            headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds or 1.0)))
+        bounds: Mapping[str, object] = {}
+        if isinstance(error, OffsetOutOfRangeError):
+            bounds = {"log_start_offset": error.log_start_offset, "high_watermark": error.high_watermark}
+        if may_be_told(error):
+            body = error_body(code_of(error), error.message, error.remedy, **bounds)
+        else:
+            body = self._kept_apart(request, error)
+        return Response(body, status_code=status_of(error), headers=headers, media_type="application/json")
+
+    def _kept_apart(self, request: Request, error: SiltstoneError) -> bytes:
+        """Log what went wrong behind the agent, and say where to look for it."""
+        reference = new_reference(self._ids)
+        passes = isinstance(error, RetryableError)
+        _log.log(
+            logging.WARNING if passes else logging.ERROR,
+            "a request failed",
+            reference=reference,
+            method=request.method,
+            path=request.url.path,
+            reason=str(error),
+            exc_info=None if passes else error,
+        )
+        remedy = "send it again later" if passes else "tell who runs the agent"
+        return error_body(code_of(error), f"{plain_cause(error)}; {the_log_says_more(reference)}", remedy)
+
+    def unexpected(self, request: Request, error: Exception) -> Response:
+        """The answer to a request that met what nobody thought of."""
+        reference = new_reference(self._ids)
+        _log.error(
+            "a request met a bug",
+            reference=reference,
+            method=request.method,
+            path=request.url.path,
+            exc_info=error,
+        )
+        body = error_body(
+            "internal_error",
+            f"the agent met an error that it did not expect; {the_log_says_more(reference)}",
+            "tell who runs the agent",
+        )
+        return Response(body, status_code=500, media_type="application/json")
 
 
 def _bad_parameters(request: Request, error: Exception) -> Response:
@@ -122,15 +165,10 @@ def _http_exception(request: Request, error: Exception) -> Response:
     return Response(body, status_code=error.status_code, headers=error.headers, media_type="application/json")
 
 
-def _unexpected(request: Request, error: Exception) -> Response:
-    _log.error("a request met a bug", method=request.method, path=request.url.path, exc_info=error)
-    body = error_body("internal_error", "the agent met an error that it did not expect", "see its log")
-    return Response(body, status_code=500, media_type="application/json")
-
-
-def install(app: FastAPI) -> None:
+def install(app: FastAPI, ids: Ids) -> None:
     """Make `app` answer every error in the one form."""
-    app.add_exception_handler(SiltstoneError, _siltstone_error)
+    answers = ErrorAnswers(ids)
+    app.add_exception_handler(SiltstoneError, answers.expected)
     app.add_exception_handler(RequestValidationError, _bad_parameters)
     app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_exception_handler(Exception, answers.unexpected)

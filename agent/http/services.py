@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agent.record_producer import RecordProducer
     from agent.settings import AgentSettings
     from agent.topic_directory import TopicDirectory
+    from bedrock.ids import Ids
     from catalog.topics import Topics
 
 
@@ -30,4 +31,5 @@ class Services:
     pools: Pools
     request_budget: ByteBudget
     metrics: AgentMetrics
+    ids: Ids
     problems: Callable[[], Mapping[str, str]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import structlog
 from kio.schema.errors import ErrorCode
 
+from agent.client_words import may_be_told, plain_cause
 from agent.errors import (
     AppendFailedError,
     BusyError,
@@ -73,15 +74,6 @@ _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (CorruptDataError, ErrorCode.corrupt_message),
 )
 
-_FOR_CLIENTS = (
-    KafkaError,
-    InvalidInputError,
-    StaleStateError,
-    BusyError,
-    StoppingError,
-    NotLeaderError,
-)
-
 _REFUSALS = {
     RunRefusal.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.unknown_topic_or_partition,
     RunRefusal.OUT_OF_ORDER_SEQUENCE: ErrorCode.out_of_order_sequence_number,
@@ -100,19 +92,13 @@ def code_of(error: BaseException) -> ErrorCode:
 
 
 def message_of(error: BaseException) -> str | None:
-    """The words for a client; of our own errors only.
-
-    What went wrong behind this agent is for its log: such words tell where the catalog and the disks are.
-    """
-    if isinstance(error, _FOR_CLIENTS):
-        return str(error)
+    """The words for a client; of our own errors only. What is not for clients is logged instead."""
     if not isinstance(error, SiltstoneError):
         return None
-    if not isinstance(error, AppendFailedError):  # the write path has logged it
-        _log.warning("a client is told no more than that it failed", reason=str(error))
-    return (
-        "it cannot be done now, try again" if isinstance(error, RetryableError) else "the server has failed"
-    )
+    if isinstance(error, KafkaError) or may_be_told(error):
+        return str(error)
+    _log.warning("a client is told no more than that it failed", reason=str(error))
+    return plain_cause(error)
 
 
 def code_of_refusal(refusal: RunRefusal) -> ErrorCode:

@@ -81,7 +81,7 @@ def _appended(index: int, validated: ValidatedBatches, result: AppendResult) -> 
             index=index,
             error_code=code_of(result.error),
             base_offset=-1,
-            error_message=result.error.message,
+            error_message=message_of(result.error),
         )
     append_time = AppendRules.of(validated.topic.config).append_time
     return Struct(

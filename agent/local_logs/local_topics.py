@@ -15,6 +15,8 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import structlog
+
 from agent.byte_budget import ByteBudget
 from agent.errors import AppendFailedError, NotLeaderError
 from agent.fetch_result import fault_of
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from catalog.model import Topic
 
 T = TypeVar("T")
+_log = structlog.get_logger(__name__)
 _REFUSALS = {
     OutOfOrderSequenceError: RunRefusal.OUT_OF_ORDER_SEQUENCE,
     InvalidProducerEpochError: RunRefusal.INVALID_PRODUCER_EPOCH,
@@ -139,10 +142,11 @@ class LocalTopics:
                 outcomes = await self._pool.run(partial(_append_all, log, epoch, items))
             except SiltstoneError as error:
                 outcomes = [[AppendResult(error=error)] * len(each.batches) for each, _ in items]
-            except Exception as error:  # noqa: BLE001  # those who wait must hear of it, whatever it was
+            except Exception:  # noqa: BLE001  # those who wait must hear of it, whatever it was
+                where = f"{topic.name}-{partition.partition}"
+                _log.exception("an append to a local topic failed", partition=where)
                 failure = AppendFailedError(
-                    f"the append to {topic.name}-{partition.partition} failed: {error!r}",
-                    remedy="send it again",
+                    f"the append to {where} failed; the agent's log says why", remedy="send it again"
                 )
                 outcomes = [[AppendResult(error=failure)] * len(each.batches) for each, _ in items]
             for (validated, pending), results in zip(items, outcomes, strict=True):
