@@ -7,6 +7,9 @@ import sys
 
 import structlog
 
+# Libraries whose warnings repeat, once for each of their tries, what our own errors say once.
+_SPOKEN_FOR = ("psycopg.pool",)
+
 
 def configure_logs(level: str) -> None:
     """Log what is at least as severe as `level` (debug, info, warning, error), libraries' logs included."""
@@ -17,8 +20,9 @@ def configure_logs(level: str) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    # Not structlog's own choice of traceback, which shows local variables: those hold connection strings.
     rendering: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if sys.stderr.isatty()
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
@@ -30,6 +34,8 @@ def configure_logs(level: str) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=threshold, force=True)
+    for name in _SPOKEN_FOR:
+        logging.getLogger(name).setLevel(logging.DEBUG if threshold == logging.DEBUG else logging.ERROR)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),

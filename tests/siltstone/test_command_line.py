@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 COMMON_OPTIONS = ("--data-dir", "--object-store", "--s3-endpoint", "--catalog", "--config-file", "--debug")
 
 
-@pytest.fixture(autouse=True)
-def _logs_stay_with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that run in this process leave its logging as it is."""
-    monkeypatch.setattr("siltstone.command.options.configure_logs", lambda _: None)
-
-
 def _siltstone(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
     return subprocess.run(

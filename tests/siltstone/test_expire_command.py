@@ -14,17 +14,14 @@ from tests.end_to_end.processes import as_url
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from bedrock.ids import Ids
     from catalog.open import Catalog
 
 
 def test_what_has_expired_goes_and_is_counted(
-    tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
 ) -> None:
     """The second round has nothing left to do."""
-    monkeypatch.setattr("siltstone.command.options.configure_logs", lambda _: None)
     scene = Scene.set_up(catalog, ids)
     old, kept = scene.topic("old", retention_ms="1000"), scene.topic("kept", retention_ms="-1")
     for topic in (old, kept):

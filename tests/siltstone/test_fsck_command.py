@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def where(tmp_path: Path, catalog_url: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def where(tmp_path: Path, catalog_url: str) -> list[str]:
     """How the command finds the catalog."""
-    monkeypatch.setattr("siltstone.command.options.configure_logs", lambda _: None)
     return ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
 
 

@@ -35,12 +35,6 @@ def agents(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory)
     structlog.reset_defaults()
 
 
-@pytest.fixture(autouse=True)
-def _logs_stay_with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that run in this process leave its logging as it is."""
-    monkeypatch.setattr("siltstone.command.options.configure_logs", lambda _: None)
-
-
 def run(agents: Agents, *words: str, stdin: bytes = b"", code: int = 0) -> Result:
     answer = CliRunner().invoke(cli, [*words, "-b", agents.bootstrap], input=stdin)
     assert answer.exit_code == code, answer.output

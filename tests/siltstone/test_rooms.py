@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(autouse=True)
-def _logs_stay_with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that run in this process leave its logging as it is."""
-    monkeypatch.setattr("siltstone.command.options.configure_logs", lambda _: None)
-
-
 def settings(tmp_path: Path, catalog_url: str, store: str) -> Settings:
     return Settings.model_validate(
         {"data_dir": tmp_path, "catalog": as_url(catalog_url), "object_store": str(tmp_path / store)}

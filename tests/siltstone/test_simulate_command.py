@@ -37,7 +37,6 @@ config = {"cleanup.policy" = "compact"}
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr("siltstone.command.options.configure_logs", lambda _: None)
     monkeypatch.setenv("COLUMNS", "110")
     file = tmp_path / "small.toml"
     file.write_text(_SMALL)
