@@ -169,13 +169,22 @@ class CommitWatch:
             except Exception as error:  # noqa: BLE001  # this thread must live as long as the agent
                 failures += 1
                 self._health.failed()
-                reason = str(error) if isinstance(error, SiltstoneError) else repr(error)
-                _log.warning("waiting for notifications of commits failed", reason=reason, failures=failures)
+                _tell_of_failure(error, failures)
                 self._stopping.wait(self._retry.pause(min(failures, 16)))
                 changed = None
             else:
+                if failures:
+                    _log.warning("the catalog tells of commits again", failures=failures)
                 failures = 0
                 self._health.succeeded()
             if changed is None or changed:
                 loop.call_soon_threadsafe(self._heard, changed)
         self._watcher.close()
+
+
+def _tell_of_failure(error: Exception, failures: int) -> None:
+    """Log the first failure in a row, the second, the fourth and so on: there may be one in each second."""
+    if failures & (failures - 1):
+        return
+    reason = str(error) if isinstance(error, SiltstoneError) else repr(error)
+    _log.warning("waiting for notifications of commits failed", reason=reason, failures=failures)

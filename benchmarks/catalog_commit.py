@@ -25,7 +25,7 @@ from psycopg.conninfo import make_conninfo
 from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
 from catalog import arrays
-from catalog.database import DatabaseLimits, connection_string
+from catalog.connecting import DatabaseLimits, connection_string
 from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
 from catalog.open import EmbeddedPostgres, open_catalog
 

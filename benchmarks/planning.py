@@ -24,7 +24,7 @@ import psycopg
 
 from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
-from catalog.database import DatabaseLimits, connection_string
+from catalog.connecting import DatabaseLimits, connection_string
 from catalog.open import EmbeddedPostgres, open_catalog
 from planner.planning import load_snapshot, plan
 from planner.retention import expire

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from catalog.database import Row
+    from catalog.connecting import Row
     from catalog.model import SectionCommit
 
     Numbers = NDArray[np.int64]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from catalog.assignment import AssignedExtent
     from catalog.bulk_assignment import BulkAssignment, LockedPartitions
-    from catalog.database import Row
+    from catalog.connecting import Row
     from catalog.model import SectionCommit
 
 _EXTENT_NUMBERS = (

@@ -14,11 +14,10 @@ from __future__ import annotations
 import selectors
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psycopg
 from psycopg import errors as pg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import ConnectionPool, PoolTimeout
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt
 from typing_extensions import override
@@ -26,7 +25,8 @@ from typing_extensions import override
 from bedrock.clock import SystemClock
 from bedrock.errors import FatalError, SiltstoneError
 from catalog import arrays
-from catalog.errors import CatalogAddressError, CatalogUnavailableError, UnstorableValueError
+from catalog.connecting import DatabaseLimits, LastFailure, connection_string, describe_address, first_line
+from catalog.errors import CatalogUnavailableError, UnstorableValueError
 from catalog.operation_counts import OperationCounts
 from catalog.sql_files import load_queries
 
@@ -35,13 +35,10 @@ if TYPE_CHECKING:
 
     from bedrock.clock import Clock
     from bedrock.ids import Ids
+    from catalog.connecting import Connection, Row
     from catalog.sql_files import Query
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
-Connection = psycopg.Connection[Row]
-
-SCHEMA = "siltstone"
 _SQL = load_queries("time")
 _ATTEMPTS = 8
 _FIRST_WAIT_SECONDS = 0.01
@@ -54,62 +51,6 @@ _NEVER_HAPPENED = (
 )
 _UNSTORABLE = (pg.CharacterNotInRepertoire, pg.UntranslatableCharacter, pg.ProgramLimitExceeded)
 _NOT_REPEATED = (pg.QueryCanceled, pg.LockNotAvailable, PoolTimeout, pg.ProgramLimitExceeded)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseLimits:
-    """Bounds on what a process asks of the catalog, in connections and seconds.
-
-    `commit_connections` come on top of the others and are for commits alone.
-    """
-
-    max_connections: int = 8
-    commit_connections: int = 2
-    connect_seconds: int = 10
-    statement_seconds: int = 30
-    lock_seconds: int = 20
-    idle_in_transaction_seconds: int = 60
-
-
-def connection_string(url: str, limits: DatabaseLimits) -> str:
-    """`url` with Siltstone's timeouts and search path; CatalogAddressError without a word of its password."""
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.Error:
-        raise CatalogAddressError(
-            "the catalog's connection string cannot be understood",
-            remedy="give it as postgresql://user@host:port/database",
-        ) from None
-    options = (
-        f"-c search_path={SCHEMA} -c timezone=UTC -c client_min_messages=warning"
-        f" -c statement_timeout={limits.statement_seconds}s -c lock_timeout={limits.lock_seconds}s"
-        f" -c idle_in_transaction_session_timeout={limits.idle_in_transaction_seconds}s"
-    )
-    defaults: dict[str, str | int | None] = {
-        "connect_timeout": limits.connect_seconds,
-        "application_name": "siltstone",
-        # A link that is dead though nobody said so is found out within a minute, by whoever only listens
-        # (idle + count · interval) as by whoever has sent something.
-        "keepalives": 1,
-        "keepalives_idle": 30,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": limits.statement_seconds * 1000,
-    }
-    given_options = given.pop("options", None)
-    # Last, so that it holds: row locks and the reads after them count on it.
-    pinned = r"-c default_transaction_isolation=read\ committed"
-    merged = {**defaults, **given, "options": f"{options} {given_options or ''} {pinned}"}
-    return make_conninfo("", **merged)
-
-
-def describe_address(url: str) -> str:
-    """Host, port and database of a connection string, for people; never its password."""
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.Error:
-        return "an address that cannot be understood"
-    return f"{given.get('host', 'localhost')}:{given.get('port', 5432)}/{given.get('dbname', '')}"
 
 
 class Transaction:
@@ -207,6 +148,7 @@ class Database:
         self.conninfo = connection_string(url, self._limits)
         self.address = describe_address(url)
         self.counts = OperationCounts()
+        self._last_failure = LastFailure()
         self._pool = self._new_pool(1, self._limits.max_connections)
         # Readers may take every other connection: producers do not wait for them.
         self._pool_apart = self._new_pool(0, self._limits.commit_connections)
@@ -214,6 +156,7 @@ class Database:
     def _new_pool(self, min_size: int, max_size: int) -> ConnectionPool[Connection]:
         return ConnectionPool(
             self.conninfo,
+            connection_class=self._last_failure.noted_by(),
             kwargs={"autocommit": True},
             min_size=min_size,
             max_size=max_size,
@@ -346,17 +289,18 @@ class Database:
         # psycopg itself refuses a NUL, without a state: it has not asked the server.
         if isinstance(error, _UNSTORABLE) or (isinstance(error, psycopg.DataError) and not error.sqlstate):
             return UnstorableValueError(
-                f"the catalog cannot keep what {operation} was given: {_first_line(error)}",
+                f"the catalog cannot keep what {operation} was given: {first_line(error)}",
                 remedy="give shorter names, and text without NUL",
             )
         if isinstance(error, (psycopg.OperationalError, *_NEVER_HAPPENED)):
+            why = self._last_failure.words if isinstance(error, PoolTimeout) else None
             return CatalogUnavailableError(
-                f"the catalog at {self.address} did not answer {operation}: {_first_line(error)}",
+                f"the catalog at {self.address} did not answer {operation}: {why or first_line(error)}",
                 remedy="check that PostgreSQL runs there and is not overloaded",
                 retry_after_seconds=1.0,
             )
         return FatalError(
-            f"the catalog at {self.address} refused {operation}: {error.sqlstate} {_first_line(error)}",
+            f"the catalog at {self.address} refused {operation}: {error.sqlstate} {first_line(error)}",
             remedy="this is a defect of Siltstone, or the database was changed by other hands",
         )
 
@@ -365,7 +309,3 @@ class Database:
 class _Tally:
     retries: int = 0
     statements: int = 0
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -19,7 +19,8 @@ from catalog.sql_files import load_queries
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
     from catalog.sql_files import Query
 
 _SQL = load_queries("forgetting")

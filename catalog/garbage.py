@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
 
 _SQL = load_queries("garbage")
 REMOVED_AT_ONCE: Final = 5000

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from bedrock.clock import Clock
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
 
 _SQL = load_queries("groups")
 

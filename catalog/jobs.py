@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from bedrock.ids import Ids
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
     from catalog.model import Extent, JobResult, JobSpec
 
 _SQL = load_queries("jobs")

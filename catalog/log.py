@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from catalog.bulk_assignment import BulkAssignment
     from catalog.commit_columns import WrittenRows
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
     from catalog.model import Extent, FileCommit, PartitionId, SectionResult
     from catalog.sequences import ProducerState
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from catalog.database import SCHEMA
+from catalog.connecting import SCHEMA, first_line
 from catalog.errors import CatalogAddressError, CatalogUnavailableError, SchemaVersionError
 from catalog.sql_files import load_migrations, load_schema
 
 if TYPE_CHECKING:
-    from catalog.database import Connection, Database
+    from catalog.connecting import Connection
+    from catalog.database import Database
 
 _ADVISORY_LOCK = 0x51175704E  # any number that nobody else uses in this database
 _TRIES = 3
@@ -53,12 +54,12 @@ def migrate(database: Database) -> int:
         version = _repeatedly_migrated(database)
     except psycopg.OperationalError as error:
         raise CatalogUnavailableError(
-            f"the catalog at {database.address} cannot be reached or migrated: {str(error).strip()}",
+            f"the catalog at {database.address} cannot be reached or migrated: {first_line(error)}",
             remedy="check that PostgreSQL runs there",
         ) from error
     except psycopg.Error as error:
         raise CatalogAddressError(
-            f"the catalog at {database.address} cannot be made or migrated: {str(error).strip()}",
+            f"the catalog at {database.address} cannot be made or migrated: {first_line(error)}",
             remedy="give a database and a user that may create a schema in it",
         ) from error
     check_schema_version(version)
@@ -105,7 +106,7 @@ def check_schema(database: Database) -> int:
             version = schema_version(connection)
     except psycopg.OperationalError as error:
         raise CatalogUnavailableError(
-            f"the catalog at {database.address} cannot be reached: {str(error).strip()}",
+            f"the catalog at {database.address} cannot be reached: {first_line(error)}",
             remedy="check that PostgreSQL runs there",
         ) from error
     check_schema_version(version)

@@ -20,13 +20,15 @@ from uuid import UUID
 
 import psycopg
 
+from catalog.connecting import first_line
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from catalog.database import Connection, Database
+    from catalog.connecting import Connection
+    from catalog.database import Database
 
 CHANNEL: Final = "siltstone_commits"
 # NOTIFY takes less than 8,000 bytes: this many partitions fit, whatever their topics and numbers.
@@ -106,8 +108,8 @@ class CommitWatcher:
         except psycopg.OperationalError as error:
             self.close()
             raise CatalogUnavailableError(
-                f"notifications from the catalog at {self._database.address} stopped: {str(error).strip()}",
-                remedy="wait again: that connects anew",
+                f"notifications from the catalog at {self._database.address} stopped: {first_line(error)}",
+                remedy="check that PostgreSQL runs there",
                 retry_after_seconds=1.0,
             ) from error
         changed: set[PartitionId] = set()

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
     from catalog.model import PartitionId
 
 _SQL = load_queries("offsets")

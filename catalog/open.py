@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from catalog.brokers import Brokers
-from catalog.database import Database, DatabaseLimits
+from catalog.connecting import DatabaseLimits
+from catalog.database import Database
 from catalog.embedded import EmbeddedPostgres
 from catalog.forgetting import Forgetting
 from catalog.garbage import Garbage

@@ -19,7 +19,8 @@ from catalog.sql_files import load_queries
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from catalog.database import Database, Row
+    from catalog.connecting import Row
+    from catalog.database import Database
     from catalog.model import Extent, PartitionState
     from catalog.suspects import Suspect
 

@@ -15,7 +15,8 @@ from catalog.sql_files import load_queries
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
     from catalog.model import PartitionId
 
 _SQL = load_queries("repair")

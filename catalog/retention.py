@@ -24,7 +24,8 @@ from catalog.topic_config import TopicConfig
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
 
 _SQL = load_queries("retention")
 _BEFORE_ALL: Final = PartitionId(UUID(int=0), -1)

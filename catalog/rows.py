@@ -8,7 +8,7 @@ from catalog.model import Extent, FileKind, PartitionState, Topic
 from catalog.topic_config import TopicConfig
 
 if TYPE_CHECKING:
-    from catalog.database import Row
+    from catalog.connecting import Row
 
 _KINDS = {kind.value: kind for kind in FileKind}
 

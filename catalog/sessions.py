@@ -13,7 +13,8 @@ from catalog.sql_files import load_queries
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
     from catalog.model import Broker
     from catalog.sql_files import Query
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from uuid import UUID
 
-    from catalog.database import Database, Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Database, Transaction
 
 _SQL = load_queries("suspects")
 _FIRST_WAIT_MS: Final = 60_000

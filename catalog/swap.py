@@ -22,7 +22,8 @@ from catalog.topic_config import TopicConfig
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from catalog.database import Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Transaction
     from catalog.model import JobPartition, JobResult, JobSpec, OutputExtent, OutputFile
 
 _SQL = load_queries("swap")

@@ -52,8 +52,9 @@ def bootstrap_servers(data_dir: Path) -> str:
     found = []
     for addresses in _announced_addresses(data_dir / "agents"):
         url = f"http://{_reachable(addresses['http'])}"
-        if not answers(url):
-            tried.append(f"{url} did not answer")
+        trouble = _trouble_of(url)
+        if trouble is not None:
+            tried.append(f"{url} {trouble}")
         elif "kafka" not in addresses:
             tried.append(f"{url} serves no Kafka clients")
         else:
@@ -68,12 +69,18 @@ def bootstrap_servers(data_dir: Path) -> str:
     )
 
 
-def answers(url: str) -> bool:
-    """Whether an agent at `url` says that it is well."""
+def _trouble_of(url: str) -> str | None:
+    """What keeps the agent at `url` from serving, as it says itself; None when it is well."""
     try:
-        return httpx.get(f"{url}/healthz", timeout=_PROBE_SECONDS, trust_env=False).is_success
+        answer = httpx.get(f"{url}/healthz", timeout=_PROBE_SECONDS, trust_env=False)
     except httpx.HTTPError:
-        return False
+        return "did not answer"
+    if answer.is_success:
+        return None
+    with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        told = orjson.loads(answer.content)["problems"]
+        return f"is not well: {', '.join(f'{name} {what}' for name, what in told.items())}"
+    return f"answered {answer.status_code}"
 
 
 def _announced_addresses(directory: Path) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from bedrock.errors import StaleStateError
-from catalog.database import DatabaseLimits, connection_string
+from catalog.connecting import DatabaseLimits, connection_string
 from catalog.errors import TopicNotFoundError
 from catalog.model import FileKind, JobState, PartitionId
 from catalog.open import open_catalog

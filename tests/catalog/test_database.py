@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import socket
 import threading
@@ -14,7 +15,8 @@ from psycopg.types.json import Jsonb
 
 from bedrock.clock import ManualClock, SystemClock
 from bedrock.errors import FatalError
-from catalog.database import Database, DatabaseLimits, connection_string
+from catalog.connecting import DatabaseLimits, connection_string
+from catalog.database import Database
 from catalog.errors import CatalogAddressError, CatalogUnavailableError, UnstorableValueError
 from catalog.open import open_catalog
 from catalog.sql_files import Query
@@ -178,12 +180,27 @@ def test_the_catalog_comes_back_after_all_connections_broke(
             assert scene.commit(topic, run_of(1)).runs[0].base_offset == number
 
 
+def test_who_waits_in_vain_for_a_connection_is_told_why_there_is_none(
+    catalog_url: str, tmp_path: Path, clock: Clock, ids: Ids
+) -> None:
+    """The pool connects in the background; its reason is in the error, on one line, and in no other."""
+    with WireProxy(catalog_url, tmp_path) as wire:
+        database = Database(wire.url, clock, ids, DatabaseLimits(connect_seconds=1))
+        assert database.read("test", _query(b"SELECT 1")) == [(1,)]
+    with pytest.raises(CatalogUnavailableError) as refused:
+        database.read("test", _query(b"SELECT 1"))
+    database.close()
+    assert re.search("did not answer test: connection .*(refused|No such file)", refused.value.message)
+    assert "\n" not in str(refused.value)
+
+
 def test_nobody_there_is_said_without_the_password(clock: Clock, ids: Ids, tmp_path: Path) -> None:
     url = f"postgresql://me:{_SECRET}@/there?host={tmp_path}"
     with pytest.raises(CatalogUnavailableError) as refused:
         open_catalog(url, clock, ids, limits=DatabaseLimits(connect_seconds=1))
     assert _SECRET not in str(refused.value)
     assert "there" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", [f"postgresql://me:{_SECRET}@[host/db", f"pasword={_SECRET}", f"{_SECRET} x"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bedrock.clock import ManualClock
 from bedrock.errors import NotFoundError
 from catalog import log as log_module
-from catalog.database import DatabaseLimits, connection_string
+from catalog.connecting import DatabaseLimits, connection_string
 from catalog.errors import SessionFencedError
 from catalog.model import PartitionId
 from catalog.sql_files import load_queries

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from bedrock.clock import ManualClock, SystemClock
 from bedrock.ids import SystemIds
-from catalog.database import DatabaseLimits, connection_string
+from catalog.connecting import DatabaseLimits, connection_string
 from catalog.model import PartitionId
 from catalog.open import open_catalog
 from catalog.retention import Keep

@@ -17,7 +17,7 @@ from psycopg.adapt import Transformer
 import catalog
 from bedrock.errors import FatalError
 from catalog import migrations
-from catalog.database import SCHEMA, DatabaseLimits, connection_string
+from catalog.connecting import SCHEMA, DatabaseLimits, connection_string
 from catalog.errors import SchemaVersionError
 from catalog.open import open_catalog
 from catalog.sql_files import Migration, load_migrations, load_queries, load_schema, parse_queries

@@ -22,7 +22,7 @@ from tests.catalog.scene import run_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from catalog.database import Row
+    from catalog.connecting import Row
     from tests.catalog.scene import Scene
 
 

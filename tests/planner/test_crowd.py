@@ -12,7 +12,7 @@ import psycopg
 
 from bedrock.clock import SystemClock
 from bedrock.errors import NotFoundError, StaleStateError
-from catalog.database import DatabaseLimits
+from catalog.connecting import DatabaseLimits
 from catalog.model import JobState, PartitionId
 from catalog.open import open_catalog
 from planner.fsck.run import fsck

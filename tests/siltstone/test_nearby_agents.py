@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class _Well(http.server.BaseHTTPRequestHandler):
+class _Agent(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/healthz" else 404)
+        told = self.server.health  # type: ignore[attr-defined]  # the fixture has set it
+        self.send_response((503 if told else 200) if self.path == "/healthz" else 404)
         self.end_headers()
+        self.wfile.write(told)
 
     @override
     def log_message(self, *_: object) -> None:
@@ -26,8 +28,15 @@ class _Well(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def listening() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Well) as server:
+def health() -> bytes:
+    """What the agent says of its troubles; empty when it has none."""
+    return b""
+
+
+@pytest.fixture
+def listening(health: bytes) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Agent) as server:
+        server.health = health  # type: ignore[attr-defined]  # for _Agent
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"127.0.0.1:{server.server_port}"
@@ -74,3 +83,22 @@ def test_what_a_killed_agent_left_is_passed_over_and_swept(tmp_path: Path, liste
         assert not left.exists()
         assert (tmp_path / "agents" / f"{os.getpid()}.json").exists()
         assert bootstrap_servers(tmp_path) == "127.0.0.1:11"
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (
+            b'{"problems": {"catalog": "every call has failed for 32 seconds"}}',
+            "is not well: catalog every call",
+        ),
+        (b"<html>", "answered 503"),
+    ],
+)
+def test_an_agent_that_is_not_well_is_quoted(tmp_path: Path, listening: str, words: str) -> None:
+    """Who looks for an agent and finds one in trouble learns which trouble, not that there is none."""
+    with (
+        announced(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}),
+        pytest.raises(NoAgentError, match=f"http://{listening} {words}"),
+    ):
+        bootstrap_servers(tmp_path)

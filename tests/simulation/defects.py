@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from catalog.database import Row, Transaction
+    from catalog.connecting import Row
+    from catalog.database import Transaction
     from catalog.model import JobResult, JobSpec, ProducerStamp, RunResult
     from catalog.sequences import ProducerState
     from catalog.sql_files import Query
