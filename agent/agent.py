@@ -42,6 +42,7 @@ from agent.read_path import ReadPath
 from agent.record_producer import RecordProducer
 from agent.retry import RetryPolicy
 from agent.session import Session
+from agent.slow_start import told_when_slow
 from agent.timestamp_lookup import TimestampLookup
 from agent.topic_directory import TopicDirectory
 from agent.warm_up import warm_up
@@ -60,11 +61,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _MOST_LOOP_LAG_SECONDS = 5.0
 _LAST_SECONDS = 1.0
-_SILENT_SECONDS = 3.0
-
-
-def _tell_of_compiling() -> None:
-    _log.warning("compiling kernels, as once after each installation; clients are refused until it is done")
+_COMPILING = "compiling kernels, as once after each installation; clients are refused until it is done"
 
 
 async def _before(deadline: float, what: str, step: Awaitable[None]) -> None:
@@ -255,15 +252,13 @@ class Agent:
 
     async def _warm_up(self) -> None:
         """Before anybody may connect: a client that is refused knows more than one that waits."""
-        told = asyncio.get_running_loop().call_later(_SILENT_SECONDS, _tell_of_compiling)
-        try:
+        with told_when_slow(_COMPILING):
             await self.pools.kernels.run(warm_up)
-        finally:
-            told.cancel()
 
     async def _start_session(self, kafka_listener: socket.socket | None) -> KafkaServices | None:
         """Make the agent known; when it serves Kafka clients, as a broker."""
-        node_id = await self.disks.open()
+        with told_when_slow("opening the logs on its disks, and recovering those that were not closed"):
+            node_id = await self.disks.open()
         if kafka_listener is None:
             await self.session.start()
             return None

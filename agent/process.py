@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from agent.agent import Agent
 from agent.open_files import raise_limit
+from agent.slow_start import told_when_slow
 from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
 from catalog.open import open_catalog
@@ -49,13 +50,14 @@ def run(
     raise_limit()
     clock = SystemClock()
     ids = SystemIds(clock)
-    with (
-        contextlib.closing(open_catalog(catalog_url, clock, ids)) as catalog,
-        contextlib.closing(open_store(store_config, clock, ids)) as store,
-        asyncio.Runner(loop_factory=_new_loop) as runner,
-    ):
-        store.check()
-        tie(store, catalog.home, ids)
+    with contextlib.ExitStack() as opened:
+        with told_when_slow("opening the catalog, and bringing its schema up to date"):
+            catalog = opened.enter_context(contextlib.closing(open_catalog(catalog_url, clock, ids)))
+        with told_when_slow("making sure of the object store"):
+            store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))
+            store.check()
+            tie(store, catalog.home, ids)
+        runner = opened.enter_context(asyncio.Runner(loop_factory=_new_loop))
         runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
 
 

@@ -17,7 +17,6 @@ from urllib.parse import unquote, urlsplit
 from bedrock.errors import InvalidInputError
 from object_store.local import LocalStore
 from object_store.names import check_name
-from object_store.s3 import S3Store
 
 if TYPE_CHECKING:
     from bedrock.clock import Clock
@@ -58,6 +57,8 @@ def open_store(config: StoreConfig, clock: Clock, ids: Ids) -> ObjectStore:
     """A store for one process; makes no request. `check` tells whether it can be used."""
     if config.is_local:
         return LocalStore(_directory(config.url), ids)
+    from object_store.s3 import S3Store  # noqa: PLC0415 - boto3 takes its time, and is needed for S3 alone
+
     bucket, prefix = _bucket_and_prefix(config.url)
     return S3Store(bucket, prefix, endpoint=config.endpoint, region=config.region, clock=clock, ids=ids)
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import sys
-import threading
 from typing import TYPE_CHECKING
 
 import click
 import structlog
 
-from agent.process import run
-from agent.settings import AgentSettings
+from agent.slow_start import told_when_slow
 from siltstone.command.options import with_settings
-from siltstone.nearby_agents import announced
-from siltstone.output import emit_json
-from siltstone.rooms import catalog_url, make_data_dir, require_store, store_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from siltstone.configuration import Settings
 
 _log = structlog.get_logger(__name__)
@@ -49,48 +38,6 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
         _log.warning(
             "other machines may reach this agent, and there is no authentication", kafka=settings.kafka
         )
-    make_data_dir(settings)  # an agent leaves there how to find it
-    require_store(settings)
-    with contextlib.ExitStack() as serving:
-        url = serving.enter_context(catalog_url(settings))
-
-        def tell(addresses: Mapping[str, str]) -> None:
-            serving.enter_context(announced(settings.data_dir, addresses))
-            emit_json({"event": "ready", **addresses, "pid": os.getpid(), "data_dir": str(settings.data_dir)})
-            if stop_on_eof:
-                threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
-
-        run(_agent_settings(settings), store_config=store_config(settings), catalog_url=url, on_ready=tell)
-
-
-def _agent_settings(settings: Settings) -> AgentSettings:
-    host, port = settings.http_address
-    kafka_host, kafka_port = settings.kafka_address
-    return AgentSettings(
-        http_host=host,
-        http_port=port,
-        kafka_host=kafka_host,
-        kafka_port=kafka_port,
-        kafka_advertised=settings.kafka_advertised,
-        rack=settings.rack,
-        local_directories=settings.local_directories,
-        local_root=settings.data_dir / "local-logs" if settings.local_dirs is None else None,
-        auto_create_topics=settings.auto_create_topics_enable,
-        default_partitions=settings.num_partitions,
-        groups=settings.groups,
-        flush_interval_ms=settings.flush_interval_ms,
-        flush_bytes=settings.flush_bytes,
-        max_buffered_bytes=settings.max_buffered_bytes,
-        max_request_bytes=settings.max_request_bytes,
-        tail_bytes=settings.tail_bytes,
-        cache_bytes=settings.cache_bytes,
-        read_ahead_bytes=settings.read_ahead_bytes,
-        drain_ms=settings.drain_ms,
-        stop_timeout_ms=settings.stop_timeout_ms,
-    )
-
-
-def _stop_at_end_of_input() -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    with told_when_slow("loading its code"):
+        from siltstone.serving import serve  # noqa: PLC0415 - it takes seconds, and somebody waits
+    serve(settings, stop_on_eof=stop_on_eof)

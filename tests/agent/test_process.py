@@ -18,6 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent import agent as agent_module
+from agent import slow_start
 from agent.http.server import address_of, bind, listen
 from agent.process import run
 from agent.settings import AgentSettings
@@ -205,14 +206,15 @@ async def test_clients_are_refused_until_the_kernels_are_there(
                 refused.append(client.connect_ex(address) == errno.ECONNREFUSED)
         assert told.wait(60)
 
-    def tell() -> None:
-        told_of_compiling()
-        told.set()
+    def tell(doing: str) -> None:
+        tell_in_earnest(doing)
+        if "compiling" in doing:
+            told.set()
 
     told = threading.Event()
-    told_of_compiling = agent_module._tell_of_compiling
-    monkeypatch.setattr(agent_module, "_tell_of_compiling", tell)
-    monkeypatch.setattr(agent_module, "_SILENT_SECONDS", 0.0)
+    tell_in_earnest = slow_start.tell
+    monkeypatch.setattr(slow_start, "tell", tell)
+    monkeypatch.setattr(slow_start, "SILENT_SECONDS", 0.0)
     monkeypatch.setattr(agent_module, "bind", noting)
     monkeypatch.setattr("agent.kafka.serving.bind", noting)
     monkeypatch.setattr(agent_module, "warm_up", compile_slowly)
@@ -220,7 +222,9 @@ async def test_clients_are_refused_until_the_kernels_are_there(
         async with agents.running() as running:
             await running.create_topic("t")
     assert set(refused) == {True}
-    assert ["compiling kernels" in line["event"] for line in logs] == [True]
+    assert [line["doing"] for line in logs if "compiling kernels" in line.get("doing", "")] == [
+        agent_module._COMPILING
+    ]
 
 
 @pytest.mark.anyio
