@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from object_format.codecs import ZSTD_LEVEL, ZSTD_MAX_WINDOW, ZSTD_SMALL_CHAIN_LOG, ZSTD_SMALL_HASH_LOG, Codec
-from object_format.kernels import native
+from object_format.kernels import lz4_frame, native
 from object_format.zstd_library import EXTENSION
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class _Libraries:
             raise OSError("libzstd is of another generation")
         self.zstd.ZSTD_freeCCtx(ctypes.c_void_p(self.compressor(_ZSTD_SMALL_PARAMETERS)))
         self.addresses = {
-            native.LZ4_DECOMPRESS: _address(self.lz4.LZ4F_decompress),
-            native.LZ4_RESET: _address(self.lz4.LZ4F_resetDecompressionContext),
+            lz4_frame.LZ4_DECOMPRESS: _address(self.lz4.LZ4_decompress_safe_usingDict),
+            lz4_frame.LZ4_CHECKSUM: _address(self.lz4.XXH32),
             native.LZ4_COMPRESS: _address(self.lz4.LZ4F_compressFrame),
             native.ZSTD_DECOMPRESS: _address(self.zstd.ZSTD_decompressDCtx),
             native.ZSTD_FRAME_SIZE: _address(self.zstd.ZSTD_findFrameCompressedSize),
@@ -111,9 +111,6 @@ class _Contexts:
 
     def __init__(self, libraries: _Libraries) -> None:
         self._libraries = libraries
-        self._lz4 = ctypes.c_void_p()
-        if libraries.lz4.LZ4F_createDecompressionContext(ctypes.byref(self._lz4), _LZ4F_VERSION):
-            raise MemoryError
         self._decompressor = libraries.make(libraries.zstd.ZSTD_createDCtx)
         self._compressor = libraries.compressor(_ZSTD_PARAMETERS)
         self._small_compressor = libraries.compressor(_ZSTD_SMALL_PARAMETERS)
@@ -121,7 +118,6 @@ class _Contexts:
         self.calls: Calls = np.zeros(native.CALLS, np.int64)
         for place, address in libraries.addresses.items():
             self.calls[place] = address
-        self.calls[native.LZ4_CONTEXT] = self._lz4.value or 0
         self.calls[native.LZ4_PREFERENCES] = self._preferences.ctypes.data
         self.calls[native.ZSTD_DECOMPRESSION_CONTEXT] = self._decompressor
         self.calls[native.ZSTD_COMPRESSION_CONTEXT] = self._compressor
@@ -129,7 +125,6 @@ class _Contexts:
         self.calls[native.ZSTD_MAX_WINDOW] = ZSTD_MAX_WINDOW
 
     def __del__(self) -> None:
-        self._libraries.lz4.LZ4F_freeDecompressionContext(self._lz4)
         self._libraries.zstd.ZSTD_freeDCtx(ctypes.c_void_p(self._decompressor))
         self._libraries.zstd.ZSTD_freeCCtx(ctypes.c_void_p(self._compressor))
         self._libraries.zstd.ZSTD_freeCCtx(ctypes.c_void_p(self._small_compressor))

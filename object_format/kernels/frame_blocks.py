@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
+from object_format.kernels.lz4_frame import BLOCK_CHECKSUMS, STORED, load_little, read_frame_header
 from object_format.kernels.machine import borrowed
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _LZ4 = 3
 _ZSTD = 4
-_LZ4_MAGIC = 0x184D2204
 _LZ4_MOST_RATIO = 255  # one more byte of a match's length adds 255 bytes at the most
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_BLOCK = 128 * 1024
@@ -28,39 +28,20 @@ _UNUSUAL = (-1, 0, False)
 
 
 @njit(nogil=True, cache=True)
-def _little(data: ByteArray, at: Integer, width: Integer) -> Integer:
-    value = np.int64(0)
-    for i in range(width):
-        value |= np.int64(data[at + i]) << (8 * i)
-    return value
-
-
-@njit(nogil=True, cache=True)
 def _lz4_work(data: ByteArray, start: Integer, end: Integer, most_blocks: Integer) -> Integers:
-    if end - start < 7 or _little(data, start, 4) != _LZ4_MAGIC:
+    flags, largest, stated, at = read_frame_header(data, start, end)
+    if flags < 0:
         return _UNUSUAL
-    flags = np.int64(data[start + 4])
-    size_id = (np.int64(data[start + 5]) >> 4) & 7
-    largest = np.int64(1) << (8 + 2 * size_id)
-    if flags >> 6 != 1 or size_id < 4 or flags & 1:
-        return _UNUSUAL
-    at = start + 7
-    told = np.int64(-1)
-    if flags & 8:
-        at += 8
-        if at > end:
-            return _UNUSUAL
-        told = _little(data, start + 6, 8)
-    checked = 4 if flags & 16 else 0
+    trailer = 4 if flags & BLOCK_CHECKSUMS else 0
     blocks, contents = np.int64(0), np.int64(0)
     while at + 4 <= end:
-        word = _little(data, at, 4)
+        word = load_little(data, at, 4)
         if word == 0:
-            return blocks, contents if told < 0 else told, told >= 0
-        size = word & 0x7FFFFFFF
+            return blocks, contents if stated < 0 else stated, stated >= 0
+        size = word & ~STORED
         blocks += 1
-        contents += size if word >> 31 else min(largest, size * _LZ4_MOST_RATIO)
-        at += 4 + size + checked
+        contents += size if word & STORED else min(largest, size * _LZ4_MOST_RATIO)
+        at += 4 + size + trailer
         if blocks > most_blocks:
             break
     return _UNUSUAL
@@ -68,7 +49,7 @@ def _lz4_work(data: ByteArray, start: Integer, end: Integer, most_blocks: Intege
 
 @njit(nogil=True, cache=True)
 def _zstd_work(data: ByteArray, start: Integer, end: Integer, most_blocks: Integer) -> Integers:
-    if end - start < 6 or _little(data, start, 4) != _ZSTD_MAGIC:
+    if end - start < 6 or load_little(data, start, 4) != _ZSTD_MAGIC:
         return _UNUSUAL
     descriptor = np.int64(data[start + 4])
     is_single, size_flag = descriptor >> 5 & 1, descriptor >> 6
@@ -80,13 +61,13 @@ def _zstd_work(data: ByteArray, start: Integer, end: Integer, most_blocks: Integ
         return _UNUSUAL
     told = np.int64(-1)
     if width:
-        told = _little(data, at, width) + (256 if width == 2 else 0)
+        told = load_little(data, at, width) + (256 if width == 2 else 0)
         if told < 0:
             return _UNUSUAL
     at += width
     blocks, contents = np.int64(0), np.int64(0)
     while at + 3 <= end:
-        header = _little(data, at, 3)
+        header = load_little(data, at, 3)
         kind, size = header >> 1 & 3, header >> 3
         blocks += 1
         if kind == _RESERVED or blocks > most_blocks:

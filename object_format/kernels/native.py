@@ -22,25 +22,23 @@ from object_format.kernels.layout import (
     LENGTH_OVERHEAD,
     SMALLEST_RECORD,
 )
+from object_format.kernels.lz4_frame import lz4_into
 from object_format.kernels.machine import address_of, borrowed, call_c, copy_bytes
 from object_format.kernels.primitives import store
 
 if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Integers, Numbers, Rows
 
-LZ4_DECOMPRESS = 0
-LZ4_RESET = 1
-LZ4_CONTEXT = 2
-LZ4_COMPRESS = 3
-LZ4_PREFERENCES = 4
-ZSTD_DECOMPRESS = 5
-ZSTD_FRAME_SIZE = 6
-ZSTD_DECOMPRESSION_CONTEXT = 7
-ZSTD_COMPRESS = 8
-ZSTD_COMPRESSION_CONTEXT = 9
-ZSTD_SMALL_CONTEXT = 10
-ZSTD_MAX_WINDOW = 11
-CALLS = 12
+LZ4_COMPRESS = 2  # 0 and 1 are `lz4_frame`'s
+LZ4_PREFERENCES = 3
+ZSTD_DECOMPRESS = 4
+ZSTD_FRAME_SIZE = 5
+ZSTD_DECOMPRESSION_CONTEXT = 6
+ZSTD_COMPRESS = 7
+ZSTD_COMPRESSION_CONTEXT = 8
+ZSTD_SMALL_CONTEXT = 9
+ZSTD_MAX_WINDOW = 10
+CALLS = 11
 
 _LZ4 = 3
 _ZSTD = 4
@@ -49,61 +47,6 @@ SMALL_SOURCE = 1 << 17
 
 _ZSTD_HEADER = 6
 """Magic, descriptor, and the window's size or the first byte of the content's."""
-
-_EMPTY_FRAME = tuple(bytes.fromhex("04224d18684000000000000000000500000000"))
-"""LZ4, of content size 0: magic, flags, the size, a checksum of these, and the end."""
-
-
-@njit(nogil=True, cache=True)
-def lz4_into(
-    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, calls: Numbers
-) -> Integer:
-    """Decompress one LZ4 frame, which is all of the given bytes, to `out` from `at` on; its size or -1."""
-    sizes = np.empty(2, np.int64)
-    sizes[0] = out.size - at
-    sizes[1] = size
-    call_c(calls[LZ4_RESET], (calls[LZ4_CONTEXT],))
-    more = call_c(
-        calls[LZ4_DECOMPRESS],
-        (
-            calls[LZ4_CONTEXT],
-            address_of(out, at),
-            address_of(sizes, 0),
-            address_of(data, start),
-            address_of(sizes, 1),
-            0,
-        ),
-    )
-    if more == 0 and sizes[1] == size:
-        return sizes[0]
-    _forget_size(calls)
-    return -1
-
-
-@njit(nogil=True, cache=True)
-def _forget_size(calls: Numbers) -> None:
-    """A frame that was given up leaves its content size, by which a next one without any would be refused.
-
-    So does liblz4 1.9.4, whose LZ4F_resetDecompressionContext keeps it; a frame of no bytes sets it to 0.
-    """
-    frame = np.empty(len(_EMPTY_FRAME), np.uint8)
-    for i in range(frame.size):
-        frame[i] = _EMPTY_FRAME[i]
-    sizes = np.empty(2, np.int64)
-    sizes[0] = 0
-    sizes[1] = frame.size
-    call_c(calls[LZ4_RESET], (calls[LZ4_CONTEXT],))
-    call_c(
-        calls[LZ4_DECOMPRESS],
-        (
-            calls[LZ4_CONTEXT],
-            address_of(sizes, 0),  # nothing is written
-            address_of(sizes, 0),
-            address_of(frame, 0),
-            address_of(sizes, 1),
-            0,
-        ),
-    )
 
 
 @njit(nogil=True, cache=True)

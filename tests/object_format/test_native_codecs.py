@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING
 
 import lz4.frame
@@ -16,6 +17,7 @@ from object_format.codecs import Codec, CompressedDataError, compress, decompres
 from object_format.dedupe import filter_batches
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.layout import BATCH_OVERHEAD
+from object_format.kernels.lz4_frame import LZ4_DECOMPRESS, lz4_into
 from object_format.kernels.native import compress_into, decompress_rows
 from object_format.native_codecs import NATIVE, SCRATCH_BYTES, native_calls
 from object_format.record_batch import scan_batches
@@ -167,9 +169,34 @@ def test_batches_open_alike_with_and_without_the_kernel(frames: list[tuple[Codec
     assert many == one_by_one or (fault is not None and many[: len(one_by_one)] == one_by_one)
 
 
+@given(lz4_frames(), st.integers(0, 5000))
+@example(lz4.frame.compress(bytes(4 << 20), block_size=lz4.frame.BLOCKSIZE_MAX4MB, store_size=False), 1000)
+@example(lz4.frame.compress(bytes(4 << 20), block_size=lz4.frame.BLOCKSIZE_MAX4MB, store_size=True), 0)
+def test_no_block_is_given_more_than_there_is_room(frame: bytes, room: int) -> None:
+    """However large its frame says that blocks are: more is neither written anywhere nor computed."""
+    calls = native_calls()
+    assert calls is not None
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 6)
+    block_into = kind(int(calls[LZ4_DECOMPRESS]))
+    given_room = []
+
+    def watched(*arguments: int) -> int:
+        given_room.append(arguments[3])
+        return int(block_into(*arguments))
+
+    function = kind(watched)
+    watching = calls.copy()
+    watching[LZ4_DECOMPRESS] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    out = np.empty(room, np.uint8)
+    length = lz4_into(readable(frame), 0, len(frame), out, 0, watching)
+    expected = bytes(decompress(Codec.LZ4, frame))
+    assert length == (len(expected) if len(expected) <= room else -1)
+    assert all(0 <= each <= room for each in given_room)
+
+
 @pytest.mark.parametrize("room", [SCRATCH_BYTES, 1000])
 def test_a_frame_that_was_given_up_leaves_nothing_to_the_next(room: int) -> None:
-    """Whether it was cut short or found no room; liblz4 would remember its content size."""
+    """Whether it was cut short or found no room; what liblz4 has for frames would remember its size."""
     sized = lz4.frame.compress(b"x" * 5000, store_size=True)
     broken = sized[:-20] if room == SCRATCH_BYTES else sized
     sound = lz4.frame.compress(b"y" * 10, store_size=False)

@@ -38,8 +38,9 @@ from object_format.kernels.layout import (
     RECORD_COUNT,
     TRANSACTIONAL,
 )
+from object_format.kernels.lz4_frame import lz4_into
 from object_format.kernels.machine import borrowed
-from object_format.kernels.native import CALLS, lz4_into, zstd_into
+from object_format.kernels.native import CALLS, zstd_into
 from object_format.kernels.primitives import load_i16, load_i32, load_i64, load_u32
 from object_format.kernels.records import judge_records
 from object_format.kernels.walk import check_header
@@ -67,8 +68,9 @@ _MOST_BLOCKS: Final = 64
 """Of all batches that are decompressed at once: each may take 10 µs, however little is in it."""
 
 _USUAL_RATIO: Final = 4
-"""Of batches that do not say what comes out of them; where it is more, decoding ends when the room does."""
+"""Of a first batch that does not say what comes out of it."""
 
+_SOUND, _AT_FAULT, _TOO_MUCH = 0, 1, 2
 _NO_CALLS: Final = np.zeros(CALLS, np.int64)
 _LZ4: Final = int(Codec.LZ4)
 _ZSTD: Final = int(Codec.ZSTD)
@@ -128,19 +130,25 @@ def _is_for_us(data: ByteArray, start: Integer, end: Integer, row: Numbers, judg
 
 
 @njit(nogil=True, cache=True)
+def _opened(data: ByteArray, row: Numbers, room: ByteArray, calls: Numbers) -> Integer:
+    """Decompress a row's batch into `room`: how many bytes, or -1 if it does not fit or is not as usual."""
+    start = row[3] + BATCH_OVERHEAD
+    size = row[4] - start
+    if row[_CODEC] == _LZ4:
+        return lz4_into(data, start, size, room, 0, calls)
+    if row[_CODEC] == _ZSTD:
+        return zstd_into(data, start, size, room, 0, calls)
+    return -1
+
+
+@njit(nogil=True, cache=True)
 def open_rows(
-    data: ByteArray,
-    rows: Numbers,
-    room: ByteArray,
-    left: Integer,
-    is_native: Integer,
-    is_quick: Integer,
-    calls: Numbers,
+    data: ByteArray, rows: Numbers, room: ByteArray, left: Integer, is_native: Integer, calls: Numbers
 ) -> Integers:
     """Judge batches that LZ4 or zstd has compressed, each in `room`.
 
     Whether they have no fault and are not more than what is `left`, which is in bytes; what of it is left
-    then, and how many batches, which are not as usual, were not judged: it ends with the first if `is_quick`.
+    then, and how many batches, which are not as usual, were not judged.
     """
     data, rows, room, calls = borrowed(data), borrowed(rows), borrowed(room), borrowed(calls)
     unjudged = np.int64(0)
@@ -148,33 +156,51 @@ def open_rows(
         row = rows[b]
         if row[_JUDGED]:
             continue
-        start = row[3] + BATCH_OVERHEAD
-        size = row[4] - start
-        length = np.int64(-1)
-        space = room[: min(left, room.size)]
-        if is_native and row[_CODEC] == _LZ4 and size > 0:
-            length = lz4_into(data, start, size, space, 0, calls)
-        elif is_native and row[_CODEC] == _ZSTD:
-            length = zstd_into(data, start, size, space, 0, calls)
+        length = _opened(data, row, room[: min(left, room.size)], calls) if is_native else np.int64(-1)
         if length < 0:
             unjudged += 1
-            if is_quick:
-                break
             continue
         left -= length
-        if left < 0 or not _judge(data, row[3], room, 0, length, row):
+        if not _judge(data, row[3], room, 0, length, row):
             return False, left, unjudged
     return True, left, unjudged
 
 
 @njit(nogil=True, cache=True)
-def open_work(data: ByteArray, rows: Numbers) -> Integers:
-    """What it takes to decompress the batches of `rows`: how many blocks, and about how many bytes come out.
+def open_few(data: ByteArray, rows: Numbers, room: ByteArray, calls: Numbers) -> Integer:
+    """As `open_rows`, of batches that all of `room` is enough for: `_SOUND`, `_AT_FAULT`, or `_TOO_MUCH`.
 
-    -1 blocks where there are more than `_MOST_BLOCKS`, or not all are frames that kernels open.
+    It ends as soon as that much is known. Once a batch is open, it tells what to expect of the others.
     """
-    data, rows = borrowed(data), borrowed(rows)
-    blocks, volume = np.int64(0), np.int64(0)
+    data, rows, room, calls = borrowed(data), borrowed(rows), borrowed(room), borrowed(calls)
+    rest = _little_work(data, rows, room.size)
+    if rest < 0:
+        return _TOO_MUCH
+    done, left = np.int64(0), np.int64(room.size)
+    for b in range(rows.shape[0]):
+        row = rows[b]
+        if row[_JUDGED]:
+            continue
+        length = _opened(data, row, room[:left], calls)
+        if length < 0:
+            return _TOO_MUCH
+        if not _judge(data, row[3], room, 0, length, row):
+            return _AT_FAULT
+        size = row[4] - row[3]
+        left, rest, done = left - length, rest - size, done + size
+        if rest * (room.size - left) > left * done:
+            return _TOO_MUCH
+    return _SOUND
+
+
+@njit(nogil=True, cache=True)
+def _little_work(data: ByteArray, rows: Numbers, most: Integer) -> Integer:
+    """The size of the batches that are to be decompressed; -1 where that is more than a little work.
+
+    So it is where they have more than `_MOST_BLOCKS`, are likely to come to more than `most` bytes, or are
+    not all frames that kernels open.
+    """
+    blocks, volume, total = np.int64(0), np.int64(0), np.int64(0)
     for b in range(rows.shape[0]):
         row = rows[b]
         if row[_JUDGED]:
@@ -183,10 +209,11 @@ def open_work(data: ByteArray, rows: Numbers) -> Integers:
         size = row[4] - start
         more, contents, is_stated = frame_work(data, start, size, row[_CODEC], _MOST_BLOCKS - blocks)
         if more < 0:
-            return -1, 0
+            return -1
         blocks += more
-        volume += contents if is_stated else min(contents, size * _USUAL_RATIO)
-    return blocks, volume
+        volume += contents if is_stated else min(contents, size if total else size * _USUAL_RATIO)
+        total += row[4] - row[3]
+    return total if volume <= most else -1
 
 
 @njit(nogil=True, cache=True)
@@ -293,29 +320,21 @@ class ProduceSurvey:
         self._count = count
         return ProduceRequest(self._rows[:count].tolist(), compressed, acks, timeout)
 
-    def is_quick_to_open(self, frame: memoryview, limit: int) -> bool:
-        """Whether compressed batches of the request that was read last are but a little work to open.
-
-        That is so much for the libraries' functions alone, which make about `limit` bytes of it out of few
-        blocks. Other codecs, whose decoders are called batch by batch, are never quick.
-        """
-        blocks, volume = open_work(readable(frame), self._rows[: self._count])
-        return blocks >= 0 and volume <= limit and native_calls() is not None
-
     def open_quickly(self, frame: memoryview, room: Bytes) -> list[list[int]] | None:
-        """As `open`, of a request that is quick to open, within `room`; no rows where any is at fault.
+        """As `open`, within `room`, of a request that is but a little work; no rows where any is at fault.
 
-        None where it is too much after all, or not for kernels: then `open` tells.
+        That is so much for the libraries' functions alone, which make no more of it than fits the room, out
+        of few blocks. None for all else, such as other codecs, whose decoders are called batch by batch.
         """
         calls = native_calls()
         if calls is None:
             return None
         rows = self._rows[: self._count]
-        is_sound, left, unjudged = open_rows(readable(frame), rows, room, room.size, True, True, calls)
-        if unjudged or left < 0:
+        found = open_few(readable(frame), rows, room, calls)
+        if found == _TOO_MUCH:
             return None
         judged: list[list[int]] = rows.tolist()
-        return judged if is_sound else []
+        return judged if found == _SOUND else []
 
     def open(self, frame: memoryview, room: Bytes) -> list[list[int]] | None:
         """The rows of the request that was read last, with the records of compressed batches judged.
@@ -326,7 +345,7 @@ class ProduceSurvey:
         data, rows = readable(frame), self._rows[: self._count]
         calls = native_calls()
         is_native, functions = (False, _NO_CALLS) if calls is None else (True, calls)
-        is_sound, left, unjudged = open_rows(data, rows, room, _MOST_OPENED, is_native, False, functions)
+        is_sound, left, unjudged = open_rows(data, rows, room, _MOST_OPENED, is_native, functions)
         if not is_sound:
             return None
         if unjudged:
