@@ -51,7 +51,6 @@ def warm_up() -> None:
     FetchSurvey(1).read(memoryview(bytearray(1)), 0, 12)
     survey = ProduceSurvey(1)
     survey.read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)
-    survey.is_quick_to_open(memoryview(bytearray(1)), 0)
     survey.open_quickly(memoryview(bytearray(1)), np.empty(1, np.uint8))
     survey.open(memoryview(bytearray(1)), np.empty(1, np.uint8))
     judge_opened(readable(bytes(BATCH_OVERHEAD)), readable(b""), np.zeros(COLUMNS, np.int64))

@@ -11,6 +11,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 import crc32c
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -30,6 +31,7 @@ from object_format import payloads
 from object_format.codecs import Codec, compress, decompress
 from object_format.kernels.layout import ATTRIBUTES, BATCH_LENGTH, BATCH_OVERHEAD, CRC, LENGTH_OVERHEAD
 from object_format.records import encode_batch
+from object_format.zstd_library import zstd
 from tests.kafka.wire import read_answer, request_frame
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
     from agent.kafka.services import Services
     from agent.validation import ValidatedBatches
+    from object_format.buffers import Bytes
+    from object_format.kernels.signatures import Numbers
 
 _NOW_MS = 1_000_000
 _FATES = (
@@ -140,15 +144,14 @@ class _Pool:
         return call()
 
 
-def _outcome(
-    frame: bytes,
+def _dispatch(
     fates: Sequence[AppendResult | None],
     *,
-    is_full: bool,
-    short: bool,
+    is_full: bool = False,
+    short: bool = True,
     pool: _Pool | None = None,
-) -> tuple[object, _Appends]:
-    """What the client hears (the type of an error that closes its connection), and what was taken."""
+) -> tuple[Dispatch, _Appends]:
+    """Produce requests alone, by one way, and where their batches come."""
     appends = _Appends(fates, is_full=is_full)
     services = SimpleNamespace(
         directory=_Directory(),
@@ -158,9 +161,21 @@ def _outcome(
         metrics=AgentMetrics(),
     )
     api = produce.API if short else replace(produce.API, at_once=None)
+    return Dispatch((api,), cast("Services", services)), appends
+
+
+def _outcome(
+    frame: bytes,
+    fates: Sequence[AppendResult | None],
+    *,
+    is_full: bool,
+    short: bool,
+    pool: _Pool | None = None,
+) -> tuple[object, _Appends]:
+    """What the client hears (the type of an error that closes its connection), and what was taken."""
+    dispatch, appends = _dispatch(fates, is_full=is_full, short=short, pool=pool)
 
     async def ask() -> object:
-        dispatch = Dispatch((api,), cast("Services", services))
         try:
             answer = await dispatch.take(memoryview(bytearray(frame)), "nowhere")
             if not answer:
@@ -297,9 +312,9 @@ def _of(*batches: bytes, acks: int = -1, partition: int = 0) -> bytes:
     return request_frame("produce", 9, 5, body)[4:]
 
 
-def _packed(codec: Codec, pack: Callable[[bytes], bytes]) -> bytes:
+def _packed(codec: Codec, pack: Callable[[bytes], bytes], value: bytes = b"value") -> bytes:
     """A batch of one record, whose records are as `pack` leaves them."""
-    plain = bytes(encode_batch([_NOW_MS], [b"key"], [b"value"]))
+    plain = bytes(encode_batch([_NOW_MS], [b"key"], [value]))
     batch = bytearray(plain[:BATCH_OVERHEAD] + pack(plain[BATCH_OVERHEAD:]))
     batch[BATCH_LENGTH : BATCH_LENGTH + 4] = (len(batch) - LENGTH_OVERHEAD).to_bytes(4, "big")
     batch[ATTRIBUTES + 1] |= codec
@@ -365,6 +380,68 @@ def test_a_little_work_is_done_on_the_loop() -> None:
         bad = _packed(codec, lambda data, codec=codec: bytes(compress(codec, data[:-1])))  # type: ignore[misc]
         _outcome(_of(bad), [_FATES[0]], is_full=False, short=True, pool=pool)
         assert pool.calls == 1  # by the long way, which says what is wrong
+
+
+def _words(count: int, kinds: int) -> bytes:
+    """Text that compresses to a half where there are many kinds of words, and to less where there are few."""
+    chance = random.Random(kinds)
+    words = [chance.randbytes(chance.randrange(2, 9)) for _ in range(kinds)]
+    return b" ".join(chance.choices(words, k=count // 6))
+
+
+def _streamed_zstd(records: bytes) -> bytes:
+    stream = zstd.ZstdCompressor()
+    return stream.compress(records) + stream.flush()
+
+
+_UNSIZED: dict[Codec, Callable[[bytes], bytes]] = {
+    Codec.LZ4: lambda records: bytes(compress(Codec.LZ4, records)),
+    Codec.ZSTD: _streamed_zstd,  # as Java's producer does
+}
+
+
+@pytest.mark.parametrize("codec", _UNSIZED)
+def test_the_first_batch_tells_what_to_expect_of_the_others(codec: Codec) -> None:
+    """Batches that state no size are opened on the loop, or only the first where they would be too much."""
+    opened: list[int] = []
+    open_few = produce_survey.open_few
+
+    def watched(data: Bytes, rows: Numbers, room: Bytes, calls: Numbers) -> int:
+        found = open_few(data, rows, room, calls)
+        opened.append(int(np.count_nonzero(rows[:, -1])))
+        return int(found)
+
+    for kinds, count, is_little in ((500, 12, True), (500, 20, False), (5, 12, True), (5, 20, False)):
+        pool = _Pool()
+        batch = _packed(codec, _UNSIZED[codec], _words(16_000, kinds))
+        frame = _of(*[batch] * count)
+        assert len(frame) < plain_produce.MOST_BYTES
+        with patch.object(produce_survey, "open_few", watched):
+            _, appends = _outcome(frame, [_FATES[0]], is_full=False, short=True, pool=pool)
+        assert appends.was_together
+        assert pool.calls == (not is_little)
+        assert opened.pop() == (count if is_little else 1)
+
+
+def test_every_request_that_is_too_much_is_opened_by_a_thread() -> None:
+    """Also where several have come before the first one's turn: none of them is taken for a bad one."""
+    frames = [memoryview(bytearray(_of(*_LABOUR[what]))) for what in _LABOUR]
+    pool = _Pool()
+    dispatch, appends = _dispatch([_FATES[0]], pool=pool)
+
+    async def ask() -> None:
+        for frame in frames:
+            await dispatch.take(frame, "nowhere")  # each version is learnt with its first request
+        pool.calls = 0
+        for frame in frames:
+            assert dispatch.take_at_once(frame, "nowhere") is None
+        for frame in frames:
+            appends.was_together = False
+            assert await dispatch.take(frame, "nowhere", was_tried=True)
+            assert appends.was_together
+
+    asyncio.run(ask())
+    assert pool.calls == len(frames)
 
 
 def test_a_full_pool_is_an_error_that_clients_repeat() -> None:
