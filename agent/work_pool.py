@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from agent.errors import BusyError, StoppingError
@@ -43,14 +44,16 @@ class WorkPool:
         answer: asyncio.Future[T] = loop.create_future()
         job = self._executor.submit(call)
         self.pending += 1
-        job.add_done_callback(lambda _: self._tell(loop, job, answer))
+        # Told of the job by its callback: one that referred to it would keep it, and its result, until garbage
+        # is searched for.
+        job.add_done_callback(partial(self._tell, loop, answer))
         try:
             return await answer
         except asyncio.CancelledError:
             job.cancel()  # which does nothing once it has begun
             raise
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, job: Future[T], answer: asyncio.Future[T]) -> None:
+    def _tell(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[T], job: Future[T]) -> None:
         """In one of the threads; `asyncio.wrap_future` would wake the loop a second time."""
         if self._is_closed and loop.is_closed():
             return  # the call outlived the agent

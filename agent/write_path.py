@@ -256,12 +256,16 @@ class WritePath:
             self._idle.set()
 
     def _next_file(self) -> OpenFile | None:
-        if self._closed:
-            return self._closed.popleft()
         is_due = self._draining or self._due is self._buffer.open
-        if is_due and self._buffer.open.size:
-            return self._buffer.take()
-        return None
+        if self._closed:
+            file = self._closed.popleft()
+        elif is_due and self._buffer.open.size:
+            file = self._buffer.take()
+        else:
+            return None
+        if self._due is file:
+            self._due = None  # holds on to nothing that is on its way
+        return file
 
     def _set_timer(self) -> None:
         file = self._buffer.open
@@ -315,9 +319,11 @@ class WritePath:
                 self._fail(flight, error, "the records were not committed")
             else:
                 await self._commit_and_settle(flight, sealed)
+                del sealed
             self._in_flight -= 1
             self.budget.release(flight.file.size)
             self._unanswered -= flight.file.requests  # what comes to nought is dropped
+            del flight  # with the producers' buffers, which need not wait for the next file
             self._schedule()
 
     async def _commit_and_settle(self, flight: _Flight, sealed: SealedFile) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
+import numpy as np
 import pytest
 
 from agent.errors import AppendFailedError, BusyError, StoppingError
@@ -363,6 +366,25 @@ async def test_an_idempotent_batch_is_a_run_of_its_own(store: FaultyStore) -> No
             (4, 1, True),
             (5, 1, False),
         ]
+
+
+async def test_what_was_committed_is_let_go_at_once(store: FaultyStore) -> None:
+    """Producers' buffers wait neither for garbage to be searched for nor for the next file."""
+    gc.disable()
+    try:
+        async with writing(store) as harness:
+            buffer = np.array(bytearray(encode_batch([1000], [b"k"], [b"v"])), np.uint8)
+            held = weakref.ref(buffer)
+            pending = harness.path.enqueue([validate(A, 0, buffer.data, now_ms=2000)])
+            del buffer
+            harness.path.flush()
+            (results,) = [await each.wait() for each in pending]
+            del pending
+            assert results[0].appended
+            async with asyncio.timeout(60):
+                await until(lambda: held() is None)
+    finally:
+        gc.enable()
 
 
 async def test_nothing_to_append_is_answered_at_once(store: FaultyStore) -> None:
