@@ -44,8 +44,8 @@ class WorkPool:
         answer: asyncio.Future[T] = loop.create_future()
         job = self._executor.submit(call)
         self.pending += 1
-        # Told of the job by its callback: one that referred to it would keep it, and its result, until garbage
-        # is searched for.
+        # The callback is told of the job: if it referred to it, the result would stay until garbage is
+        # searched for.
         job.add_done_callback(partial(self._tell, loop, answer))
         try:
             return await answer
