@@ -19,6 +19,7 @@ from agent.errors import BusyError
 from agent.kafka.api import HeldBuffers
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.frames import RECEIVE_BYTES, FrameReceiver
+from agent.kafka.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,15 +50,18 @@ class _Open:
     answer: Answer
     is_written: bool = False
 
-    def write_to(self, transport: asyncio.Transport) -> None:
-        """Hand the answer's bytes over, once; what holds memory holds it until they have left."""
+    def write_to(self, outgoing: Outgoing, *, more: bool = False) -> None:
+        """Hand the answer's bytes over, once; what holds memory holds it until they have left.
+
+        With `more` others are about to follow, and it may wait for them.
+        """
         if self.is_written:
             return
         self.is_written = True
         if isinstance(self.answer, HeldBuffers):
-            transport.writelines(self.answer.buffers)
-        elif isinstance(self.answer, list) and self.answer:  # nothing is the answer with acks 0
-            transport.writelines(self.answer)
+            outgoing.write(self.answer.buffers)
+        elif isinstance(self.answer, list):  # an empty one is the answer with acks 0
+            (outgoing.hold if more else outgoing.write)(self.answer)
 
     def release(self) -> None:
         """Let go of the memory that the answer holds."""
@@ -88,6 +92,7 @@ class Connection(asyncio.BufferedProtocol):
             shared, limit=limits.max_request_bytes, admit=self._admit, deliver=self._deliver
         )
         self._transport: asyncio.Transport | None = None
+        self._outgoing: Outgoing | None = None  # as long as there is a transport
         self._host = ""
         self._held = 0
         self._current: memoryview | None = None
@@ -112,6 +117,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+        self._outgoing = Outgoing(self._loop, self._transport)
         peer = transport.get_extra_info("peername")
         self._host = str(peer[0]) if peer else ""
         if self._is_finishing:
@@ -145,6 +151,9 @@ class Connection(asyncio.BufferedProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._outgoing is not None:
+            self._outgoing.drop()
+            self._outgoing = None
         if self._answerer is not None:
             self._answerer.cancel()
         if self._retry is not None:
@@ -183,6 +192,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _close_if_finished(self) -> None:
         if self._is_finishing and self.is_idle and self._transport is not None:
+            self._send_held()
             self._transport.close()
 
     def _give_up(self, error: Exception) -> None:
@@ -195,6 +205,7 @@ class Connection(asyncio.BufferedProtocol):
             _log.error(
                 "a Kafka connection is closed after an unexpected error", client=self._host, exc_info=error
             )
+        self._send_held()
         self.abort()
 
     def _admit(self, length: int) -> bool:
@@ -267,12 +278,12 @@ class Connection(asyncio.BufferedProtocol):
     def _open(self, frame: memoryview, answer: Answer) -> None:
         """See to it that the answer to a request leaves when its turn comes."""
         request = _Open(len(frame) if len(frame) > RECEIVE_BYTES else 0, answer)
-        if self._transport is None:
+        if self._outgoing is None:
             request.release()
             return
         if not self._answers and self._writable.is_set() and isinstance(answer, HeldBuffers | list):
             # Nobody's turn comes before, and nothing is in its way.
-            request.write_to(self._transport)
+            request.write_to(self._outgoing)
             if self._writable.is_set():
                 self._left(request)
                 return
@@ -310,7 +321,13 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up(error)
         finally:
             self._answerer = None
+            self._send_held()
         self._close_if_finished()
+
+    def _send_held(self) -> None:
+        """What is ready leaves now."""
+        if self._outgoing is not None:
+            self._outgoing.flush()
 
     def _left(self, request: _Open) -> None:
         """The answer is out: let go of what the request held."""
@@ -321,8 +338,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _send(self, request: _Open) -> None:
         if callable(request.answer):
             request.answer = await request.answer()
-        if self._transport is not None:
-            request.write_to(self._transport)
+        if self._outgoing is not None:
+            request.write_to(self._outgoing, more=len(self._answers) > 1)
         if not self._writable.is_set():
             await asyncio.wait_for(self._writable.wait(), self._limits.slow_reader_seconds)
         request.release()
