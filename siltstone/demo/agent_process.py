@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from siltstone.configuration import Settings
 
-_READY_SECONDS = 60.0
+_READY_SECONDS = 600.0  # the first agent of an installation compiles its kernels
 _STOP_SECONDS = 40.0
 _LOG_TAIL = 2000
 _FREE_PORT = "127.0.0.1:0"

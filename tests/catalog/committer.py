@@ -8,16 +8,32 @@ files twice, as one who lost the answer does.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from bedrock.clock import SystemClock
 from bedrock.ids import SeededIds
+from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.open import open_catalog
 from tests.catalog.scene import Scene, run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def insist(call: Callable[[], T]) -> T:
+    """Try as long as the catalog is away: on a busy machine connections may break faster than it answers."""
+    while True:
+        with contextlib.suppress(CatalogUnavailableError):
+            return call()
 
 
 def append_at_random(url: str, topic_id: UUID, seed: int, count: int) -> list[tuple[int, int, int]]:
@@ -25,8 +41,8 @@ def append_at_random(url: str, topic_id: UUID, seed: int, count: int) -> list[tu
     clock = SystemClock()
     choices = random.Random(seed)
     appended = []
-    with open_catalog(url, clock, SeededIds(seed, clock)) as catalog:
-        scene = Scene.set_up(catalog, SeededIds(seed, clock))
+    with insist(partial(open_catalog, url, clock, SeededIds(seed, clock))) as catalog:
+        scene = insist(partial(Scene.set_up, catalog, SeededIds(seed, clock)))
         sequences = [0] * 3
         for _ in range(count):
             sections = {}
@@ -36,9 +52,9 @@ def append_at_random(url: str, topic_id: UUID, seed: int, count: int) -> list[tu
                 sections[PartitionId(topic_id, partition)] = [run_of(size, producer=producer), run_of(size)]
                 sequences[partition] += size
             commit = scene.file(sections)
-            results = catalog.log.commit(commit)
+            results = insist(partial(catalog.log.commit, commit))
             if choices.random() < 0.3:
-                assert catalog.log.commit(commit) == results
+                assert insist(partial(catalog.log.commit, commit)) == results
             for section, result in zip(commit.sections, results, strict=True):
                 for run, answer in zip(section.runs, result.runs, strict=True):
                     assert answer.refusal is None, answer

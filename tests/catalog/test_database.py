@@ -40,7 +40,7 @@ def _query(sql: bytes) -> Query:
 
 @pytest.fixture
 def database(catalog_url: str, clock: Clock, ids: Ids) -> Iterator[Database]:
-    database = Database(catalog_url, clock, ids, DatabaseLimits(statement_seconds=5))
+    database = Database(catalog_url, clock, ids)
     yield database
     database.close()
 
@@ -86,11 +86,13 @@ def test_work_is_repeated_after_a_deadlock(database: Database) -> None:
     assert len(tries) >= 2
 
 
-def test_what_takes_too_long_is_given_up(database: Database) -> None:
+def test_what_takes_too_long_is_given_up(catalog_url: str, clock: Clock, ids: Ids) -> None:
+    database = Database(catalog_url, clock, ids, DatabaseLimits(statement_seconds=2))
     with pytest.raises(CatalogUnavailableError, match="statement timeout"):
-        database.read("slow", _query(b"SELECT pg_sleep(30)"))
+        database.read("slow", _query(b"SELECT pg_sleep(600)"))
     count = database.counts.snapshot()["slow"]
     assert (count.calls, count.failures, count.retries) == (1, 1, 0)
+    database.close()
 
 
 def test_commits_have_connections_of_their_own(catalog_url: str, clock: Clock, ids: Ids) -> None:
@@ -140,11 +142,11 @@ def test_who_idles_in_a_transaction_is_told_to_come_back(catalog_url: str, clock
         tries.append(1)
         transaction.rows(_query(b"SELECT 1"))
         if len(tries) == 1:
-            select.select([transaction._connection.fileno()], [], [], 20)  # until the server hangs up
+            select.select([transaction._connection.fileno()], [], [], 600)  # until the server hangs up
         return transaction.rows(_query(b"SELECT 2"))
 
     assert database.transact("test", work) == [(2,)]
-    assert len(tries) == 2
+    assert len(tries) > 1
     database.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import random
-import socket
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -18,6 +17,7 @@ from planner.garbage import GarbageSettings, collect_garbage
 from tests.crash import children
 from tests.crash.fail_points import AGENT_POINTS, WORKER_POINTS, Strike
 from tests.crash.model import Found, Model, Place
+from tests.fixtures.ports import lasting_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from object_store.interface import ObjectStore
 
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 300.0
 PARTITIONS: Final = 2
 TOPICS: Final = {
     "stone": {"cleanup.policy": "compact"},
@@ -136,7 +136,7 @@ class Campaign:
         self.draw = random.Random(self.seed)
         self.agents = [
             Child(children.agent, replace(self.place, kafka_port=port, disks=(self.disks / str(number),)))
-            for number, port in enumerate(_free_ports(2))
+            for number, port in enumerate(lasting_ports(2))
         ]
         self.compactors: Sequence[Process] = self.make_compactors()
         for topic, config in TOPICS.items():
@@ -333,10 +333,3 @@ class Campaign:
 
 def _bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now; agents that come back shall find them again."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]

@@ -10,7 +10,15 @@ import httpx
 import orjson
 import pytest
 
-from tests.end_to_end.processes import agent, as_url, environment, leftovers, report, siltstone
+from tests.end_to_end.processes import (
+    PATIENCE_SECONDS,
+    agent,
+    as_url,
+    environment,
+    leftovers,
+    report,
+    siltstone,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +34,9 @@ def test_records_go_in_and_come_out_and_the_agent_leaves_in_good_order(tmp_path:
     siltstone("topics", "create", "t", "--partitions", "3", "--config", "cleanup.policy=compact", *where)
     with agent(data_dir) as (process, ready):
         assert (ready["event"], ready["pid"]) == ("ready", process.pid)
-        assert httpx.get(f"http://{ready['http']}/healthz", trust_env=False).json()["status"] == "ok"
+        assert (
+            httpx.get(f"http://{ready['http']}/healthz", timeout=60, trust_env=False).json()["status"] == "ok"
+        )
         made = report("produce", "t", "--key-separator", ":", *where, stdin="a:1\nb:2\na:3\n")
         assert (made["accepted"], made["refused"]) == (3, 0)
         lossless = {"key": "/w==", "key_encoding": "base64", "value": None, "timestamp": 5}
@@ -60,7 +70,7 @@ def test_an_agent_ends_with_its_parents_pipe(tmp_path: Path, catalog_url: str) -
     with agent(tmp_path / "data", "--stop-on-eof", "--catalog", as_url(catalog_url)) as (process, _):
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert leftovers(tmp_path / "data") == []
 
 
@@ -92,7 +102,7 @@ def test_an_agent_that_cannot_start_says_why(
         [sys.executable, "-m", "siltstone", "agent", "--data-dir", str(tmp_path / "data"), *given],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env=environment(),
     )

@@ -16,7 +16,7 @@ from object_format.segment_file import read_directory
 from object_store.interface import Purpose
 from object_store.names import INGESTION_PREFIX
 from object_store.open import StoreConfig, open_store
-from tests.end_to_end.processes import as_url, environment, leftovers, report, siltstone
+from tests.end_to_end.processes import PATIENCE_SECONDS, as_url, environment, leftovers, report, siltstone
 from tests.fixtures.s3 import bucket_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _check(found: dict[str, Any], flights: int, refused: int, weather: int, tail
 
 
 # The longest test there is: a busy machine may take several times its usual minute.
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_year_of_flights_on_embedded_parts_and_again(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     where = ("--data-dir", str(data_dir))
@@ -146,6 +146,6 @@ def test_a_demo_that_is_stopped_leaves_no_process_behind(
             said.append(line)
             if "Start an agent" in line:
                 process.send_signal(number)
-        assert process.wait(120) == code, said
+        assert process.wait(PATIENCE_SECONDS) == code, said
     assert "Traceback" not in "".join(said)
     assert leftovers(data_dir) == []

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typing_extensions import override
@@ -15,17 +14,16 @@ from agent.groups.coordinator import GroupCoordinator
 from agent.groups.settings import GroupSettings
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.work_pool import WorkPool
-from bedrock.clock import ManualClock, SystemClock
+from bedrock.clock import ManualClock
 from tests.groups.test_expiry_sweep import Alone
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
 
-    from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.open import Catalog
 
-_SESSION_SECONDS = 0.3
+_SESSION_SECONDS = 45
 _JOIN = ConsumerHeartbeat(
     member_id="m",
     member_epoch=0,
@@ -33,69 +31,6 @@ _JOIN = ConsumerHeartbeat(
     topics=frozenset({"granite"}),
     owned=NOTHING,
 )
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return SystemClock()
-
-
-@asynccontextmanager
-async def coordinating(
-    catalog: Catalog, clock: Clock, ids: Ids, session_ms: int = round(1000 * _SESSION_SECONDS)
-) -> AsyncIterator[GroupCoordinator]:
-    """A coordinator whose members must not be silent for long."""
-    pool = WorkPool("catalog", threads=1, max_waiting=8)
-    made = GroupCoordinator(
-        groups=catalog.groups,
-        offsets=catalog.offsets,
-        topics=catalog.topics,
-        configs=catalog.group_configs,
-        brokers=Alone(),
-        pool=pool,
-        clock=clock,
-        ids=ids,
-        settings=GroupSettings(consumer_session_timeout_ms=session_ms),
-    )
-    yield made
-    await made.stop()
-    pool.close()
-
-
-async def _join_and_hold_the_loop_up(coordinator: GroupCoordinator) -> ConsumerHeartbeat:
-    """A member joins, then the loop does nothing for longer than its session; gives its next heartbeat."""
-    answer = await coordinator.consumers.heartbeat("g", _JOIN)
-    time.sleep(2 * _SESSION_SECONDS)  # noqa: ASYNC251  # what a loop should not do
-    return ConsumerHeartbeat(member_id="m", member_epoch=answer.member_epoch)
-
-
-def test_a_heartbeat_that_nobody_could_read_in_time_keeps_its_member(
-    catalog: Catalog, clock: Clock, ids: Ids
-) -> None:
-    async def story() -> None:
-        async with coordinating(catalog, clock, ids) as coordinator:
-            again = await _join_and_hold_the_loop_up(coordinator)
-            for _ in range(2):  # uvloop calls timers that are due before it reads from sockets
-                await asyncio.sleep(0)
-            await coordinator.consumers.heartbeat("g", again)
-
-    asyncio.run(story())
-
-
-def test_a_member_that_stays_silent_is_out_nevertheless(catalog: Catalog, clock: Clock, ids: Ids) -> None:
-    """Its time is prolonged once, by as long as the loop was late."""
-
-    async def story() -> None:
-        async with coordinating(catalog, clock, ids) as coordinator:
-            again = await _join_and_hold_the_loop_up(coordinator)
-            async with asyncio.timeout(30):
-                while len(coordinator.held.groups()) and not coordinator.held.groups()[0].is_empty:  # noqa: ASYNC110  # it tells nobody
-                    await asyncio.sleep(0.01)
-            with pytest.raises(KafkaError) as refused:
-                await coordinator.consumers.heartbeat("g", again)
-            assert refused.value.code is ErrorCode.unknown_member_id
-
-    asyncio.run(story())
 
 
 class LoopOnClock(asyncio.SelectorEventLoop):
@@ -110,6 +45,72 @@ class LoopOnClock(asyncio.SelectorEventLoop):
         return self._manual.monotonic()
 
 
+def run(story: Coroutine[Any, Any, None], clock: ManualClock) -> None:
+    """Run it to its end in such a loop."""
+    with asyncio.Runner(loop_factory=lambda: LoopOnClock(clock)) as runner:
+        runner.run(story)
+
+
+@asynccontextmanager
+async def coordinating(catalog: Catalog, clock: ManualClock, ids: Ids) -> AsyncIterator[GroupCoordinator]:
+    """A coordinator whose members must not be silent for long."""
+    pool = WorkPool("catalog", threads=1, max_waiting=8)
+    made = GroupCoordinator(
+        groups=catalog.groups,
+        offsets=catalog.offsets,
+        topics=catalog.topics,
+        configs=catalog.group_configs,
+        brokers=Alone(),
+        pool=pool,
+        clock=clock,
+        ids=ids,
+        settings=GroupSettings(consumer_session_timeout_ms=1000 * _SESSION_SECONDS),
+    )
+    yield made
+    await made.stop()
+    pool.close()
+
+
+async def _join_and_hold_the_loop_up(coordinator: GroupCoordinator, clock: ManualClock) -> ConsumerHeartbeat:
+    """A member joins, then the loop does nothing for longer than its session; gives its next heartbeat."""
+    answer = await coordinator.consumers.heartbeat("g", _JOIN)
+    clock.advance(2 * _SESSION_SECONDS)
+    return ConsumerHeartbeat(member_id="m", member_epoch=answer.member_epoch)
+
+
+def test_a_heartbeat_that_nobody_could_read_in_time_keeps_its_member(catalog: Catalog, ids: Ids) -> None:
+    clock = ManualClock()
+
+    async def story() -> None:
+        async with coordinating(catalog, clock, ids) as coordinator:
+            again = await _join_and_hold_the_loop_up(coordinator, clock)
+            for _ in range(2):  # uvloop calls timers that are due before it reads from sockets
+                await asyncio.sleep(0)
+            await coordinator.consumers.heartbeat("g", again)
+
+    run(story(), clock)
+
+
+def test_a_member_that_stays_silent_is_out_nevertheless(catalog: Catalog, ids: Ids) -> None:
+    """Its time is prolonged once, by as long as the loop was late."""
+    clock = ManualClock()
+
+    async def story() -> None:
+        async with coordinating(catalog, clock, ids) as coordinator:
+            again = await _join_and_hold_the_loop_up(coordinator, clock)
+            (group,) = coordinator.held.groups()
+            for is_out in (False, True):
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                assert group.is_empty is is_out
+                clock.advance(_SESSION_SECONDS)
+            with pytest.raises(KafkaError) as refused:
+                await coordinator.consumers.heartbeat("g", again)
+            assert refused.value.code is ErrorCode.unknown_member_id
+
+    run(story(), clock)
+
+
 @pytest.mark.parametrize(("late_seconds", "grace_seconds"), [(2, 2), (5, 5), (60, 6), (7_200, 6)])
 def test_a_loop_that_was_held_up_for_long_gives_members_six_seconds(
     catalog: Catalog, ids: Ids, late_seconds: int, grace_seconds: int
@@ -118,15 +119,14 @@ def test_a_loop_that_was_held_up_for_long_gives_members_six_seconds(
     clock = ManualClock()
 
     async def story() -> None:
-        async with coordinating(catalog, clock, ids, session_ms=45_000) as coordinator:
+        async with coordinating(catalog, clock, ids) as coordinator:
             await coordinator.consumers.heartbeat("g", _JOIN)
             (group,) = coordinator.held.groups()
-            clock.advance(45 + late_seconds)
+            clock.advance(_SESSION_SECONDS + late_seconds)
             for seconds, is_out in ((0, False), (grace_seconds - 0.01, False), (0.02, True)):
                 clock.advance(seconds)
                 for _ in range(3):
                     await asyncio.sleep(0)
                 assert group.is_empty is is_out
 
-    with asyncio.Runner(loop_factory=lambda: LoopOnClock(clock)) as runner:
-        runner.run(story())
+    run(story(), clock)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.agent.faulty_store import FaultyStore
 
 T = TypeVar("T")
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 300.0  # the first one may have to compile its kernels
 
 
 class BrokerThread:

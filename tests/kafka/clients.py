@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
 
 
 def produce(address: str, topic: str, records: Sequence[tuple[bytes | None, bytes]], **settings: Any) -> None:  # noqa: ANN401  # any setting

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from catalog.sql_files import Query
 from tests.kafka.waiting import until
 
 if TYPE_CHECKING:
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 
     from agent.groups.coordinator import GroupCoordinator
     from tests.kafka.brokers import BrokerThread
+
+
+LASTING: Final = {"heartbeat_interval_ms": 3_600_000, "broker_silent_ms": 3_600_000}
+"""Settings of agents that nobody takes for dead, however busy the machine is, until they `die`."""
+
+_AGE = Query("age", "a test", b"UPDATE sessions SET heartbeat_ms = 0 WHERE session_id = %(session_id)s")
 
 
 def two_brokers(start: Callable[[], BrokerThread]) -> list[BrokerThread]:
@@ -37,8 +44,14 @@ def group_of(broker: BrokerThread) -> str:
     )
 
 
-async def die(broker: BrokerThread) -> None:
-    """Fall silent at once, as a process does that is killed."""
+def die(broker: BrokerThread) -> None:
+    """Fall silent, as a process does that is killed, and be found dead at once; for one of `LASTING`."""
+    broker.run(_fall_silent(broker))
+    session = {"session_id": broker.agent.session.session_id}
+    broker.catalog._database.transact("age", lambda transaction: transaction.count(_AGE, session))
+
+
+async def _fall_silent(broker: BrokerThread) -> None:
     session, server = broker.agent.session, broker.agent._kafka
     assert session._beating is not None
     assert server is not None

@@ -22,6 +22,7 @@ from tests.kafka.wire import Wire, read_answer, request_frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tests.agent.faulty_store import FaultyStore
     from tests.kafka.brokers import BrokerThread
 
 _HELLO = Struct(client_software_name="test", client_software_version="1")
@@ -245,19 +246,25 @@ def test_a_fetch_that_cannot_be_served_says_why(
 
 
 def test_a_full_write_buffer_is_an_error_that_clients_repeat(
-    start_broker: Callable[..., BrokerThread],
+    start_broker: Callable[..., BrokerThread], store: FaultyStore
 ) -> None:
+    """What was taken before is answered as soon as the store takes it."""
     small = {
         "max_buffered_bytes": 3000,
         "flush_bytes": 3000,
         "max_request_bytes": 3000,
         "max_requests_bytes": 3000,
     }
-    broker = start_broker(flush_interval_ms=300, **small)
+    broker = start_broker(**small)
     broker.create_topic("granite")
+    store.gate.clear()
     with Wire(broker.host_and_port) as wire:
-        for number in range(4):
-            wire.send(request_frame("produce", 9, number, produce_request([b"x" * 1000])))
+        try:
+            for number in range(4):
+                wire.send(request_frame("produce", 9, number, produce_request([b"x" * 1000])))
+            until(lambda: broker.agent.write_path.budget.refusals == 2)
+        finally:
+            store.gate.set()
         answers = [wire.receive() for _ in range(4)]
     codes = [only_partition(read_answer("produce", 9, answer[1])).error_code for answer in answers if answer]
     assert codes == [0, 0, ErrorCode.not_enough_replicas, ErrorCode.not_enough_replicas]

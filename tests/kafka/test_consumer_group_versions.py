@@ -59,8 +59,8 @@ def classic_join(wire: Wire, member_id: str = "") -> Struct:
         9,
         Struct(
             group_id="masons",
-            session_timeout=10_000,
-            rebalance_timeout=10_000,
+            session_timeout=60_000,
+            rebalance_timeout=60_000,
             member_id=member_id,
             protocol_type="consumer",
             protocols=[Struct(name="range", metadata=subscription("granite"))],

@@ -13,7 +13,7 @@ from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.fetch_sessions import FetchSessions, Seen
 from bedrock.clock import ManualClock
 from bedrock.ids import SeededIds
-from tests.kafka.clients import produce
+from tests.kafka.clients import PATIENCE_SECONDS, produce
 from tests.kafka.waiting import until
 from tests.kafka.wire import Wire
 
@@ -288,7 +288,7 @@ def test_clients_go_on_when_their_session_is_gone(start_broker: Callable[..., Br
     for number in range(3):
         produce(broker.address, "granite", [(None, str(number).encode())])
         for consumer in consumers:
-            message = consumer.poll(20)
+            message = consumer.poll(PATIENCE_SECONDS)
             assert message is not None
             assert message.value() == str(number).encode()
         broker.agent.fetch_sessions._sessions.clear()

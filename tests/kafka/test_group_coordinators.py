@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.kafka.coordinators import die, group_of, groups_of, two_brokers
+from tests.kafka.coordinators import LASTING, die, group_of, groups_of, two_brokers
 from tests.kafka.waiting import QUICK_GROUPS, until
 
 if TYPE_CHECKING:
@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
     from tests.kafka.brokers import BrokerThread
 
-_QUICK = {
-    "groups": QUICK_GROUPS,
-    "heartbeat_interval_ms": 200,
-    "broker_silent_ms": 1500,
-    "stop_timeout_ms": 5000,
-}
+_QUICK = {**LASTING, "groups": QUICK_GROUPS, "stop_timeout_ms": 5000}
 
 
 @pytest.fixture
@@ -38,7 +33,7 @@ class Member:
             {
                 "bootstrap.servers": ",".join(broker.address for broker in brokers),
                 "group.id": group_id,
-                "session.timeout.ms": 6000,
+                "session.timeout.ms": 60_000,
                 "heartbeat.interval.ms": 200,
                 "enable.auto.commit": False,
             }
@@ -95,7 +90,7 @@ def test_members_go_on_under_a_new_coordinator_without_a_rebalance(
     member = join(group_of(brokers[0]))
     until(lambda: member.has == 2)
     until(lambda: member.commit(41))
-    brokers[0].run(die(brokers[0]))
+    die(brokers[0])
     until(lambda: member.commit(42))
     assert member.committed() == 42
     assert member.assignments == 1

@@ -44,7 +44,7 @@ class Line:
     """One connection that speaks any version."""
 
     def __init__(self, broker: BrokerThread) -> None:
-        self._socket = socket.create_connection(broker.host_and_port, timeout=30)
+        self._socket = socket.create_connection(broker.host_and_port, timeout=120)
         self._number = 0
 
     def close(self) -> None:

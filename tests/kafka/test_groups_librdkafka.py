@@ -31,7 +31,7 @@ def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
 
 _OPTIONS = {
     "group.id": "masons",
-    "session.timeout.ms": 6000,
+    "session.timeout.ms": 60_000,
     "heartbeat.interval.ms": 200,
     "enable.auto.commit": False,
     "auto.offset.reset": "earliest",
@@ -78,14 +78,15 @@ def test_members_share_partitions_as_they_come_and_go(broker: BrokerThread, stra
             until(lambda: assigned(*members, third) == [1, 1, 2])
         until(lambda: assigned(*members) == [2, 2])
         members[0].unsubscribe()
-        until(lambda: assigned(members[1]) == [4])
+        until(lambda: assigned(*members) == [0, 4])
 
 
 def test_a_member_that_died_is_replaced(start_broker: Callable[..., BrokerThread]) -> None:
     """A client that vanishes without leaving loses its partitions when its session is over."""
     broker = start_broker(groups=QUICK_GROUPS)
     broker.create_topic("granite", 2)
-    with consumer(broker) as lasting, consumer(broker, group_instance_id="dying") as dying:
+    short = {"group_instance_id": "dying", "session_timeout_ms": "2000"}
+    with consumer(broker) as lasting, consumer(broker, **short) as dying:
         dying.subscribe(["granite"])
         until(lambda: assigned(dying) == [2])
         lasting.subscribe(["granite"])
@@ -104,7 +105,7 @@ def test_offsets_are_committed_and_found_again(broker: BrokerThread) -> None:
         assert committed.error is None
         member.commit(offsets=[place("granite", 2, 1 << 40)], asynchronous=False)
     with consumer(broker) as member:
-        places = member.committed([place("granite", number) for number in range(3)], timeout=20)
+        places = member.committed([place("granite", number) for number in range(3)], timeout=120)
         assert [each.offset for each in places] == [-1001, 7, 1 << 40]
         assert places[1].metadata == "chisel — 7"
 
@@ -119,7 +120,7 @@ def test_a_consumer_without_members_commits_while_the_group_is_empty(broker: Bro
         with pytest.raises(KafkaException) as refused:
             loner.commit(offsets=[place("granite", 0, 6)], asynchronous=False)
         assert refused.value.args[0].name() == "UNKNOWN_MEMBER_ID"
-        assert member.committed([place("granite", 0)], timeout=20)[0].offset == 5
+        assert member.committed([place("granite", 0)], timeout=120)[0].offset == 5
 
 
 def test_offsets_of_unknown_partitions_are_refused(broker: BrokerThread) -> None:
@@ -138,7 +139,7 @@ def test_offsets_go_with_their_topic(broker: BrokerThread) -> None:
         broker.create_topic("granite")
 
         def forgotten() -> bool:
-            return bool(loner.committed([place("granite", 0)], timeout=20)[0].offset == -1001)
+            return bool(loner.committed([place("granite", 0)], timeout=120)[0].offset == -1001)
 
         until(forgotten)
 
@@ -152,9 +153,9 @@ def test_administrators_see_change_and_delete_groups(broker: BrokerThread) -> No
         until(lambda: assigned(member) == [2])
         member.commit(offsets=[place("granite", 0, 3), place("basalt", 0, 4)], asynchronous=False)
 
-        (listed,) = admin.list_consumer_groups(request_timeout=20).result().valid
+        (listed,) = admin.list_consumer_groups(request_timeout=120).result().valid
         assert (listed.group_id, listed.state) == ("masons", ConsumerGroupState.STABLE)
-        described = admin.describe_consumer_groups(["masons"], request_timeout=20)["masons"].result()
+        described = admin.describe_consumer_groups(["masons"], request_timeout=120)["masons"].result()
         assert described.state is ConsumerGroupState.STABLE
         assert described.partition_assignor == "range"
         (seen,) = described.members
@@ -168,15 +169,15 @@ def test_administrators_see_change_and_delete_groups(broker: BrokerThread) -> No
             ("basalt", 0, 4),
         }
         with pytest.raises(KafkaException) as refused:
-            admin.delete_consumer_groups(["masons"], request_timeout=20)["masons"].result()
+            admin.delete_consumer_groups(["masons"], request_timeout=120)["masons"].result()
         assert refused.value.args[0].name() == "NON_EMPTY_GROUP"
     moved = ConsumerGroupTopicPartitions("masons", [place("granite", 0, 1)])
     admin.alter_consumer_group_offsets([moved])["masons"].result()
     with consumer(broker) as loner:
-        assert loner.committed([place("granite", 0)], timeout=20)[0].offset == 1
-        admin.delete_consumer_groups(["masons"], request_timeout=20)["masons"].result()
-        assert loner.committed([place("granite", 0)], timeout=20)[0].offset == -1001
-    assert admin.list_consumer_groups(request_timeout=20).result().valid == []
+        assert loner.committed([place("granite", 0)], timeout=120)[0].offset == 1
+        admin.delete_consumer_groups(["masons"], request_timeout=120)["masons"].result()
+        assert loner.committed([place("granite", 0)], timeout=120)[0].offset == -1001
+    assert admin.list_consumer_groups(request_timeout=120).result().valid == []
     with pytest.raises(KafkaException) as refused:
-        admin.delete_consumer_groups(["masons"], request_timeout=20)["masons"].result()
+        admin.delete_consumer_groups(["masons"], request_timeout=120)["masons"].result()
     assert refused.value.args[0].name() == "GROUP_ID_NOT_FOUND"

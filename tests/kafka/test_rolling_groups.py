@@ -33,7 +33,7 @@ class Member:
         self.refused: list[str] = []
         self._leaving = threading.Event()
         classic = {
-            "session.timeout.ms": 10_000,
+            "session.timeout.ms": 60_000,
             "heartbeat.interval.ms": 100,
             "partition.assignment.strategy": strategy,
         }
@@ -63,17 +63,17 @@ class Member:
         self._consumer.close()
 
     def _commit(self, message: Message) -> None:
-        """A second time where the group's epoch has risen just now, as clients of KIP-848 are told to."""
-        refusals: set[str] = set()
-        for _ in range(10):
-            try:
-                self._consumer.commit(message=message, asynchronous=False)
-            except KafkaException as error:
-                refusals.add(error.args[0].name())
-            else:
-                self.refused += refusals - {"STALE_MEMBER_EPOCH"}
-                return
-        self.refused += refusals
+        """Again where the group's epoch has risen just now, as clients of KIP-848 are told to."""
+        until(lambda: self._is_committed(message))
+
+    def _is_committed(self, message: Message) -> bool:
+        try:
+            self._consumer.commit(message=message, asynchronous=False)
+        except KafkaException as error:
+            if (name := error.args[0].name()) == "STALE_MEMBER_EPOCH":
+                return False  # until the next heartbeat tells of the new one
+            self.refused.append(name)
+        return True
 
     def leave(self) -> None:
         self._leaving.set()
@@ -128,7 +128,7 @@ class Rolling:
 
     def group_type(self) -> str:
         admin = AdminClient({"bootstrap.servers": self._address})
-        (listed,) = admin.list_consumer_groups(request_timeout=20).result().valid
+        (listed,) = admin.list_consumer_groups(request_timeout=120).result().valid
         return str(listed.type.name)
 
 

@@ -13,8 +13,8 @@ from agent.kafka.brokers import choose, replicas, zone_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from catalog.model import Broker
-from tests.kafka.clients import produce
-from tests.kafka.coordinators import die, two_brokers
+from tests.kafka.clients import PATIENCE_SECONDS, produce
+from tests.kafka.coordinators import LASTING, die, two_brokers
 from tests.kafka.waiting import until
 from tests.kafka.wire import Wire
 
@@ -75,9 +75,7 @@ def test_a_broker_that_goes_moves_only_its_own_partitions(
 def zones(start_broker: Callable[..., BrokerThread]) -> dict[str, BrokerThread]:
     """An agent in zone a and one in zone b."""
     racks = iter("ab")
-    started = two_brokers(
-        lambda: start_broker(rack=next(racks), heartbeat_interval_ms=200, broker_silent_ms=1500)
-    )
+    started = two_brokers(lambda: start_broker(rack=next(racks), **LASTING))
     return dict(zip("ab", started, strict=True))
 
 
@@ -115,7 +113,7 @@ def test_clients_are_led_to_agents_of_their_zone(zones: dict[str, BrokerThread])
     with Wire(zones["a"].host_and_port) as wire:
         shown = wire.ask("describe_cluster", 2, Struct(endpoint_type=1)).brokers
         assert {each.rack for each in shown} == {"a", "b"}
-    zones["b"].run(die(zones["b"]))
+    die(zones["b"])
     until(lambda: leaders(zones["a"], "siltstone_az=b") == {(ids["a"], 1)})
 
 
@@ -158,7 +156,7 @@ def test_a_consumer_reads_in_its_own_rack_while_it_can(zones: dict[str, BrokerTh
     def read(count: int) -> None:
         values: set[tuple[int | None, bytes | None]] = set()
         while len(values) < count:
-            message = consumer.poll(20)
+            message = consumer.poll(PATIENCE_SECONDS)
             assert message is not None
             if message.error() is None:
                 values.add((message.partition(), message.value()))
@@ -174,7 +172,7 @@ def test_a_consumer_reads_in_its_own_rack_while_it_can(zones: dict[str, BrokerTh
     read(2)
     assert served("a") == 0
     assert served("b") > 0
-    zones["b"].run(die(zones["b"]))
+    die(zones["b"])
     produce_both(b"second")
     read(2)
     assert served("a") > 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-_PATIENCE_SECONDS = 20.0
+_PATIENCE_SECONDS = 120.0
 
 
 def request_frame(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ import pytest
 from object_store.local import LocalStore
 from object_store.open import StoreConfig
 from spark_jobs.session import SparkSettings, spark_session
+from tests.fixtures.ports import lasting_ports
 from tests.spark_jobs.published_log import PublishedLog
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ class SparkForTests:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkForTests]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = lasting_ports(1)  # it takes Java seconds to come to it
     settings = SparkSettings(
         master="local[2]",
         conf={

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from spark_jobs.compaction_task import run_compaction
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.small_compaction import compact
 from tests.kafka.brokers import BrokerThread
+from tests.kafka.coordinators import LASTING
 from tests.kafka.waiting import QUICK_GROUPS, until
 
 if TYPE_CHECKING:
@@ -27,10 +29,10 @@ if TYPE_CHECKING:
     from tests.fixtures.postgres import PostgresForTests
 
 _PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
+# Clients that are killed shall be missed soon.
 _QUICK = {
-    "groups": QUICK_GROUPS,
-    "heartbeat_interval_ms": 200,
-    "broker_silent_ms": 1500,
+    **LASTING,
+    "groups": replace(QUICK_GROUPS, consumer_session_timeout_ms=2000),
     "stop_timeout_ms": 5000,
 }
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 NODE_SOURCES = ROOT / "tests" / "kafka" / "node"
 JAVA_SOURCE = ROOT / "tests" / "kafka" / "java" / "Driver.java"
 NODE_MODULES = ROOT / ".node" / "node_modules"
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 300
 _IN_PYTHON = {"confluent-kafka": "confluent", "kafka-python": "kafka_python", "aiokafka": "aio"}
 _IN_NODE = {"kafkajs": "kafkajs", "@platformatic/kafka": "platformatic"}
 # By the group protocol of their members.

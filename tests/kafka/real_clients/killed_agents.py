@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from object_store.open import StoreConfig
 
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 300
 _GROUPS = GroupSettings(
     initial_rebalance_delay_ms=50,
     min_session_timeout_ms=500,
@@ -41,12 +41,11 @@ class AgentProcess:
         self._process.start()
         theirs.close()
 
-    def serve(self, port: int = 0) -> int:
-        """Serve Kafka clients from now on; returns the port."""
+    def serve(self, port: int) -> None:
+        """Serve Kafka clients from now on."""
         self._control.send(port)
         assert self._control.poll(_PATIENCE_SECONDS), "the agent does not serve"
-        address: str = self._control.recv()["kafka"]
-        return int(address.rpartition(":")[2])
+        assert str(self._control.recv()["kafka"]).endswith(f":{port}")
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""

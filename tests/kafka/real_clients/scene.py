@@ -9,6 +9,8 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # as it exports them
 
 from object_store.open import StoreConfig
+from tests.fixtures.ports import lasting_ports
+from tests.kafka.clients import PATIENCE_SECONDS
 from tests.kafka.real_clients.killed_agents import AgentProcess
 from tests.kafka.waiting import until
 
@@ -42,7 +44,7 @@ class Sending:
             )
             number += 1
             self._producer.poll(0.02)
-        self._producer.flush(60)
+        self._producer.flush(PATIENCE_SECONDS)
 
     def _told(self, error: object, message: Message) -> None:
         if error is not None:
@@ -114,10 +116,12 @@ class Scene:
         self.agents = [AgentProcess(catalog_url, store, disks) for _ in range(agents)]
         for agent in self.agents:
             stack.callback(agent.kill)
-        self.ports = [agent.serve() for agent in self.agents[:2]]
+        self.ports = lasting_ports(2)
+        for agent, port in zip(self.agents, self.ports, strict=False):
+            agent.serve(port)
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
+        self._admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(PATIENCE_SECONDS)
         self.groups: dict[str, list[Member]] = {}
         for protocol in protocols:
             members = [Member(self.bootstrap, protocol, protocol) for _ in range(2)]
@@ -139,7 +143,9 @@ class Scene:
     def committed(self, group: str) -> list[int]:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
         try:
-            places = consumer.committed([TopicPartition(TOPIC, each) for each in range(PARTITIONS)], 30)
+            places = consumer.committed(
+                [TopicPartition(TOPIC, each) for each in range(PARTITIONS)], PATIENCE_SECONDS
+            )
         finally:
             consumer.close()
         return [each.offset for each in places]

@@ -84,8 +84,13 @@ def test_a_group_goes_on_at_an_offset_that_compaction_made_a_hole(
     agents.clean()
     member = new_driver(name)
     member("join", bootstrap=agents.bootstrap, topic=topic, group=group)
-    until(lambda: len(member("seen", topic=topic)["records"]) >= 3)
-    assert member("seen", topic=topic)["records"] == [[0, 4, "4"], [0, 5, "5"], [0, 6, "6"]]
+
+    def seen() -> list[tuple[int, int, str]]:
+        """Each once: a member that was silent for long reads again what it had not committed."""
+        return list(dict.fromkeys(map(tuple, member("seen", topic=topic)["records"])))
+
+    until(lambda: len(seen()) >= 3)
+    assert seen() == [(0, 4, "4"), (0, 5, "5"), (0, 6, "6")]
     member("leave")
 
 

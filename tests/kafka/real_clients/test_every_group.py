@@ -43,7 +43,9 @@ class Group:
         return [each("seen", topic=self.topic)["assigned"] for each in members]
 
     def records(self, *members: Driver) -> list[list[Any]]:
-        return [record for each in members for record in each("seen", topic=self.topic)["records"]]
+        """Each once: a member that was silent for long reads again what it had not committed."""
+        seen = [record for each in members for record in each("seen", topic=self.topic)["records"]]
+        return [record for number, record in enumerate(seen) if record not in seen[:number]]
 
     def send(self) -> None:
         for partition in range(2):

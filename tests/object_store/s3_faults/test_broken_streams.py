@@ -67,11 +67,14 @@ class TestBrokenStreams:
         assert read_all(store, 123, 1_000_123) == (DATA[123:1_000_123], 2)
         assert {asked.range.partition("-")[2] for asked in proxy.log} == {"1000122"}
 
-    @pytest.mark.parametrize("store", [replace(LIMITS, read_timeout_seconds=0.2)], indirect=True)
+    @pytest.mark.parametrize("store", [replace(LIMITS, read_timeout_seconds=0.2, attempts=50)], indirect=True)
     def test_a_silent_server_is_left(self, store: S3Store, direct: S3Store, proxy: FaultProxy) -> None:
         direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
         proxy.plan(Fault(method="GET", keep_bytes=200_000, stall=True))
-        assert read_all(store) == (DATA, 1)
+        data, resumes = read_all(store)
+        assert data == DATA
+        assert resumes >= 1  # a busy machine may be silent for as long
+        assert proxy.all_happened
 
     def test_a_resume_that_is_refused_for_a_while(
         self, store: S3Store, direct: S3Store, proxy: FaultProxy

@@ -24,7 +24,7 @@ _loop = asyncio.new_event_loop()
 
 def _awaited(call: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
     def blocking(**given: Any) -> Any:  # noqa: ANN401  # any request
-        return asyncio.run_coroutine_threadsafe(call(**given), _loop).result(60)
+        return asyncio.run_coroutine_threadsafe(call(**given), _loop).result(120)
 
     return blocking
 

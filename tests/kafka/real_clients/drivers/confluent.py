@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 
 from tests.kafka.real_clients.drivers.loop import serve
 
-_PATIENCE = 30
+_PATIENCE = 120
 
 
 def traits() -> dict[str, Any]:

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
         NewTopic,
     )
 
-_PATIENCE = 30
+_PATIENCE = 120
 
 
 def traits() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 from tests.kafka.real_clients.drivers.loop import serve
 
-_PATIENCE = 60
+_PATIENCE = 120
 _NAMES = {"0": "0", "1": "1", "-1": "all"}
 
 
