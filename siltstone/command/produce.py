@@ -16,7 +16,7 @@ from siltstone.command.options import json_option, with_settings
 from siltstone.kafka.connection import partitions_of
 from siltstone.kafka.lines import Outgoing, TextForm, decoded, json_parser, read_lines, text_parser
 from siltstone.kafka.sending import Sender
-from siltstone.output import emit_json
+from siltstone.output import count, emit_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -162,7 +162,7 @@ def _produce(
             for where, record in _records(source):
                 sender.send(where, record, partition)
                 sender.raise_if_unable()
-            sender.finish()
+            sender.finish(waiting=_tell_of_waiting)
         except KeyboardInterrupt:
             click.echo("no more is read; what was read is being sent (^C once more gives it up)", err=True)
             _finish_soon(sender)
@@ -175,6 +175,13 @@ def _produce(
                 )
             raise
     return sender.tally, False
+
+
+def _tell_of_waiting(records: int) -> None:
+    click.echo(
+        f"waiting for {count(records, 'record')} to be acknowledged; when it lasts, the agents' logs say why",
+        err=True,
+    )
 
 
 def _finish_soon(sender: Sender[str]) -> None:

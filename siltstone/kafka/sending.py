@@ -28,6 +28,7 @@ DEFAULTS = {
     "message.max.bytes": str(16 * 1024 * 1024),
 }
 _POLL_SECONDS = 0.1
+_PATIENCE_SECONDS = 5.0
 _NOW = 0  # what librdkafka takes for: the time of sending
 _HINTS = {
     KafkaError.INVALID_RECORD: " (a compacted topic takes no record without a key, nor the batch it is in)"
@@ -149,11 +150,16 @@ class Sender(Generic[Tag]):
             self.tally.refused += 1
         self._tell(tag, f"{error.name()}: {error.str()}{_HINTS.get(error.code(), '')}", in_doubt)
 
-    def finish(self, seconds: float | None = None) -> None:
+    def finish(self, seconds: float | None = None, waiting: Callable[[int], None] | None = None) -> None:
         """Wait until every record is accounted for; after `seconds`, those that are not are unconfirmed.
 
-        Without `seconds` the client's own `message.timeout.ms` sets the end.
+        Without `seconds` the client's own `message.timeout.ms` sets the end, and `waiting` hears, once and
+        after a few seconds, of how many records nothing is known. The client is silent as long as it tries.
         """
+        if seconds is None and waiting is not None:
+            left = self.producer.flush(_PATIENCE_SECONDS)
+            if left:
+                waiting(left)
         if self.producer.flush(-1 if seconds is None else seconds):
             self.producer.purge()
             self.producer.flush()

@@ -12,7 +12,9 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
+from siltstone.command import produce
 from siltstone.command.entry import cli
+from siltstone.kafka import sending
 from tests.end_to_end.processes import environment
 from tests.kafka.clients import consume
 from tests.kafka.real_clients.agents import Agents, two_agents
@@ -142,6 +144,28 @@ def test_what_is_not_delivered_in_time_is_unconfirmed(agents: Agents) -> None:
     assert orjson.loads(answer.stdout)["unconfirmed"] == 1
     assert "line 1: unconfirmed: _MSG_TIMED_OUT" in answer.stderr
     assert "of 1 records it is not known whether they were appended" in answer.stderr
+
+
+def test_who_waits_long_for_an_acknowledgement_is_told_so(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent whose store is full refuses for now, and the client repeats without a word for two minutes."""
+    topic = agents.create_topic()
+    tell = produce._tell_of_waiting
+
+    def tell_and_go_on(records: int) -> None:
+        tell(records)
+        agents.store.gate.set()
+
+    monkeypatch.setattr(sending, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(produce, "_tell_of_waiting", tell_and_go_on)
+    agents.store.gate.clear()
+    try:
+        answer = run(agents, "produce", topic, stdin=b"a\n")
+    finally:
+        agents.store.gate.set()
+    assert "waiting for 1 record to be acknowledged" in answer.stderr
+    assert "1 records accepted" in answer.stdout
 
 
 def test_reading_begins_where_it_is_told(agents: Agents) -> None:
