@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.model import PartitionId
@@ -40,6 +41,10 @@ class TailRead(NamedTuple):
     batches: list[memoryview]
     size: int
     next_offset: int
+
+
+# A named tuple's own constructor is a Python function, and every partition of every fetch needs one.
+_tail_read = partial(tuple.__new__, TailRead)
 
 
 @dataclass(slots=True)
@@ -130,24 +135,22 @@ class HotTail:
         self, line: Line, offset: int, max_bytes: int, *, file_id: UUID | None = None
     ) -> TailRead | None:
         """As `read`, of one of the `lines`."""
-        index = bisect_right(line.bases, offset, line.first) - 1
-        if index < line.first or line.lasts[index] < offset:
+        bases, lasts, views = line.bases, line.lasts, line.views
+        first = bisect_right(bases, offset, line.first) - 1
+        if first < line.first or lasts[first] < offset:
             return None
-        views: list[memoryview] = []
-        size = 0
-        expected = line.bases[index]
-        for each in range(index, min(len(line.bases), index + _MOST_BATCHES)):
-            view = line.views[each]
-            is_next = line.bases[each] == expected and (file_id is None or line.files[each] == file_id)
-            if not is_next or (views and size + len(view) > max_bytes):
+        if file_id is not None and line.files[first] != file_id:
+            return None
+        size = len(views[first])
+        end, most = first + 1, min(len(bases), first + _MOST_BATCHES)
+        while size < max_bytes and end < most and bases[end] == lasts[end - 1] + 1:
+            more = size + len(views[end])
+            if more > max_bytes or (file_id is not None and line.files[end] != file_id):
                 break
-            views.append(view)
-            size += len(view)
-            expected = line.lasts[each] + 1
-        if not views:
-            return None
+            size = more
+            end += 1
         self.hits += 1
-        return TailRead(views, size, expected)
+        return _tail_read((views[first:end], size, lasts[end - 1] + 1))
 
     def _drop_oldest(self) -> None:
         for partition, count, size in self._files.popleft():

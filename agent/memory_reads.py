@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from agent.byte_budget import ByteBudget
     from agent.commit_watch import CommitWatch
-    from agent.hot_tail import HotTail, Line
+    from agent.hot_tail import HotTail, TailRead
     from agent.known_log import KnownBounds
     from agent.metrics import AgentMetrics
     from bedrock.clock import Clock
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 AT_ONCE = 1024
 """Partitions that are read in 1 ms, which is for how long others may be kept waiting."""
 
+_NOT_KNOWN: tuple[float, None] = (-1.0, None)
 _LEAST_ROOM = 64 * 1024  # as others are made to wait for (`held_fetch`)
 
 
@@ -48,14 +49,8 @@ class Unread(Enum):
     """There is less than was asked for: whoever asked should wait for more."""
 
 
-class Remembered(NamedTuple):
-    """What memory has for one partition."""
-
-    state: PartitionState
-    batches: Sequence[memoryview]
-    size: int
-    next_offset: int
-
+Remembered: TypeAlias = "tuple[PartitionState, TailRead | None]"
+"""Where a partition begins and ends, and what memory has of it from the offset on: None for nothing."""
 
 _Read: TypeAlias = "tuple[list[Remembered], int] | Unread"
 
@@ -89,60 +84,50 @@ class MemoryReads:
 
     def read(self, wanted: Sequence[tuple[Topic, list[Wanted]]], *, max_bytes: int, min_bytes: int) -> _Read:
         """What there is of each, in order, and how many bytes of the budget that holds from now on."""
-        steps = self._steps(wanted, max_bytes, min_bytes)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as last:
-                read: _Read = last.value
-                return read
+        reading = self._begin(max_bytes)
+        if reading is None:
+            return Unread.NOT_KNOWN
+        for topic, parts in wanted:
+            if not reading.take(topic, parts):
+                return Unread.NOT_KNOWN
+        return self._end(reading, min_bytes)
 
     async def _read_in_steps(
         self, wanted: Sequence[tuple[Topic, list[Wanted]]], max_bytes: int, min_bytes: int
     ) -> _Read:
         """As `read`, and others have their turn in between where there are many partitions."""
-        steps = self._steps(wanted, max_bytes, min_bytes)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as last:
-                read: _Read = last.value
-                return read
-            await asyncio.sleep(0)
-
-    def _steps(
-        self, wanted: Sequence[tuple[Topic, list[Wanted]]], max_bytes: int, min_bytes: int
-    ) -> Generator[None, None, _Read]:
-        """Read, and stop now and then."""
-        if self._budget.free < min(_LEAST_ROOM, max(max_bytes, 1)):
+        reading = self._begin(max_bytes)
+        if reading is None:
             return Unread.NOT_KNOWN
-        most = min(max_bytes, self._budget.free, self._max_fetch_bytes)
-        found: list[Remembered] = []
-        left = most
-        is_short = False
-        now = self._clock.monotonic()
+        taken = 0
         for topic, parts in wanted:
-            if topic.config.compacts:
-                return Unread.NOT_KNOWN
-            states = self._bounds.of_topic(topic.topic_id)
-            lines = self._tail.lines(topic.topic_id)
-            for part in parts:
-                state = _state(states, part, now)
-                if state is None:
+            for start in range(0, len(parts), AT_ONCE):
+                some = parts[start : start + AT_ONCE]
+                if not reading.take(topic, some):
                     return Unread.NOT_KNOWN
-                read = self._one(state, lines.get(part.partition), part, left, most)
-                is_short = is_short or read.next_offset == part.offset < state.high_watermark
-                left -= read.size
-                found.append(read)
-                if len(found) % AT_ONCE == 0:
-                    yield
-        size = most - left
-        if (left > 0 and is_short) or size > self._budget.free:
+                taken += len(some)
+                if taken >= AT_ONCE:
+                    taken = 0
+                    await asyncio.sleep(0)
+        return self._end(reading, min_bytes)
+
+    def _begin(self, max_bytes: int) -> _Reading | None:
+        """A look at everything; None where there is no room for what it would find."""
+        free = self._budget.free
+        if free < min(_LEAST_ROOM, max(max_bytes, 1)):
+            return None
+        most = min(max_bytes, free, self._max_fetch_bytes)
+        return _Reading(self._tail, self._bounds, self._clock.monotonic(), most)
+
+    def _end(self, reading: _Reading, min_bytes: int) -> _Read:
+        """What was found, if it is all that there is, and enough."""
+        found, size = reading.found, reading.most - reading.left
+        if (reading.left > 0 and reading.is_short) or size > self._budget.free:
             return Unread.NOT_KNOWN
         # As Kafka's brokers do, nobody is kept waiting for more than may be handed out.
-        if size < min(min_bytes, most) and not _has_more(wanted, found):
+        if size < min(min_bytes, reading.most) and not _has_more(found):
             return Unread.NOT_ENOUGH
-        self._count(found, size)
+        self._count(reading.served, len(found) - reading.served, size)
         self._budget.reserve(size)
         return found, size
 
@@ -184,45 +169,67 @@ class MemoryReads:
                     return read
         return Unread.NOT_ENOUGH
 
-    def _one(
-        self, state: PartitionState, line: Line | None, part: Wanted, left: int, most: int
-    ) -> Remembered:
-        """What the tail has for one partition, with `left` of `most` bytes to hand out."""
-        is_full = left <= 0 and left < most
-        if line is not None and not is_full and part.offset < state.high_watermark:
-            read = self._tail.read_line(line, part.offset, min(part.max_bytes, left))
-            if read is not None:
-                return Remembered(state, read.batches, read.size, read.next_offset)
-        return Remembered(state, (), 0, part.offset)
-
     def release(self, size: int) -> None:
         """Let go of what a read holds; its batches were handed out."""
         self._budget.release(size)
 
-    def _count(self, found: Sequence[Remembered], size: int) -> None:
-        served = sum([1 for each in found if each.size])
+    def _count(self, served: int, empty: int, size: int) -> None:
         if served:
             self._with_records.inc(served)
-        if served < len(found):
-            self._empty.inc(len(found) - served)
+        if empty:
+            self._empty.inc(empty)
         self._bytes.inc(size)
 
 
-def _state(
-    states: Mapping[int, tuple[float, PartitionState]], part: Wanted, now: float
-) -> PartitionState | None:
-    """Where the partition begins and ends, if that may be believed and the offset lies there."""
-    known = states.get(part.partition)
-    if known is None or known[0] < now:
-        return None
-    state = known[1]
-    return state if state.log_start_offset <= part.offset <= state.high_watermark else None
+class _Reading:
+    """One look at the tail, topic by topic, with `most` bytes to hand out.
+
+    `served` partitions have records; where it `is_short`, there are records that memory does not have.
+    """
+
+    __slots__ = ("_bounds", "_now", "_tail", "found", "is_short", "left", "most", "served")
+
+    def __init__(self, tail: HotTail, bounds: KnownBounds, now: float, most: int) -> None:
+        self._tail = tail
+        self._bounds = bounds
+        self._now = now
+        self.most = self.left = most
+        self.found: list[Remembered] = []
+        self.served = 0
+        self.is_short = False
+
+    def take(self, topic: Topic, parts: Sequence[Wanted]) -> bool:
+        """What there is of one topic's partitions; whether memory tells.
+
+        It does where the bounds may be believed, and the offset lies within them.
+        """
+        if topic.config.compacts:
+            return False
+        states = self._bounds.of_topic(topic.topic_id)
+        lines = self._tail.lines(topic.topic_id)
+        read_line, now, most, left = self._tail.read_line, self._now, self.most, self.left
+        for partition, offset, max_bytes, _ in parts:
+            until, state = states.get(partition, _NOT_KNOWN)
+            if until < now or state is None:
+                return False
+            end = state.high_watermark
+            if not state.log_start_offset <= offset <= end:
+                return False
+            read = None
+            if offset < end and (left > 0 or left == most):
+                line = lines.get(partition)
+                if line is not None:
+                    read = read_line(line, offset, min(max_bytes, left))
+            if read is not None:
+                left -= read.size
+                self.served += 1
+            elif offset < end:
+                self.is_short = True
+            self.found.append((state, read))
+        self.left = left
+        return True
 
 
-def _has_more(wanted: Sequence[tuple[Topic, list[Wanted]]], found: Sequence[Remembered]) -> bool:
+def _has_more(found: Sequence[Remembered]) -> bool:
     """Whether there is more than was read, so that nobody has to wait for it."""
-    parts = (part for _, parts in wanted for part in parts)
-    return any(
-        part.offset < each.next_offset < each.state.high_watermark
-        for part, each in zip(parts, found, strict=True)
-    )
+    return any(read is not None and read.next_offset < state.high_watermark for state, read in found)

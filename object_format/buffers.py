@@ -21,10 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 
 def readable(data: Buffer) -> Bytes:
     """A read-only view of `data`."""
-    array = np.frombuffer(memoryview(data), np.uint8)
-    if array.flags.writeable:
-        array.flags.writeable = False
-    return array
+    return np.frombuffer(memoryview(data).toreadonly(), np.uint8)
 
 
 def writable(data: Buffer) -> Bytes:

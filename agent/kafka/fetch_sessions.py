@@ -297,15 +297,16 @@ class _Incremental(FetchContext):
         if session.epoch != self._epoch:
             raise KafkaError(ErrorCode.invalid_fetch_session_epoch, "the same request has come twice")
         partitions = session.partitions
-        news = []
+        news: list[bool] = []
+        with_records: list[Key] = []
         for key, each in zip(self._wanted, seen, strict=True):
-            cached = partitions[key]
-            is_news = cached.has_news(each)
-            news.append(is_news)
+            news.append(partitions[key].has_news(each))
             if each.has_records:
-                # Next time the others come first, for there may not be room for all.
-                del partitions[key]
-                partitions[key] = cached
+                with_records.append(key)
+        # Next time the others come first, for there may not be room for all.
+        if len(with_records) < len(partitions):
+            for key in with_records:
+                partitions[key] = partitions.pop(key)
         return session.session_id, news
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from itertools import repeat
+from itertools import compress
 from struct import Struct as Layout
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -47,6 +47,11 @@ _HEAD = Layout(">ihi")
 _FLEXIBLE = Layout(">ihqqqBi")
 _WITH_RACKS = Layout(">ihqqqiii")
 _OLDEST = Layout(">ihqqqii")
+# Their length and one, and no tagged fields.
+_NO_RECORDS = b"\x01\0"
+# A named tuple's own constructor is a Python function, and every partition needs some of them.
+_wanted = partial(tuple.__new__, Wanted)
+_made_seen = partial(tuple.__new__, Seen)
 
 
 class _Asked(NamedTuple):
@@ -161,12 +166,12 @@ def _begin(reads: FetchContext, read: tuple[Sequence[Remembered], int] | Unread,
 
 def _in_session(request: FetchRequest, data: memoryview, *, by_id: bool) -> SessionRequest:
     """What the request says of its session and of partitions."""
-    wanted: dict[Key, Wanted] = {}
-    named_at, name = -1, b""
-    for name_at, name_end, partition, epoch, offset, most in request.rows:
-        if name_at != named_at:
-            named_at, name = name_at, bytes(data[name_at:name_end])
-        wanted[name, partition] = Wanted(partition, offset, max(most, 0), epoch)
+    starts, ends, partitions, epochs, offsets, most = request.wanted
+    spans = dict(zip(starts, ends, strict=True))
+    names = {start: bytes(data[start:end]) for start, end in spans.items()}
+    keys = zip(map(names.__getitem__, starts), partitions, strict=True)
+    parts = map(_wanted, zip(partitions, offsets, most, epochs, strict=True))
+    wanted: dict[Key, Wanted] = dict(zip(keys, parts, strict=True))
     forgotten = [(bytes(data[start:end]), partition) for start, end, partition in request.forgotten]
     return SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
 
@@ -196,8 +201,8 @@ def _topics(
 
 
 def _seen(read: Remembered) -> Seen:
-    state = read.state
-    return Seen(state.high_watermark, state.log_start_offset, read.size > 0)
+    state, records = read
+    return _made_seen((state.high_watermark, state.log_start_offset, records is not None, False, False))
 
 
 def _text(name: bytes) -> str:
@@ -220,10 +225,13 @@ def _answer(
 def _buffers(reads: FetchContext, found: Sequence[Remembered], frame: RequestFrame, version: int) -> Buffers:
     session_id, news = reads.answered(map(_seen, found))
     topics: dict[bytes, list[tuple[int, Remembered]]] = {}
-    told = repeat(True) if news is None else news
-    for (name, partition), each, is_news in zip(reads.wanted, found, told, strict=False):
-        if is_news:
-            topics.setdefault(name, []).append((partition, each))
+    told = zip(reads.wanted, found, strict=True)
+    last: bytes | None = None
+    parts: list[tuple[int, Remembered]] = []
+    for (name, partition), each in told if news is None else compress(told, news):
+        if name is not last:
+            last, parts = name, topics.setdefault(name, [])
+        parts.append((partition, each))
     out = Output()
     out.tail += bytes(4) + frame.correlation_id.to_bytes(4, "big", signed=True)
     _write(out, session_id, topics, version)
@@ -249,25 +257,32 @@ def _write(
         else:
             out.tail += name
         write_count(out, len(parts), is_flexible=is_flexible)
-        for index, read in parts:
-            _write_partition(out, index, read, version)
         if is_flexible:
+            _write_flexible(out, parts)
             out.tail.append(0)
+        else:
+            _write_older(out, parts, version)
     if is_flexible:
         out.tail.append(0)
 
 
-def _write_partition(out: Output, index: int, read: Remembered, version: int) -> None:
-    state, batches, size, _ = read
-    bounds = state.high_watermark, state.last_stable_offset, state.log_start_offset
-    if version >= _FLEXIBLE_SINCE:
-        out.tail += _FLEXIBLE.pack(index, 0, *bounds, 1, -1)
-        write_varint(out, size + 1)
-        out.add(batches, size)
-        out.tail.append(0)
-        return
-    if version >= _RACKS_SINCE:
-        out.tail += _WITH_RACKS.pack(index, 0, *bounds, 0, -1, size)
-    else:
-        out.tail += _OLDEST.pack(index, 0, *bounds, 0, size)
-    out.add(batches, size)
+def _write_flexible(out: Output, parts: Sequence[tuple[int, Remembered]]) -> None:
+    for index, (state, read) in parts:
+        out.tail += _FLEXIBLE.pack(
+            index, 0, state.high_watermark, state.last_stable_offset, state.log_start_offset, 1, -1
+        )
+        if read is None:
+            out.tail += _NO_RECORDS
+        else:
+            write_varint(out, read.size + 1)
+            out.add(read.batches, read.size)
+            out.tail.append(0)
+
+
+def _write_older(out: Output, parts: Sequence[tuple[int, Remembered]], version: int) -> None:
+    layout, rest = (_WITH_RACKS, (0, -1)) if version >= _RACKS_SINCE else (_OLDEST, (0,))
+    for index, (state, read) in parts:
+        bounds = state.high_watermark, state.last_stable_offset, state.log_start_offset
+        out.tail += layout.pack(index, 0, *bounds, *rest, 0 if read is None else read.size)
+        if read is not None:
+            out.add(read.batches, read.size)

@@ -24,7 +24,7 @@ LOWEST: Final = 10
 """The first version whose readers know every codec, and the fields that the survey counts on."""
 
 COLUMNS: Final = 6
-"""Of a row: where the topic's name (or identifier) begins and ends, partition, epoch, offset, bytes."""
+"""Where the topic's name (or identifier) begins and ends, partition, epoch, offset, bytes (0 or more)."""
 
 _FLEXIBLE_SINCE: Final = 12
 _IDENTIFIERS_SINCE: Final = 13
@@ -37,9 +37,9 @@ _LIMITS_BYTES: Final = 21
 
 
 class FetchRequest(NamedTuple):
-    """What is wanted; `rows` has `COLUMNS` numbers for each partition, `forgotten` the first three."""
+    """What is wanted: `COLUMNS` lists with a number for each partition; `forgotten` has three for each."""
 
-    rows: list[list[int]]
+    wanted: list[list[int]]
     forgotten: list[list[int]]
     max_wait: int
     min_bytes: int
@@ -83,7 +83,7 @@ def _topic(data: ByteArray, at: Integer, version: Integer, rows: Numbers, count:
         row[2] = load_i32(data, at)
         row[3] = load_i32(data, at + 4)
         row[4] = load_i64(data, at + 8)
-        row[5] = load_i32(data, end - 4)
+        row[5] = max(load_i32(data, end - 4), 0)
         count += 1
         at = untagged(data, end, is_flexible)
         if at < 0:
@@ -184,7 +184,7 @@ class FetchSurvey:
             return None
         max_wait, min_bytes, max_bytes, _, session_id, epoch = _LIMITS.unpack_from(frame, limits)
         return FetchRequest(
-            self._rows[:wanted].tolist(),
+            self._rows[:wanted].T.tolist(),
             self._rows[wanted : wanted + forgotten, :3].tolist() if forgotten else [],
             max_wait,
             min_bytes,

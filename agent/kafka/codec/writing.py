@@ -21,6 +21,7 @@ Buffers = list[bytes | bytearray | memoryview]
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+_THREE_BYTES = struct.Struct("BBB")
 _BUFFERS = (bytes, bytearray, memoryview)
 _ZERO_UUID = bytes(16)
 
@@ -39,9 +40,10 @@ class Output:
         """Append buffers as they are; `size` is what they add up to."""
         if not buffers:
             return
-        self._closed.append(self.tail)
-        self.size += len(self.tail) + size
-        self._closed.extend(buffers)
+        tail, closed = self.tail, self._closed
+        self.size += len(tail) + size
+        closed.append(tail)
+        closed += buffers
         self.tail = bytearray()
 
     def buffers(self) -> list[bytes | bytearray | memoryview]:
@@ -70,6 +72,9 @@ def write_varint(out: Output, value: int) -> None:
     tail = out.tail
     if value < 0x80:
         tail.append(value)
+        return
+    if 0x4000 <= value < 0x20_0000:  # what most records of a partition come to, in one step
+        tail += _THREE_BYTES.pack(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
         return
     while value >= 0x80:
         tail.append(value & 0x7F | 0x80)
