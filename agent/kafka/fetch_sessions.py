@@ -15,14 +15,17 @@ from typing_extensions import override
 from agent.kafka.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from agent.memory_reads import Wanted
     from bedrock.clock import Clock
     from bedrock.ids import Ids
 
 NO_SESSION = 0
-_INITIAL, _FINAL = 0, -1
+FINAL = -1
+"""The epoch of a request that ends its session, or has none."""
+
+_INITIAL = 0
 _MOST_EPOCH = 2**31 - 1
 Key: TypeAlias = "tuple[bytes, int]"
 """A partition as requests name it: the topic's name as bytes or, `by_id`, its identifier, and a number."""
@@ -132,7 +135,7 @@ class FetchSessions:
 
         Raises FETCH_SESSION_ID_NOT_FOUND and its neighbours.
         """
-        if request.epoch in {_INITIAL, _FINAL}:
+        if request.epoch in {_INITIAL, FINAL}:
             return _Full(request, self)
         session = self._sessions.get(request.session_id)
         if session is None:
@@ -259,6 +262,31 @@ class _Full(FetchContext):
         if self._request.epoch == _INITIAL:
             session_id = self._sessions.create(self._request.wanted, seen, by_id=self._request.by_id)
         return session_id, None
+
+
+class Sessionless(FetchContext):
+    """A request that neither has a session nor wants one; `wanted` is asked when it is needed."""
+
+    def __init__(self, wanted: Callable[[], Mapping[Key, Wanted]]) -> None:
+        self._wanted = wanted
+
+    @property
+    @override
+    def wanted(self) -> Mapping[Key, Wanted]:
+        return self._wanted()
+
+    @property
+    @override
+    def is_current(self) -> bool:
+        return True
+
+    @override
+    def begin(self) -> None:
+        pass
+
+    @override
+    def answered(self, seen: Iterable[Seen]) -> tuple[int, list[bool] | None]:
+        return NO_SESSION, None
 
 
 class _Incremental(FetchContext):
