@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from struct import Struct as Layout
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _API_VERSIONS = 18
+# API, version, correlation id.
+_BEGIN = Layout(">hhi")
 Answer: TypeAlias = "Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | None"
 
 
@@ -47,15 +50,13 @@ class Dispatch:
 
         Who gets None asks `take`, and says that this was tried.
         """
-        key = int.from_bytes(frame[:2], "big")
-        at_once = self._at_once.get(key)
-        if at_once is None:
+        if len(frame) < _BEGIN.size:
             return None
-        cursor = Cursor(frame, 2)
-        version, correlation_id = read_int16(cursor), read_int32(cursor)
-        message = self._messages.get((key, version))
-        if message is None:
+        key, version, correlation_id = _BEGIN.unpack_from(frame)
+        at_once, message = self._at_once.get(key), self._messages.get((key, version))
+        if at_once is None or message is None:
             return None
+        cursor = Cursor(frame, _BEGIN.size)
         context = self._context(cursor, message, version, client_host)
         whole = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
         answer = at_once.take(whole, context)

@@ -104,7 +104,11 @@ class FrameReceiver:
                 self._blocked = (length, bytes(data))
                 return
             part, data = data[:length], data[length:]
-            self._start(length, part)
+            if length < _LARGE_FRAME and len(part) == length:
+                self._expects_large = False
+                self._deliver(memoryview(bytearray(part)))
+            else:
+                self._start(length, part)
 
     def _start(self, length: int, part: memoryview) -> None:
         # Not zeroed first: it is handed over once every byte of it was received.

@@ -50,7 +50,8 @@ def read_request(
     """
     if request.session_epoch == FINAL and request.session_id == NO_SESSION:
         runs = _runs(request, data, directory, by_id=by_id)
-        return None if runs is None else (Sessionless(partial(_by_key, request, data)), runs)
+        if runs is not None:
+            return Sessionless(partial(_by_key, request, data)), runs
     forgotten = [(bytes(data[start:end]), partition) for start, end, partition in request.forgotten]
     wanted = _by_key(request, data)
     reads = sessions.find(SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id))
@@ -68,7 +69,7 @@ def _by_key(request: FetchRequest, data: memoryview) -> dict[Key, Wanted]:
 
 
 def _runs(request: FetchRequest, data: memoryview, directory: TopicDirectory, *, by_id: bool) -> Runs | None:
-    """The request's own partitions; None also where one is named twice."""
+    """The request's own partitions; None also where one of them, or a topic, is named twice."""
     starts, ends, partitions, epochs, offsets, most = request.wanted
     if not starts or max(epochs) > LEADER_EPOCH:
         return None

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
+from agent.kafka.codec.reading import read_varint
 from agent.kafka.codec.schema import StructSchema, schema_of
+from agent.kafka.codec.writing import write_varint
 from agent.kafka.table import APIS
 
 if TYPE_CHECKING:
@@ -132,3 +134,15 @@ def test_record_bytes_are_neither_copied_in_nor_joined_out() -> None:
     view = read.topic_data[0].partition_data[0].records
     assert view.obj is frame
     assert not view.readonly
+
+
+def test_unsigned_varints_are_as_short_as_they_can_be() -> None:
+    """Seven bits a byte, the lowest first, at both ends of every length; and they are read back."""
+    for length in range(1, 6):
+        for value in (1 << 7 * (length - 1), (1 << 7 * length) - 1 & 0xFFFF_FFFF):
+            out = Output()
+            write_varint(out, value)
+            assert len(out.tail) == length
+            assert sum((byte & 0x7F) << 7 * place for place, byte in enumerate(out.tail)) == value
+            assert [byte >> 7 for byte in out.tail] == [1] * (length - 1) + [0]
+            assert read_varint(Cursor(memoryview(out.tail))) == value

@@ -124,6 +124,9 @@ def test_a_partition_that_had_records_is_read_last_the_next_time() -> None:
     desk.fetch(request(session_id=session_id, epoch=1))
     context = desk.begin(request(session_id=session_id, epoch=2))
     assert [number for _, number in context.wanted] == [1, 2, 0]
+    desk.state = {number: Seen(1, 0, has_records=True) for number in range(3)}
+    desk.fetch(request(session_id=session_id, epoch=3))
+    assert [number for _, number in desk.begin(request(session_id=session_id, epoch=4)).wanted] == [1, 2, 0]
 
 
 def test_sessions_end_when_the_client_or_nothing_is_left() -> None:
