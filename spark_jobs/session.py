@@ -66,13 +66,16 @@ logger.submit.name = org.apache.spark.deploy.SparkSubmit
 logger.submit.level = {level}
 """
 
-# What is shuffled are fingerprints, which do not compress. Spark would hash all rows to see whether a task
-# that runs again makes the same. It hardly ever does, as its report tells of other times; and whatever else
-# differs, as an execution may fail where another did not, the stages find out (`spark_jobs.shuffle_ends`).
-_SHUFFLE_AS_IT_IS = {
-    "spark.shuffle.compress": "false",
-    "spark.shuffle.spill.compress": "false",
+# What is shuffled are fingerprints, which do not compress.
+_SHUFFLE_AS_IT_IS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
+
+# Spark would hash all rows to see whether a task that runs again makes the same, and would give a query up
+# whose last stage has begun where it does not. It hardly ever does, as its report tells of other times; and
+# whatever else differs, as an execution may fail where another did not, the stages find out
+# (`spark_jobs.shuffle_ends`). Each of the two alone turns the hashing on.
+_RERUNS_AS_THEY_ARE = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
 }
 
 # Java moves bytes here and computes nothing: its second compiler takes several times what it gains.
@@ -124,9 +127,9 @@ def start_session(settings: SparkSettings) -> SparkSession:
     if settings.is_quiet:
         _silence_python()
     if settings.is_connect:
-        return _connect(settings)
+        return _with_reruns_as_they_are(_connect(settings))
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, which has started Java
-        return _build(settings, {})
+        return _with_reruns_as_they_are(_build(settings, {}))
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
@@ -216,6 +219,14 @@ def _connect(settings: SparkSettings) -> SparkSession:
         raise SparkUnavailableError(f"no session at {settings.master}: {error}") from error
 
 
+def _with_reruns_as_they_are(spark: SparkSession) -> SparkSession:
+    """A session that somebody else has set up, with what he has not said himself."""
+    said = spark.conf.getAll
+    for key in _RERUNS_AS_THEY_ARE.keys() - said.keys():
+        spark.conf.set(key, _RERUNS_AS_THEY_ARE[key])
+    return spark
+
+
 def _build(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder
     for key, value in {**conf, **settings.conf}.items():
@@ -279,6 +290,7 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         ).lower(),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         **_SHUFFLE_AS_IT_IS,
+        **_RERUNS_AS_THEY_ARE,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         "spark.ui.enabled": str(settings.ui).lower(),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from catalog.model import PartitionId
-from spark_jobs import settled_worker
+from spark_jobs import session, settled_worker
 from spark_jobs.compact import run_jobs
 from spark_jobs.settled_worker import settle
 from spark_jobs.shuffle_plan import PlanChoice
@@ -93,6 +93,21 @@ def test_a_session_shuffles_fingerprints_as_they_are(spark: SparkForTests) -> No
         "spark.shuffle.compress",
         "spark.shuffle.spill.compress",
         "spark.sql.shuffle.orderIndependentChecksum.enabled",
+        "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
     ):
         assert conf.get(name) == "false"
     assert "-XX:TieredStopAtLevel=1" in str(conf.get("spark.driver.extraJavaOptions"))
+
+
+@pytest.mark.spark
+@pytest.mark.integration
+def test_a_session_of_somebody_else_does_not_check_reruns_unless_he_says_so(spark: SparkForTests) -> None:
+    checked, retried = session._RERUNS_AS_THEY_ARE
+    other = spark.session.newSession()
+    other.conf.unset(retried)
+    other.conf.set(checked, "true")
+    before = other.conf.get(retried)
+
+    session._with_reruns_as_they_are(other)
+
+    assert (before, other.conf.get(checked), other.conf.get(retried)) == ("true", "true", "false")
