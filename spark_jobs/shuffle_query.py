@@ -73,6 +73,8 @@ class ShuffleKernel:
     def judge(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage 2: from sorted rows of `BLOB_SCHEMA` to rows of `SURVIVOR_SCHEMA`."""
         yield from write_survivor_rows(self._judge(read_blob_rows(batches)))
+        for _ in batches:  # what a failure leaves unread: Spark ends workers that do not read to the end
+            pass
         settle("judge")
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,15 @@ from spark_jobs.shares import ShareSizes
 from spark_jobs.shuffle_ends import Tally
 from spark_jobs.shuffle_plan import plan_shuffle
 from spark_jobs.shuffle_query import ShuffleKernel, unite_answers
-from spark_jobs.shuffle_rows import END, PAYLOAD, BlobRow, SurvivorRow
+from spark_jobs.shuffle_rows import (
+    END,
+    FAILURE,
+    PAYLOAD,
+    BlobRow,
+    SurvivorRow,
+    read_survivor_rows,
+    write_blob_rows,
+)
 from spark_jobs.shuffle_stages import KnownShare, failed_judging
 from spark_jobs.transport import pack_spec, unpack_result
 from tests.spark_jobs.model_log import batch
@@ -161,6 +169,18 @@ def test_an_execution_that_fails_after_others_were_read_fails_the_job(cluster: C
     assert answer.retryable
     assert "503" in answer.message
     assert {row.judge for row in rerun if row.kind not in {PAYLOAD, END}} == set(range(JUDGES))
+
+
+def test_a_judge_reads_to_the_end_after_a_failure(kept_cluster: Cluster) -> None:
+    """Spark would end its worker, and start another one for the next judge."""
+    rows = [*kept_cluster.fail_cut(1, after=5), *kept_cluster.cuts[0]]
+    mine = sorted(row for row in rows if row.judge == 0)
+    batches = (each for row in mine for each in write_blob_rows([row]))
+
+    sent = list(read_survivor_rows(kept_cluster.kernel.judge(batches)))
+
+    assert [row.kind for row in sent] == [FAILURE] * SHARES
+    assert next(batches, None) is None
 
 
 @pytest.mark.parametrize("number", range(JUDGES + 3))
