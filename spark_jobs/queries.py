@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j carries no types
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # py4j carries no types
 from pyspark.errors import PySparkException
 
 from spark_jobs.errors import SparkUnavailableError
@@ -97,8 +97,7 @@ class JobQueries:
             for job, answer in self._answers_of(jobs):
                 self._answers.put((job.job_id, answer))
         except Exception as error:  # noqa: BLE001 -- whatever it is, somebody waits for these jobs
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            return SparkUnavailableError(f"Spark could not run the job to its end: {reason}")
+            return SparkUnavailableError(f"Spark could not run the job to its end: {_reason(error)}")
         return None
 
     def _answers_of(self, jobs: tuple[PackedJob, ...]) -> Iterator[tuple[PackedJob, JobResult | JobFailure]]:
@@ -130,3 +129,9 @@ class JobQueries:
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
         else:
             self._spark.interruptTag(self._tag)
+
+
+def _reason(error: Exception) -> str:
+    """What an exception says in one line; what Java has thrown begins on the second line."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[1].removeprefix(": ") if isinstance(error, Py4JJavaError) and lines[1:] else lines[0]

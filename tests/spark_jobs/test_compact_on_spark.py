@@ -190,6 +190,7 @@ def test_a_worker_that_dies_takes_only_its_own_job_along(
     failure = answers[deadly.spec.job_id]
     assert isinstance(failure, JobFailure)
     assert failure.retryable
+    assert "Python worker exited unexpectedly" in failure.message
     assert not isinstance(answers[good.spec.job_id], JobFailure)
 
 
