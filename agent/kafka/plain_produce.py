@@ -173,8 +173,7 @@ class PlainProduce(AtOnce):
         if context.version < _ZSTD_SINCE and any(row[_CODEC] == Codec.ZSTD for row in request.rows):
             return None
         # What is taken holds on to the whole frame: it must not be the smaller part of it.
-        kept = sum([row[4] - row[3] for row in request.rows])
-        return request if 2 * kept >= len(frame.data) else None
+        return request if 2 * request.size >= len(frame.data) else None
 
 
 def _judge_all(frame: RequestFrame, batches: int, by_id: bool) -> _Rows | None:  # by `partial`

@@ -60,7 +60,7 @@ _CODEC: Final = 14
 _JUDGED: Final = 15
 _UNUSUAL: Final = LOG_APPEND_TIME | CONTROL | TRANSACTIONAL
 _IDENTIFIER_BYTES: Final = 16
-_NO_ROWS: Final = (-1, 0, 0, 0)
+_NO_ROWS: Final = (-1, 0, 0, 0, 0)
 _MOST_OPENED: Final = 1 << 40
 """More than any request can hold."""
 
@@ -262,7 +262,7 @@ def _topic(
 def survey_request(
     data: ByteArray, at: Integer, is_flexible: Integer, by_id: Integer, judges: Integer, rows: Numbers
 ) -> Integers:
-    """A request's batches as rows, `COLUMNS` each: how many, how many compressed, its acks and its timeout.
+    """A request's batches as rows, `COLUMNS` each: how many, how many compressed, bytes, acks and timeout.
 
     -1 batches where it is not a request without a transaction, with at most that many batches, all of them
     plain. Records are looked at where it `judges`.
@@ -283,17 +283,19 @@ def survey_request(
             return _NO_ROWS
     if untagged(data, at, is_flexible) < 0:
         return _NO_ROWS
-    compressed = 0
+    compressed, size = 0, 0
     for b in range(count):
         compressed += int(rows[b, _CODEC] != 0)
-    return count, compressed, acks, timeout
+        size += rows[b, 4] - rows[b, 3]
+    return count, compressed, size, acks, timeout
 
 
 class ProduceRequest(NamedTuple):
-    """What a request brings: `COLUMNS` numbers for each batch, and how many batches are compressed."""
+    """What a request brings: `COLUMNS` numbers for each batch, how many are compressed, and their bytes."""
 
     rows: list[list[int]]
     compressed: int
+    size: int
     acks: int
     timeout: int
 
@@ -312,13 +314,13 @@ class ProduceSurvey:
 
         Records of compressed batches are still to be looked at (`open`), or all of them unless it `judges`.
         """
-        count, compressed, acks, timeout = survey_request(
+        count, compressed, size, acks, timeout = survey_request(
             readable(frame), position, is_flexible, by_id, judges, self._rows
         )
         if count < 0:
             return None
         self._count = count
-        return ProduceRequest(self._rows[:count].tolist(), compressed, acks, timeout)
+        return ProduceRequest(self._rows[:count].tolist(), compressed, size, acks, timeout)
 
     def open_quickly(self, frame: memoryview, room: Bytes) -> list[list[int]] | None:
         """As `open`, within `room`, of a request that is but a little work; no rows where any is at fault.
