@@ -28,6 +28,7 @@ class LogManagerConfig:
     recovery_threads_per_directory: int = 2
     retention_check_interval_ms: int = 300_000
     flush_check_interval_ms: int = 1_000
+    producer_expiry_check_interval_ms: int = 600_000
     recovery_point_checkpoint_interval_ms: int = 60_000
     log_start_offset_checkpoint_interval_ms: int = 60_000
     high_watermark_checkpoint_interval_ms: int = 5_000

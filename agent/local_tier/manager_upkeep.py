@@ -44,6 +44,7 @@ class ManagerUpkeep:
         for name, task, period_ms in (
             ("log-retention", self.expire, config.retention_check_interval_ms),
             ("log-flusher", self.flush_due, config.flush_check_interval_ms),
+            ("producer-expiry", self.forget_producers, config.producer_expiry_check_interval_ms),
             (
                 "recovery-point-checkpoint",
                 self.checkpoint_recovery_points,
@@ -85,6 +86,11 @@ class ManagerUpkeep:
         for log in self._registry.all():
             if now_ms - log.last_flush_ms >= log.config.flush_ms:
                 _attempt("log_flush_failed", log, log.flush)
+
+    def forget_producers(self) -> None:
+        """Forget what is known of producers that have been silent for a day, of every log."""
+        for log in self._registry.all():
+            _attempt("producer_expiry_failed", log, log.remove_expired_producers)
 
     def checkpoint_recovery_points(self) -> None:
         """Write down from where each log would be recovered."""

@@ -14,6 +14,7 @@ from agent.local_tier.manager_config import LogManagerConfig
 from agent.local_tier.topic_partition import TopicPartition
 from bedrock.clock import ManualClock
 from bedrock.ids import SeededIds
+from tests.local_tier.batches import batch
 from tests.local_tier.manual_scheduler import ManualScheduler
 from tests.local_tier.steps import NoFaults, SteppedFileSystem
 from tests.local_tier.unsynced import UnsyncedFileSystem
@@ -95,3 +96,10 @@ def crash(manager: LogManager) -> None:
     for log in manager.logs():
         log.close_handles()
     manager._directories.unlock_all()
+
+
+def fill(log: UnifiedLog, count: int, *, size: int = 100) -> None:
+    """Append so many records, each a batch, and let them be read."""
+    for _ in range(count):
+        log.append_as_leader(bytearray(batch(0, size=size)), 0)
+    log.update_high_watermark(log.log_end_offset)

@@ -15,7 +15,7 @@ from agent.local_tier.manager_config import LogManagerConfig
 from agent.local_tier.offset_checkpoint import OffsetCheckpoint
 from agent.local_tier.topic_partition import TopicPartition
 from bedrock.errors import FatalError, InvalidInputError, NotFoundError, StaleStateError
-from tests.local_tier.batches import batch, offsets_of
+from tests.local_tier.batches import offsets_of
 from tests.local_tier.disks import Disks
 from tests.local_tier.managers import (
     ORDERS_ID,
@@ -23,6 +23,7 @@ from tests.local_tier.managers import (
     SMALL,
     Machine,
     crash,
+    fill,
     name_of,
     orders,
 )
@@ -40,13 +41,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine((tmp_path / "a", tmp_path / "b"))
-
-
-def fill(log: UnifiedLog, count: int, *, size: int = 100) -> None:
-    """Append so many records, each a batch, and let them be read."""
-    for _ in range(count):
-        log.append_as_leader(bytearray(batch(0, size=size)), 0)
-    log.update_high_watermark(log.log_end_offset)
 
 
 def readable(log: UnifiedLog) -> list[int]:
@@ -478,19 +472,6 @@ def test_an_older_checkpoint_does_not_replace_a_newer_one(
     assert text == "0\n1\norders 0 9\n"
 
 
-def test_logs_are_flushed_by_time(machine: Machine) -> None:
-    manager = machine.start()
-    log = orders(manager, config=replace(SMALL, flush_ms=40_000, segment_bytes=1 << 20))
-    fill(log, 5)
-    points = []
-    for seconds in (30, 9, 1):
-        machine.scheduler.advance(seconds * 1000)
-        points.append(log.recovery_point)
-    manager.close()
-
-    assert points == [0, 0, 5]
-
-
 def test_a_topics_new_configuration_reaches_its_logs(machine: Machine) -> None:
     manager = machine.start()
     logs = [orders(manager, 0), orders(manager, 1)]
@@ -500,32 +481,3 @@ def test_a_topics_new_configuration_reaches_its_logs(machine: Machine) -> None:
     manager.close()
 
     assert configs == [5, 5, SMALL.retention_ms]
-
-
-def test_a_record_may_live_25_minutes_under_a_retention_of_10(machine: Machine) -> None:
-    """Time to fill, to expire, to the next check and to unlink add up: 150 bytes every 5 seconds."""
-    config = replace(
-        SMALL, segment_bytes=16_384, retention_ms=600_000, segment_index_bytes=1 << 16, log_append_time=True
-    )
-    machine.configs["orders"] = config
-    manager = machine.start()
-    log = orders(manager, config=config)
-    record = next(made for size in range(100) if len(made := batch(0, size=size)) == 150)
-    first = machine.clock.now_ms()
-    hidden = gone = None
-    while gone is None:
-        log.append_as_leader(bytearray(record), 0)
-        log.update_high_watermark(log.log_end_offset)
-        machine.scheduler.advance(5_000)
-        age = (machine.clock.now_ms() - first) / 60_000
-        if hidden is None and log.log_start_offset > 0:
-            hidden = age
-        names = {path.name for path in log.directory.iterdir() if path.name.startswith("0" * 20 + ".log")}
-        if not names:
-            gone = age
-    manager.close()
-
-    assert hidden is not None
-    assert 19 <= hidden <= 24.1
-    assert hidden + 1 <= gone <= 25.2
-    assert log.log_start_offset == 109
