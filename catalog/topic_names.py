@@ -34,8 +34,3 @@ def check_partition_count(name: str, partition_count: int) -> None:
             f"topic {name!r} cannot have {partition_count} partitions",
             remedy=f"choose from 1 to {MAX_PARTITIONS}",
         )
-
-
-def collide(one: str, other: str) -> bool:
-    """Whether two names become one where '.' and '_' are not told apart, as in names of metrics."""
-    return one.replace(".", "_") == other.replace(".", "_")

@@ -43,11 +43,6 @@ class KafkaServer:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    @property
-    def connection_count(self) -> int:
-        """Connections that are open."""
-        return len(self._connections)
-
     async def start(self) -> None:
         """Accept connections from now on."""
         loop = asyncio.get_running_loop()

@@ -42,13 +42,6 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
-def without_suffix(path: Path, suffix: str) -> Path:
-    """`path` without `suffix` at its end; a path that lacks it is a caller's mistake."""
-    if not path.name.endswith(suffix):
-        raise ValueError(f"{path} does not end in {suffix}")
-    return path.with_name(path.name.removesuffix(suffix))
-
-
 def with_suffix(path: Path, suffix: str) -> Path:
     """`path` with `suffix` appended, not replaced."""
     return path.with_name(path.name + suffix)

@@ -137,16 +137,6 @@ class LogView:
         return self._local.segments.all
 
     @property
-    def segment_count(self) -> int:
-        """How many there are, the active one included."""
-        return len(self._local.segments)
-
-    @property
-    def first_segment_offset(self) -> int:
-        """The base offset of the first one; at most the log start offset."""
-        return self._local.segments.base_offsets[0]
-
-    @property
     def active_segment(self) -> LogSegment:
         """The one that takes appends."""
         return self._local.segments.active

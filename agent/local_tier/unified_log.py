@@ -152,11 +152,6 @@ class UnifiedLog(LogUpkeep):
             self._rebuild_producers(offset)
             self.update_high_watermark(self.log_end_offset)
 
-    def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note that a leader epoch begins."""
-        with self._changing("leader epoch"):
-            self._epochs.assign(epoch, start_offset)
-
     def _write(self, checked: CheckedBatches, judged: JudgedProducers, now_ms: int) -> None:
         """Append prepared batches, then let the state of epochs, producers and transactions follow."""
         for epoch, offset in epoch_changes(checked.array, checked.rows):

@@ -15,7 +15,7 @@ from catalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsErr
 from catalog.model import PartitionId
 from catalog.sql_files import Query
 from catalog.topic_config import TopicConfig
-from catalog.topic_names import check_topic_name, collide
+from catalog.topic_names import check_topic_name
 from catalog.topic_settings import SETTINGS
 from tests.catalog.scene import run_of
 
@@ -99,8 +99,6 @@ def test_names_that_kafka_refuses_are_refused(name: str) -> None:
 def test_names_that_kafka_takes_are_taken() -> None:
     for name in ("a", "_", "-", "...", "A.b-c_9", "x" * 249):
         check_topic_name(name)
-    assert collide("a.b", "a_b")
-    assert not collide("a.b", "a-b")
 
 
 @pytest.mark.parametrize("count", [0, -1, 100_001])
