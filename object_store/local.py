@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from bedrock.errors import InvalidInputError, SiltstoneError
 from object_store.accounting import RequestCounts, RequestKind
+from object_store.durable_directories import DurableDirectories
 from object_store.errors import (
     ObjectsNotDeletedError,
     ObjectTooShortError,
     StoreClosedError,
 )
 from object_store.interface import ObjectInfo, Purpose, check_stretch
-from object_store.local_files import changing, prune_empty, reading, write_durably
+from object_store.local_files import UnfinishedFile, changing, prune_empty, reading, write_durably
 from object_store.local_streams import LocalStream, LocalUpload, read_fully
 from object_store.names import RESERVED_COMPONENT, check_name, is_name, is_unfinished_name
 from object_store.written_lately import WrittenLately
@@ -47,6 +48,7 @@ class LocalStore:
         self._ids = ids
         self._counts = RequestCounts()
         self._written = WrittenLately()
+        self._directories = DurableDirectories(root)
         self._closed = False
 
     @property
@@ -73,7 +75,7 @@ class LocalStore:
             self._counted(RequestKind.PUT, purpose),
             changing(f"writing {name!r}", self._root),
         ):
-            size = write_durably(self._root, self._ids, name, body, replace=replace)
+            size = write_durably(self._unfinished(), name, body, replace=replace)
         self._counts.record(RequestKind.PUT, purpose, bytes_out=size)
         if purpose is Purpose.INGEST:
             self._written.add(self._root / name, size)
@@ -119,7 +121,7 @@ class LocalStore:
     def start_upload(self, name: str, *, purpose: Purpose) -> LocalUpload:
         """Begin a large object; the file is made with the first bytes."""
         self._begin(name)
-        return LocalUpload(self._root, self._ids, name, self._counts, purpose)
+        return LocalUpload(self._root, self._unfinished, name, self._counts, purpose)
 
     def list(self, prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
         """Objects below a prefix in the order of their names; holds one directory of each level at a time."""
@@ -209,12 +211,16 @@ class LocalStore:
         self._require_open()
         probe = str(self._ids.new_uuid())
         with changing("a trial of writing", self._root):
-            write_durably(self._root, self._ids, probe, [], replace=False)
+            write_durably(self._unfinished(), probe, [], replace=False)
             (self._root / probe).unlink()
 
     def close(self) -> None:
         """Refuse further calls."""
         self._closed = True
+        self._directories.forget()
+
+    def _unfinished(self) -> UnfinishedFile:
+        return UnfinishedFile(self._root, self._ids, self._directories)
 
     def _begin(self, name: str) -> None:
         self._require_open()

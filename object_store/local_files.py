@@ -2,8 +2,8 @@
 
 Every new file is written below `.unfinished/` in the same file system, synchronised, and only then given its
 name, by `rename` (replaces) or by `link` (fails when the name is taken, also among racers). Afterwards its
-directory and all directories above are synchronised, up to the root: another writer may have made them a
-moment ago without having come so far.
+directory is synchronised, and unless that was done before (`durable_directories`) all directories above, up
+to the root: another writer may have made them a moment ago without having come so far.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from bedrock.errors import InvalidInputError, SiltstoneError
+from object_store.durable_directories import synchronise_directory
 from object_store.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from bedrock.ids import Ids
+    from object_store.durable_directories import DurableDirectories
     from object_store.interface import Buffer
 
 # writev takes no more buffers at once (IOV_MAX of Linux and macOS)
@@ -112,15 +114,6 @@ def _drop(pending: deque[memoryview], count: int) -> bool:
     return bool(pending)
 
 
-def synchronise_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _make_durably(directory: Path) -> None:
     """Make a directory and those above it where they are missing, each synchronised into its parent."""
     if directory.is_dir():
@@ -133,8 +126,10 @@ def _make_durably(directory: Path) -> None:
 class UnfinishedFile:
     """A file without a name in the store: write to `descriptor`, then `publish` or `discard` it."""
 
-    def __init__(self, root: Path, ids: Ids) -> None:
+    def __init__(self, root: Path, ids: Ids, directories: DurableDirectories) -> None:
         self._root = root
+        self._directories = directories
+        self._is_published = False
         directory = root / RESERVED_COMPONENT
         self._path = directory / str(ids.new_uuid())
         _make_durably(directory)
@@ -146,9 +141,10 @@ class UnfinishedFile:
         self._close()
         target = self._root / name
         self._place_in_time(target, replace=replace)
-        self._synchronise_up(target.parent)
+        self._directories.synchronise(target.parent)
         if not replace:
             self._path.unlink(missing_ok=True)
+        self._is_published = True
 
     def _place_in_time(self, target: Path, *, replace: bool) -> None:
         """Make the directories and place the file before a concurrent deletion prunes them again."""
@@ -177,20 +173,12 @@ class UnfinishedFile:
             name = target.relative_to(self._root).as_posix()
             raise ObjectExistsError(f"{name!r} exists in {self._root}") from error
 
-    def _synchronise_up(self, directory: Path) -> None:
-        while True:
-            # Gone already: then the object was deleted again, and nothing is left to be kept.
-            with suppress(FileNotFoundError):
-                synchronise_directory(directory)
-            if directory == self._root:
-                return
-            directory = directory.parent
-
     def discard(self) -> None:
         """Drop the file; does nothing after `publish`, and never fails: a sweep finds what stays."""
         self._close()
-        with suppress(OSError):
-            self._path.unlink()
+        if not self._is_published:
+            with suppress(OSError):
+                self._path.unlink()
 
     def _close(self) -> None:
         if self.descriptor >= 0:
@@ -198,9 +186,8 @@ class UnfinishedFile:
             self.descriptor = -1
 
 
-def write_durably(root: Path, ids: Ids, name: str, body: Iterable[Buffer], *, replace: bool) -> int:
-    """Write a whole object; returns its size."""
-    file = UnfinishedFile(root, ids)
+def write_durably(file: UnfinishedFile, name: str, body: Iterable[Buffer], *, replace: bool) -> int:
+    """Write a whole object into a new file and give it its name; returns its size."""
     try:
         size = write_fully(file.descriptor, body)
         file.publish(name, replace=replace)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from bedrock.errors import SiltstoneError
 from object_store.accounting import RequestCounts, RequestKind
 from object_store.errors import ObjectTooShortError, StoreClosedError
-from object_store.local_files import UnfinishedFile, changing, reading, write_fully
+from object_store.local_files import changing, reading, write_fully
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from bedrock.ids import Ids
     from object_store.interface import Buffer, Purpose
+    from object_store.local_files import UnfinishedFile
 
 # Small writes are gathered up to so many bytes, so that a header of a few bytes costs no system call.
 _GATHERED_BYTES = 1 << 20
@@ -98,9 +99,16 @@ class LocalStream:
 class LocalUpload:
     """An `Upload` into an unfinished file that is named at `complete`; for one thread at a time."""
 
-    def __init__(self, root: Path, ids: Ids, name: str, counts: RequestCounts, purpose: Purpose) -> None:
+    def __init__(
+        self,
+        root: Path,
+        begin: Callable[[], UnfinishedFile],
+        name: str,
+        counts: RequestCounts,
+        purpose: Purpose,
+    ) -> None:
         self._root = root
-        self._ids = ids
+        self._begin = begin
         self._name = name
         self._counts = counts
         self._purpose = purpose
@@ -138,7 +146,7 @@ class LocalUpload:
 
     def _flush(self, last: memoryview) -> UnfinishedFile:
         if self._file is None:
-            self._file = UnfinishedFile(self._root, self._ids)
+            self._file = self._begin()
         write_fully(self._file.descriptor, (self._gathered, last))
         self._gathered.clear()
         return self._file

@@ -136,10 +136,9 @@ def test_a_read_that_fails_may_be_tried_again(
     assert store.counts.snapshot().of(purpose=Purpose.FETCH).errors == 3
 
 
-def test_bytes_and_names_are_synchronised_in_the_order_that_survives_a_crash(
-    store: LocalStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A directory into its parent, the file before its name, then every directory up to the root."""
+@pytest.fixture
+def steps(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is synchronised and named, in that order."""
     steps: list[str] = []
     fsync, rename = os.fsync, Path.replace
 
@@ -154,9 +153,54 @@ def test_bytes_and_names_are_synchronised_in_the_order_that_survives_a_crash(
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(Path, "replace", noted_rename)
+    return steps
+
+
+_NAMED = ["file", "rename", "directory v1/a"]
+_LED_TO = ["directory v1", "directory ."]
+
+
+def test_bytes_and_names_are_synchronised_in_the_order_that_survives_a_crash(
+    store: LocalStore, steps: list[str]
+) -> None:
+    """A directory into its parent, the file before its name, then every directory up to the root."""
     store.put("v1/a/x", [b"data"], purpose=INGEST)
     made = ["directory ..", "directory ."]  # the root, and the place of unfinished files
-    assert steps == [*made, "file", "rename", "directory v1/a", "directory v1", "directory ."]
+    assert steps == [*made, *_NAMED, *_LED_TO]
+
+
+def test_what_leads_to_a_directory_is_synchronised_once(
+    store: LocalStore, root: Path, steps: list[str], clock: ManualClock
+) -> None:
+    """By each store that writes there, and again when the directory was pruned and made by another writer."""
+    store.put("v1/a/x", [b"data"], purpose=INGEST)
+    steps.clear()
+    store.put("v1/a/y", [b"data"], purpose=INGEST)
+    assert steps == _NAMED
+
+    steps.clear()
+    store.delete(["v1/a/x", "v1/a/y"], purpose=GC)
+    (root / "v1/a").mkdir(parents=True)  # by one who has not come so far as to synchronise it
+    store.put("v1/a/x", [b"data"], purpose=INGEST)
+    assert steps == [*_NAMED, *_LED_TO]
+
+    other = LocalStore(root, SystemIds(clock))
+    steps.clear()
+    other.put("v1/a/y", [b"data"], purpose=INGEST)
+    store.put("v1/a/z", [b"data"], purpose=INGEST)
+    assert steps == [*_NAMED, *_LED_TO, *_NAMED]
+
+
+def test_few_directories_are_kept_open_and_none_by_a_closed_store(store: LocalStore, root: Path) -> None:
+    def open_below() -> int:
+        links = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
+        return sum(link.startswith(str(root)) for link in links)
+
+    for number in range(40):
+        store.put(f"v1/{number}/x", [b"data"], purpose=INGEST)
+    assert open_below() == 16
+    store.close()
+    assert open_below() == 0
 
 
 def test_a_directory_that_is_pruned_under_a_writer_is_made_again(
