@@ -104,15 +104,15 @@ class IngestionBuffer:
         topic = None
         sections: dict[int, list[Piece]] = {}
         first = 0
-        for validated in appends:
-            if validated.topic is not topic:
-                topic = validated.topic
+        new = tuple.__new__  # takes half as long as the constructor, which is a function in Python
+        for append_topic, partition, data, batches in appends:
+            if append_topic is not topic:
+                topic = append_topic
                 sections = file.sections(topic.topic_id)
-            batches = validated.batches
-            piece = Piece(validated.data, batches, pending, first)
-            section = sections.get(validated.partition)
+            piece = new(Piece, (data, batches, pending, first))
+            section = sections.get(partition)
             if section is None:
-                sections[validated.partition] = [piece]
+                sections[partition] = [piece]
             else:
                 section.append(piece)
             first += len(batches)

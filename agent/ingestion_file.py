@@ -232,23 +232,30 @@ def settle(sealed: SealedFile, results: Sequence[SectionResult]) -> None:
     """Hand every append what the catalog said of its batches; `results` is in the order of the sections."""
     for section, result in zip(sealed.sections, results, strict=True):
         answers = _answers(section, result)
+        if len(section.pieces) == len(answers):  # a batch each
+            for piece, answer in zip(section.pieces, answers, strict=True):
+                piece.pending.settle_one(piece.first_batch, answer)
+            continue
         first = 0
         for piece in section.pieces:
             count = len(piece.batches)
-            if count == 1:
-                piece.pending.settle_one(piece.first_batch, answers[first])
-            else:
-                piece.pending.settle(piece.first_batch, answers[first : first + count])
+            piece.pending.settle(piece.first_batch, answers[first : first + count])
             first += count
 
 
 def _answers(section: SealedSection, result: SectionResult) -> list[AppendResult]:
     """What became of each batch."""
     start, high = result.log_start_offset, result.high_watermark
-    numbers = section.runs or repeat(0, len(section.offsets))
+    if not section.runs:
+        (run,) = result.runs
+        places = [run.base_offset + offset if run.refusal is None else -1 for offset in section.offsets]
+        rest = (run.duplicate, run.refusal, run.detail, None, start, high)
+        rows = zip(places, *map(repeat, rest), strict=False)
+        # A named tuple's own constructor is a function in Python, which takes several times as long.
+        return list(map(tuple.__new__, repeat(AppendResult), rows))
     runs = [(run.base_offset, run.duplicate, run.refusal, run.detail) for run in result.runs]
     answers = []
-    for number, offset in zip(numbers, section.offsets, strict=True):
+    for number, offset in zip(section.runs, section.offsets, strict=True):
         base, duplicate, refusal, detail = runs[number]
         place = base + offset if refusal is None else -1
         answers.append(AppendResult(place, duplicate, refusal, detail, None, start, high))
