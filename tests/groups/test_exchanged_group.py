@@ -13,21 +13,19 @@ import pytest
 
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.messages import ConsumerHeartbeat
-from agent.groups.coordinator import GroupCoordinator
 from agent.groups.group import ClassicGroup
 from agent.groups.messages import GroupState, JoinAnswer, JoinRequest, MemberStamp, Protocol, SyncRequest
 from agent.groups.records import snapshot_of
-from agent.groups.settings import GroupSettings
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.work_pool import WorkPool
 from catalog.errors import CatalogUnavailableError
+from tests.groups.coordinators import coordinating
 from tests.groups.mixed_stage import subscription
-from tests.groups.test_expiry_sweep import Alone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Iterator
     from uuid import UUID
 
+    from agent.groups.coordinator import GroupCoordinator
     from bedrock.clock import ManualClock
     from bedrock.ids import Ids
     from catalog.groups import GroupListing, GroupRecord
@@ -76,24 +74,11 @@ class Agents:
 
     @asynccontextmanager
     async def coordinating(self) -> AsyncIterator[GroupCoordinator]:
-        pool = WorkPool("catalog", threads=2, max_waiting=8)
-        made = GroupCoordinator(
-            groups=self.groups,
-            offsets=self._catalog.offsets,
-            topics=self._catalog.topics,
-            configs=self._catalog.group_configs,
-            brokers=Alone(),
-            pool=pool,
-            clock=self._clock,
-            ids=self._ids,
-            settings=GroupSettings(),
-        )
-        try:
-            yield made
-        finally:
-            self.groups.gate.set()
-            await made.stop()
-            pool.close()
+        async with coordinating(self._catalog, self._clock, self._ids, groups=self.groups) as made:
+            try:
+                yield made
+            finally:
+                self.groups.gate.set()
 
 
 @pytest.fixture

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
-from agent.groups.coordinator import GroupCoordinator
 from agent.groups.messages import MemberStamp
 from agent.groups.metrics import GroupCollector
 from agent.groups.settings import GroupSettings
-from agent.work_pool import WorkPool
-from catalog.model import Broker
 from catalog.offsets import CommittedOffset
+from tests.groups.coordinators import coordinating
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
+    from agent.groups.coordinator import GroupCoordinator
     from bedrock.clock import ManualClock
     from bedrock.ids import Ids
     from catalog.model import Topic
@@ -26,19 +25,7 @@ if TYPE_CHECKING:
 
 _HOURS = 3600
 _LOOSE = MemberStamp()
-
-
-class Alone:
-    """The only agent there is."""
-
-    own = Broker(node_id=1, host="h", port=1, rack=None)
-
-    async def live(self) -> Sequence[Broker]:
-        return [self.own]
-
-    async def coordinator(self, key: str, /) -> Broker:
-        del key
-        return self.own
+_SETTINGS = GroupSettings(offsets_retention_minutes=24 * 60, topics_refresh_ms=1)
 
 
 def heartbeat(epoch: int = 0) -> ConsumerHeartbeat:
@@ -49,20 +36,10 @@ def heartbeat(epoch: int = 0) -> ConsumerHeartbeat:
 class Sweep:
     """A coordinator whose offsets last for a day."""
 
-    def __init__(self, catalog: Catalog, clock: ManualClock, ids: Ids, pool: WorkPool) -> None:
+    def __init__(self, coordinator: GroupCoordinator, catalog: Catalog, clock: ManualClock) -> None:
         self.clock = clock
         self.topics = [catalog.topics.create(name, 1, {}) for name in ("granite", "basalt")]
-        self.coordinator = GroupCoordinator(
-            groups=catalog.groups,
-            offsets=catalog.offsets,
-            topics=catalog.topics,
-            configs=catalog.group_configs,
-            brokers=Alone(),
-            pool=pool,
-            clock=clock,
-            ids=ids,
-            settings=GroupSettings(offsets_retention_minutes=24 * 60, topics_refresh_ms=1),
-        )
+        self.coordinator = coordinator
 
     async def commit(self, group_id: str, stamp: MemberStamp = _LOOSE, *topics: Topic) -> None:
         offsets = [
@@ -88,16 +65,9 @@ def swept(
 ) -> Callable[[Callable[[Sweep], Awaitable[None]]], None]:
     """Runs a story in an event loop of its own."""
 
-    async def coordinators() -> AsyncIterator[Sweep]:
-        pool = WorkPool("catalog", threads=2, max_waiting=10)
-        sweep = Sweep(catalog, clock, ids, pool)
-        yield sweep
-        await sweep.coordinator.stop()
-        pool.close()
-
     async def run(story: Callable[[Sweep], Awaitable[None]]) -> None:
-        async for sweep in coordinators():
-            await story(sweep)
+        async with coordinating(catalog, clock, ids, _SETTINGS) as coordinator:
+            await story(Sweep(coordinator, catalog, clock))
 
     return lambda story: asyncio.run(run(story))
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent.groups.consumer.messages import ConsumerHeartbeat
-from agent.groups.coordinator import GroupCoordinator
 from agent.groups.settings import GroupSettings
-from agent.work_pool import WorkPool
 from bedrock.errors import InvalidInputError
 from catalog.errors import InvalidConfigError
 from catalog.group_config import GroupConfig
 from tests.groups.consumer_stage import ConsumerStage
-from tests.groups.test_expiry_sweep import Alone
+from tests.groups.coordinators import coordinating
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from bedrock.clock import ManualClock
     from bedrock.ids import Ids
     from catalog.open import Catalog
@@ -81,27 +76,6 @@ def test_a_members_session_is_as_long_as_its_group_says() -> None:
     assert stage.group.is_empty
 
 
-@asynccontextmanager
-async def _coordinating(catalog: Catalog, clock: ManualClock, ids: Ids) -> AsyncIterator[GroupCoordinator]:
-    pool = WorkPool("catalog", threads=2, max_waiting=8)
-    made = GroupCoordinator(
-        groups=catalog.groups,
-        offsets=catalog.offsets,
-        topics=catalog.topics,
-        configs=catalog.group_configs,
-        brokers=Alone(),
-        pool=pool,
-        clock=clock,
-        ids=ids,
-        settings=GroupSettings(),
-    )
-    try:
-        yield made
-    finally:
-        await made.stop()
-        pool.close()
-
-
 def test_a_coordinator_learns_of_changes_made_elsewhere(
     catalog: Catalog, clock: ManualClock, ids: Ids
 ) -> None:
@@ -109,7 +83,7 @@ def test_a_coordinator_learns_of_changes_made_elsewhere(
     catalog.topics.create("granite", 1, {})
 
     async def story() -> None:
-        async with _coordinating(catalog, clock, ids) as coordinator:
+        async with coordinating(catalog, clock, ids) as coordinator:
             told = await coordinator.consumers.heartbeat("g", _JOINS)
             assert told.heartbeat_interval_ms == 5_000
             catalog.group_configs.alter("g", lambda _: {HEARTBEAT: "7000"})
@@ -128,9 +102,9 @@ def test_a_group_that_is_taken_over_has_its_settings_from_the_first_moment(
     catalog.group_configs.alter("g", lambda _: {SESSION: "60000"})
 
     async def story() -> None:
-        async with _coordinating(catalog, clock, ids) as first:
+        async with coordinating(catalog, clock, ids) as first:
             await first.consumers.heartbeat("g", _JOINS)
-        async with _coordinating(catalog, clock, ids) as second:
+        async with coordinating(catalog, clock, ids) as second:
             await second.consumers.describe("g")
             (group,) = second.held.groups()
             assert group.next_deadline == clock.monotonic() + 60

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typing_extensions import override
 
 from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
-from agent.groups.coordinator import GroupCoordinator
 from agent.groups.settings import GroupSettings
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.work_pool import WorkPool
 from bedrock.clock import ManualClock
-from tests.groups.test_expiry_sweep import Alone
+from tests.groups.coordinators import coordinating
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import Coroutine
 
+    from agent.groups.coordinator import GroupCoordinator
     from bedrock.ids import Ids
     from catalog.open import Catalog
 
 _SESSION_SECONDS = 45
+_SETTINGS = GroupSettings(consumer_session_timeout_ms=1000 * _SESSION_SECONDS)
 _JOIN = ConsumerHeartbeat(
     member_id="m",
     member_epoch=0,
@@ -51,26 +50,6 @@ def run(story: Coroutine[Any, Any, None], clock: ManualClock) -> None:
         runner.run(story)
 
 
-@asynccontextmanager
-async def coordinating(catalog: Catalog, clock: ManualClock, ids: Ids) -> AsyncIterator[GroupCoordinator]:
-    """A coordinator whose members must not be silent for long."""
-    pool = WorkPool("catalog", threads=1, max_waiting=8)
-    made = GroupCoordinator(
-        groups=catalog.groups,
-        offsets=catalog.offsets,
-        topics=catalog.topics,
-        configs=catalog.group_configs,
-        brokers=Alone(),
-        pool=pool,
-        clock=clock,
-        ids=ids,
-        settings=GroupSettings(consumer_session_timeout_ms=1000 * _SESSION_SECONDS),
-    )
-    yield made
-    await made.stop()
-    pool.close()
-
-
 async def _join_and_hold_the_loop_up(coordinator: GroupCoordinator, clock: ManualClock) -> ConsumerHeartbeat:
     """A member joins, then the loop does nothing for longer than its session; gives its next heartbeat."""
     answer = await coordinator.consumers.heartbeat("g", _JOIN)
@@ -82,7 +61,7 @@ def test_a_heartbeat_that_nobody_could_read_in_time_keeps_its_member(catalog: Ca
     clock = ManualClock()
 
     async def story() -> None:
-        async with coordinating(catalog, clock, ids) as coordinator:
+        async with coordinating(catalog, clock, ids, _SETTINGS) as coordinator:
             again = await _join_and_hold_the_loop_up(coordinator, clock)
             for _ in range(2):  # uvloop calls timers that are due before it reads from sockets
                 await asyncio.sleep(0)
@@ -96,7 +75,7 @@ def test_a_member_that_stays_silent_is_out_nevertheless(catalog: Catalog, ids: I
     clock = ManualClock()
 
     async def story() -> None:
-        async with coordinating(catalog, clock, ids) as coordinator:
+        async with coordinating(catalog, clock, ids, _SETTINGS) as coordinator:
             again = await _join_and_hold_the_loop_up(coordinator, clock)
             (group,) = coordinator.held.groups()
             for is_out in (False, True):
@@ -119,7 +98,7 @@ def test_a_loop_that_was_held_up_for_long_gives_members_six_seconds(
     clock = ManualClock()
 
     async def story() -> None:
-        async with coordinating(catalog, clock, ids) as coordinator:
+        async with coordinating(catalog, clock, ids, _SETTINGS) as coordinator:
             await coordinator.consumers.heartbeat("g", _JOIN)
             (group,) = coordinator.held.groups()
             clock.advance(_SESSION_SECONDS + late_seconds)
