@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from object_store.local import LocalStore
 from object_store.open import StoreConfig
+from spark_jobs.compact import run_jobs
 from spark_jobs.session import SparkSettings, spark_session
 from tests.fixtures.ports import lasting_ports
 from tests.spark_jobs.published_log import PublishedLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.open import Catalog
+    from spark_jobs.report import CompactionReport
+
+    RunClaimed = Callable[..., CompactionReport]
 
 
 @dataclass(frozen=True)
@@ -57,3 +62,23 @@ def published(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[PublishedL
     store = LocalStore(tmp_path / "objects", ids)
     yield PublishedLog(catalog, store, ids)
     store.close()
+
+
+@pytest.fixture
+def run_claimed(
+    spark: SparkForTests, catalog: Catalog, store_config: StoreConfig, clock: Clock, ids: Ids
+) -> RunClaimed:
+    """Runs the jobs that wait in `catalog` on `spark`; takes what `run_jobs` takes besides."""
+
+    def run(**more: Any) -> CompactionReport:  # noqa: ANN401  # whatever run_jobs takes
+        return run_jobs(
+            spark.session,
+            catalog.jobs.claim("a test", 10),
+            store=store_config,
+            book=catalog.jobs,
+            clock=clock,
+            ids=ids,
+            **more,
+        )
+
+    return run

@@ -16,7 +16,6 @@ import pytest
 from catalog.model import FileKind, JobState, PartitionId
 from object_store.identity import tie
 from spark_jobs import queries
-from spark_jobs.compact import run_jobs
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.java import find_java, write_java_home
 from spark_jobs.job_kernel import PackedJob
@@ -31,12 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.model import JobResult, JobSpec
     from catalog.open import Catalog
     from object_store.open import StoreConfig
-    from tests.spark_jobs.conftest import SparkForTests
+    from tests.spark_jobs.conftest import RunClaimed, SparkForTests
     from tests.spark_jobs.published_log import PublishedLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -57,27 +55,17 @@ def fill(published: PublishedLog, name: str, *, submitted: bool = True) -> Parti
 
 
 def test_jobs_run_on_spark_and_one_that_fails_harms_no_other(
-    spark: SparkForTests,
+    run_claimed: RunClaimed,
     published: PublishedLog,
     store_config: StoreConfig,
     catalog: Catalog,
-    clock: Clock,
-    ids: Ids,
 ) -> None:
     first, damaged, last = (fill(published, name) for name in ("first", "damaged", "last"))
     path = Path(store_config.url.removeprefix("file://")) / published.extents(damaged)[1].object_name
     path.write_bytes(path.read_bytes()[:100])
     told: list[str] = []
 
-    report = run_jobs(
-        spark.session,
-        catalog.jobs.claim("a test", 10),
-        store=store_config,
-        book=catalog.jobs,
-        clock=clock,
-        ids=ids,
-        progress=lambda outcome: told.append(outcome.job.spec.partitions[0].topic_name),
-    )
+    report = run_claimed(progress=lambda outcome: told.append(outcome.job.spec.partitions[0].topic_name))
 
     assert sorted(told) == ["damaged", "first", "last"]
     assert [each.value for each in published.read(first)] == [b"2"]
@@ -195,12 +183,9 @@ def test_a_worker_that_dies_takes_only_its_own_job_along(
 
 
 def test_a_run_that_is_stopped_gives_its_jobs_back(
-    spark: SparkForTests,
+    run_claimed: RunClaimed,
     published: PublishedLog,
-    store_config: StoreConfig,
     catalog: Catalog,
-    clock: Clock,
-    ids: Ids,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The worker that sleeps is killed, long before it would wake up."""
@@ -211,15 +196,7 @@ def test_a_run_that_is_stopped_gives_its_jobs_back(
     timer.start()
 
     with pytest.raises(JobCancelledError):
-        run_jobs(
-            spark.session,
-            catalog.jobs.claim("a test", 1),
-            store=store_config,
-            book=catalog.jobs,
-            clock=clock,
-            ids=ids,
-            cancelled=cancelled,
-        )
+        run_claimed(cancelled=cancelled)
 
     timer.join()
     (job,) = catalog.jobs.list()

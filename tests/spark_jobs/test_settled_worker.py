@@ -10,7 +10,6 @@ import pytest
 
 from catalog.model import PartitionId
 from spark_jobs import session, settled_worker
-from spark_jobs.compact import run_jobs
 from spark_jobs.settled_worker import settle
 from spark_jobs.shuffle_plan import PlanChoice
 from tests.spark_jobs.model_log import batch
@@ -18,11 +17,7 @@ from tests.spark_jobs.model_log import batch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
-    from catalog.open import Catalog
-    from object_store.open import StoreConfig
-    from tests.spark_jobs.conftest import SparkForTests
+    from tests.spark_jobs.conftest import RunClaimed, SparkForTests
     from tests.spark_jobs.published_log import PublishedLog
 
 NUMBA_AND_ARROW = 50_000
@@ -58,27 +53,16 @@ def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 @pytest.mark.integration
 @pytest.mark.parametrize("plan", [PlanChoice.TASK, PlanChoice.SHUFFLE])
 def test_workers_on_spark_are_settled_by_their_first_job(
+    run_claimed: RunClaimed,
     spark: SparkForTests,
     published: PublishedLog,
-    store_config: StoreConfig,
-    catalog: Catalog,
-    clock: Clock,
-    ids: Ids,
     plan: PlanChoice,
 ) -> None:
     topic = published.create_topic(f"settled-{plan}", "compact")
     published.ingest({PartitionId(topic.topic_id, 0): [batch((b"key", b"1"), (b"key", b"2"))]})
     published.submit(topic, table_bytes=1024)
 
-    report = run_jobs(
-        spark.session,
-        catalog.jobs.claim("a test", 1),
-        store=store_config,
-        book=catalog.jobs,
-        clock=clock,
-        ids=ids,
-        plan=plan,
-    )
+    report = run_claimed(plan=plan)
 
     assert report.failures == []
     seen = spark.session.range(0, 2, 1, 2).mapInArrow(_look, "settled long").collect()

@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
-from spark_jobs.compact import run_jobs
 from spark_jobs.shuffle_plan import PlanChoice
 from tests.spark_jobs.model_log import batch
 
 if TYPE_CHECKING:
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
     from object_store.open import StoreConfig
-    from tests.spark_jobs.conftest import SparkForTests
+    from tests.spark_jobs.conftest import RunClaimed, SparkForTests
     from tests.spark_jobs.published_log import PublishedLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -51,25 +48,14 @@ def newest() -> dict[bytes, bytes]:
 
 
 def test_a_job_whose_keys_do_not_fit_ends_exact(
-    spark: SparkForTests,
+    run_claimed: RunClaimed,
     published: PublishedLog,
-    store_config: StoreConfig,
-    catalog: Catalog,
-    clock: Clock,
-    ids: Ids,
 ) -> None:
     """Beside one whose keys fit, which is one task."""
     large = fill(published, "large", table_bytes=1024)
     small = fill(published, "small", table_bytes=1 << 20)
 
-    report = run_jobs(
-        spark.session,
-        catalog.jobs.claim("a test", 10),
-        store=store_config,
-        book=catalog.jobs,
-        clock=clock,
-        ids=ids,
-    )
+    report = run_claimed()
 
     assert report.failures == []
     assert (report.jobs_completed, report.shuffled_jobs) == (2, 1)
@@ -87,12 +73,8 @@ def test_a_job_whose_keys_do_not_fit_ends_exact(
 
 
 def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
-    spark: SparkForTests,
+    run_claimed: RunClaimed,
     published: PublishedLog,
-    store_config: StoreConfig,
-    catalog: Catalog,
-    clock: Clock,
-    ids: Ids,
 ) -> None:
     """The report names it, with the shares that read it, each by two ranged GETs."""
     topic = published.create_topic("one-file", "compact")
@@ -105,15 +87,7 @@ def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
     small = published.ingest({here: [batch((b"1", b"newest"))]})
     spec = published.submit(topic)
 
-    report = run_jobs(
-        spark.session,
-        catalog.jobs.claim("a test", 10),
-        store=store_config,
-        book=catalog.jobs,
-        clock=clock,
-        ids=ids,
-        plan=PlanChoice.SHUFFLE,
-    )
+    report = run_claimed(plan=PlanChoice.SHUFFLE)
 
     assert report.failures == []
     (cut,) = report.cut_files
@@ -128,12 +102,10 @@ def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
 
 
 def test_a_share_that_fails_is_the_answer_of_its_job(
-    spark: SparkForTests,
+    run_claimed: RunClaimed,
     published: PublishedLog,
     store_config: StoreConfig,
     catalog: Catalog,
-    clock: Clock,
-    ids: Ids,
 ) -> None:
     """It is no failure of a task, which Spark would try again, and nothing is written."""
     here = fill(published, "damaged", table_bytes=1024)
@@ -142,15 +114,7 @@ def test_a_share_that_fails_is_the_answer_of_its_job(
     path.write_bytes(path.read_bytes()[:200])
     before = sorted(directory.rglob("*.seg"))
 
-    report = run_jobs(
-        spark.session,
-        catalog.jobs.claim("a test", 10),
-        store=store_config,
-        book=catalog.jobs,
-        clock=clock,
-        ids=ids,
-        plan=PlanChoice.SHUFFLE,
-    )
+    report = run_claimed(plan=PlanChoice.SHUFFLE)
 
     (failure,) = report.failures
     assert failure.kind == "corrupt"
