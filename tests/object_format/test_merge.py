@@ -23,6 +23,8 @@ from tests.object_format.test_dedupe import NOW, find, sections
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from object_format.dedupe.filter import FilteredBatches
+
 
 def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: int = 1) -> list[model.Batch]:
     """Batches of one record each, all of which survive."""
@@ -37,12 +39,9 @@ def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: 
     ]
 
 
-def merge(
-    batches: list[model.Batch], codec: Codec | None = None, most: int | None = None
-) -> tuple[list[model.Batch], int]:
-    """What is written of batches of which all survives, and how many bytes that saved."""
-    section = Section(batches=tuple(batches))
-    written = filter_batches(
+def write(section: Section, codec: Codec | None, most: int | None) -> FilteredBatches:
+    """What is written of a section of which all survives."""
+    return filter_batches(
         b"".join(section.stored()),
         find([section]),
         offset_shift=0,
@@ -51,6 +50,13 @@ def merge(
         merged_codec=codec,
         most_batch_bytes=most,
     )
+
+
+def merge(
+    batches: list[model.Batch], codec: Codec | None = None, most: int | None = None
+) -> tuple[list[model.Batch], int]:
+    """What is written of batches of which all survives, and how many bytes that saved."""
+    written = write(Section(batches=tuple(batches)), codec, most)
     return model.decode_all(b"".join(written.buffers)), written.merged_bytes_saved
 
 
@@ -193,16 +199,7 @@ def test_records_of_very_different_size_do_not_make_large_batches(
     """What bounds a merged batch is what it holds in the end, and what it is stored as."""
     batches = uneven(8, large, codec)
     section = Section(batches=tuple(batches))
-    written = filter_batches(
-        b"".join(section.stored()),
-        find([section]),
-        offset_shift=0,
-        leader_epoch=0,
-        delete_horizon_ms=None,
-        merged_codec=merged_codec,
-        most_batch_bytes=most,
-    )
-    data = b"".join(written.buffers)
+    data = b"".join(write(section, merged_codec, most).buffers)
     unpacked = model.decode_all(data)
     sizes = scan_batches(readable(data))["size"].tolist()
     largest = max(scan_batches(readable(b"".join(section.stored())))["size"].tolist())
