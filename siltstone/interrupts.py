@@ -1,7 +1,6 @@
-"""^C and SIGTERM for commands that take long: noticed at once, and in order in every phase.
+"""^C and SIGTERM: a KeyboardInterrupt for every command, and in order in every phase of those that take long.
 
-Elsewhere Python's own KeyboardInterrupt does. Here it must not fall between the claim of a job and its
-release, nor into Spark's own code.
+Where jobs are claimed it must not fall between the claim of one and its release, nor into Spark's own code.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 # Who is impatient, or a tool that signals a process and its group, interrupts twice.
 _SAME_SECONDS = 1.0
+_IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
 class Interrupts:
@@ -75,6 +75,33 @@ class Interrupts:
         elif now - self._first < _SAME_SECONDS:
             return
         raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[None]:
+    """Raise KeyboardInterrupt in the block where SIGINT or SIGTERM would end the process without a word.
+
+    But not into the loading of a module, where it may be lost, or end as another error: the process ends.
+    """
+    silent = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        silent = []
+    try:
+        for number in silent:
+            signal.signal(number, _hear)
+        yield
+    finally:
+        for number in silent:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _hear(number: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORT_SYSTEM:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import click
 from typing_extensions import override
 
 from siltstone.command.failures import explain_failure
+from siltstone.interrupts import heard
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +58,8 @@ class FrontDoor(click.Group):
     @override
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with heard():
+                return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit):
             raise
         except (Exception, KeyboardInterrupt) as failure:  # noqa: BLE001 - the outermost place, and it says so
@@ -78,6 +80,9 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit code: 0, 1 failed, 2 wrong usage, 75 try again later."""
+    """Run the command line and leave with its exit code.
+
+    0, 1 failed, 2 wrong usage, 75 try again later, 130 interrupted.
+    """
     cli.main(args=None if arguments is None else list(arguments), prog_name="siltstone")
     sys.exit(0)  # pragma: no cover - click has left already

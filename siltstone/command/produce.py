@@ -112,7 +112,8 @@ def command(
     A line is a value without a key, unless --key-separator, --key or --json-lines say otherwise. Records are
     sent as they come and acknowledged when they are durable. Refused records are listed on standard error, by
     line, and the exit code is then 1; it is 75 when it is not known of some whether they were appended. A
-    batch is taken or refused as a whole. ^C ends the input; what was read is still sent.
+    batch is taken or refused as a whole. ^C or SIGTERM ends the input; what was read is still
+    sent.
     """
     del settings
     if json_lines and (key_separator is not None or key is not None):

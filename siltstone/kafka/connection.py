@@ -123,12 +123,15 @@ def partitions_of(client: Producer | Consumer, topic: str, troubles: Troubles, c
     Raises `NotFoundError` for a topic that is not there, and `BrokerAwayError` when no broker is.
     """
     end = clock.monotonic() + _REACH_SECONDS
+    tries = 0
     while True:
+        tries += 1
         try:
             found = client.list_topics(topic, timeout=_STEP_SECONDS).topics[topic]
         except KafkaException:
             client.poll(0)  # hear of the cause
-            if troubles.hopeless or clock.monotonic() >= end:
+            # Who stood still for a while has not tried for as long as the clock says.
+            if troubles.hopeless or (clock.monotonic() >= end and tries * _STEP_SECONDS >= _REACH_SECONDS):
                 raise BrokerAwayError(
                     f"no Kafka broker can be reached: {troubles.cause or 'none answers'}",
                     remedy="see whether an agent runs there, and name it with --bootstrap-server HOST:PORT",

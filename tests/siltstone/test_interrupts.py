@@ -3,7 +3,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -43,6 +46,55 @@ def test_a_second_interrupt_counts_once_a_moment_has_passed() -> None:
         clock.sleep(2)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+# Runs the command, and signals when a module is looked for, when the command runs, or when all is done.
+_INTERRUPTED = """
+import atexit, runpy, signal, sys
+_, number, moment, *words = sys.argv
+
+class Interrupting:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == moment:
+            signal.raise_signal(int(number))
+
+sys.meta_path.insert(0, Interrupting)
+if moment == "running":
+    import click
+    click.Command.invoke = lambda *_: signal.raise_signal(int(number))
+if moment == "exit":
+    atexit.register(signal.raise_signal, int(number))
+sys.argv = ["siltstone", *words]
+runpy.run_module("siltstone", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("moment", "is_heard"),
+    [
+        ("siltstone.command", False),
+        ("click", False),
+        ("siltstone.command.plan", False),
+        ("running", True),
+        ("exit", False),
+    ],
+)
+def test_an_interrupt_shows_no_traceback_whenever_it_comes(
+    number: signal.Signals, moment: str, is_heard: bool
+) -> None:
+    """While the command is loaded and when it is over it ends the process; in between it is told of."""
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, str(int(number)), moment, "plan", "--help"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    code, told = (130, "interrupted\n") if is_heard else (-number, "")
+    assert (done.returncode, done.stderr) == (code, told)
 
 
 def test_one_that_was_not_opened_takes_no_signal() -> None:
