@@ -9,6 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from agent.agent import Agent
+from agent.freed_memory import keep_freed_memory
 from agent.open_files import raise_limit
 from agent.slow_start import told_when_slow
 from bedrock.clock import SystemClock
@@ -48,6 +49,7 @@ def run(
     A second signal ends the process at once. Raises what keeps the agent from starting.
     """
     raise_limit()
+    keep_freed_memory()
     clock = SystemClock()
     ids = SystemIds(clock)
     with contextlib.ExitStack() as opened:
