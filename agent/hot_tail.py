@@ -142,8 +142,9 @@ class HotTail:
         if file_id is not None and line.files[first] != file_id:
             return None
         size = len(views[first])
-        end, most = first + 1, min(len(bases), first + _MOST_BATCHES)
-        while size < max_bytes and end < most and bases[end] == lasts[end - 1] + 1:
+        end = first + 1
+        most = min(len(bases), first + _MOST_BATCHES) if size < max_bytes else end
+        while end < most and bases[end] == lasts[end - 1] + 1:
             more = size + len(views[end])
             if more > max_bytes or (file_id is not None and line.files[end] != file_id):
                 break

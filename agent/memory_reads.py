@@ -39,6 +39,13 @@ class Wanted(NamedTuple):
     leader_epoch: int = -1  # that the reader knows of
 
 
+WantedNumbers: TypeAlias = "tuple[int, int, int, int]"
+"""What `Wanted` says, with names or without: for most readers nobody needs them."""
+
+WantedParts: TypeAlias = "Sequence[tuple[Topic, Sequence[WantedNumbers]]]"
+"""Partitions by topic, in the order in which there is room for them; a topic may come again."""
+
+
 class Unread(Enum):
     """Why nothing was read."""
 
@@ -82,7 +89,7 @@ class MemoryReads:
         self._bytes = metrics.fetched_bytes
         self._wake_up_seconds = metrics.wake_up_seconds
 
-    def read(self, wanted: Sequence[tuple[Topic, list[Wanted]]], *, max_bytes: int, min_bytes: int) -> _Read:
+    def read(self, wanted: WantedParts, *, max_bytes: int, min_bytes: int) -> _Read:
         """What there is of each, in order, and how many bytes of the budget that holds from now on."""
         reading = self._begin(max_bytes)
         if reading is None:
@@ -92,9 +99,7 @@ class MemoryReads:
                 return Unread.NOT_KNOWN
         return self._end(reading, min_bytes)
 
-    async def _read_in_steps(
-        self, wanted: Sequence[tuple[Topic, list[Wanted]]], max_bytes: int, min_bytes: int
-    ) -> _Read:
+    async def _read_in_steps(self, wanted: WantedParts, max_bytes: int, min_bytes: int) -> _Read:
         """As `read`, and others have their turn in between where there are many partitions."""
         reading = self._begin(max_bytes)
         if reading is None:
@@ -133,7 +138,7 @@ class MemoryReads:
 
     async def read_in_time(
         self,
-        wanted: Sequence[tuple[Topic, list[Wanted]]],
+        wanted: WantedParts,
         *,
         max_bytes: int,
         min_bytes: int,
@@ -148,7 +153,7 @@ class MemoryReads:
         commit may have been missed: what was believed is forgotten then.
         """
         loop = asyncio.get_running_loop()
-        ids = [PartitionId(topic.topic_id, part.partition) for topic, parts in wanted for part in parts]
+        ids = [PartitionId(topic.topic_id, partition) for topic, parts in wanted for partition, *_ in parts]
         with self._watch.waiting(ids) as waiter:
             if not was_read:
                 read = await self._read_in_steps(wanted, max_bytes, min_bytes)
@@ -198,7 +203,7 @@ class _Reading:
         self.served = 0
         self.is_short = False
 
-    def take(self, topic: Topic, parts: Sequence[Wanted]) -> bool:
+    def take(self, topic: Topic, parts: Sequence[WantedNumbers]) -> bool:
         """What there is of one topic's partitions; whether memory tells.
 
         It does where the bounds may be believed, and the offset lies within them.

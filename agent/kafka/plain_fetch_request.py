@@ -12,10 +12,11 @@ from agent.kafka.topics import LEADER_EPOCH
 from agent.memory_reads import Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agent.kafka.codec.fetch_survey import FetchRequest
     from agent.kafka.fetch_sessions import FetchContext, FetchSessions, Key
+    from agent.memory_reads import WantedNumbers
     from agent.topic_directory import TopicDirectory
     from catalog.model import Topic
 
@@ -30,7 +31,7 @@ class Runs(NamedTuple):
     """
 
     names: list[bytes]
-    topics: list[tuple[Topic, list[Wanted]]]
+    topics: list[tuple[Topic, Sequence[WantedNumbers]]]
 
 
 Reads: TypeAlias = "tuple[FetchContext, Runs]"
@@ -73,7 +74,7 @@ def _runs(request: FetchRequest, data: memoryview, directory: TopicDirectory, *,
     starts, ends, partitions, epochs, offsets, most = request.wanted
     if not starts or max(epochs) > LEADER_EPOCH:
         return None
-    parts = list(map(_wanted, zip(partitions, offsets, most, epochs, strict=True)))
+    parts = list(zip(partitions, offsets, most, epochs, strict=True))
     runs = Runs([], [])
     end = 0
     while end < len(starts):
