@@ -47,14 +47,14 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from object_format.dedupe import KeyTable
+from object_format.dedupe import MAX_HELD_RECORDS, keys_that_fit
 from object_format.dedupe.buckets import MOST_BITS, RECORD_BYTES
 from spark_jobs.arrangement import arrange
 from spark_jobs.shares import ShareSizes, make_shares
 
 if TYPE_CHECKING:
     from catalog.model import JobSpec
-    from spark_jobs.arrangement import PartitionWork
+    from spark_jobs.arrangement import InputPart, PartitionWork
     from spark_jobs.shares import Share
 
 BUCKET_RECORDS: Final = 1 << 18
@@ -112,16 +112,28 @@ class ShufflePlan:
 
 def choose_plan(spec: JobSpec, choice: PlanChoice) -> ShufflePlan | None:
     """The plan for a job that goes through the shuffle; None for one that is one task."""
-    if choice is PlanChoice.TASK or (choice is PlanChoice.AUTO and not _outgrows_table(spec)):
+    if choice is PlanChoice.TASK or (choice is PlanChoice.AUTO and not _outgrows_task(spec)):
         return None
     plan = plan_shuffle(spec)
     return plan if plan.shares else None
 
 
-def _outgrows_table(spec: JobSpec) -> bool:
-    """Whether the keys of any partition will probably not fit one table of the job's size."""
-    expected = max((_expected_keys(work) for work in arrange(spec) if work.partition.deduplicate), default=0)
-    return expected > 0 and expected > KeyTable(spec.table_bytes).capacity
+def _outgrows_task(spec: JobSpec) -> bool:
+    """Whether a task would probably leave keys twice, for want of memory.
+
+    The keys of a partition may not fit the table; or a section that may have keys twice, which is judged from
+    its end, is longer than a task holds back.
+    """
+    works = [work for work in arrange(spec) if work.partition.deduplicate]
+    if any(_is_too_long(part) for work in works for part in work.parts):
+        return True
+    expected = max((_expected_keys(work) for work in works), default=0)
+    return expected > 0 and expected > keys_that_fit(spec.table_bytes)
+
+
+def _is_too_long(part: InputPart) -> bool:
+    records = sum(extent.record_count for extent in part.extents)
+    return records > MAX_HELD_RECORDS and not all(extent.unique_keys for extent in part.extents)
 
 
 def plan_shuffle(spec: JobSpec, sizes: ShareSizes | None = None) -> ShufflePlan:
@@ -157,7 +169,7 @@ def keys_expected(records: int, bits: int) -> int:
 
 def _records_that_fit(table_bytes: int) -> int:
     """The largest n for which n + 8 √n keys fit: so many records a bucket may be expected to hold."""
-    capacity = KeyTable(table_bytes).capacity
+    capacity = keys_that_fit(table_bytes)
     half = _DEVIATIONS / 2
     return max(1, int((math.sqrt(half**2 + capacity) - half) ** 2))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from object_format.dedupe.ahead import ThinnedAhead
 from object_format.dedupe.answer import Survivors
 from object_format.dedupe.filter import FilteredBatches, filter_batches
-from object_format.dedupe.key_table import KeyTable
+from object_format.dedupe.key_table import KeyTable, keys_that_fit
 from object_format.dedupe.rewriting import Rewriting
-from object_format.dedupe.survivors import SurvivorFinder
+from object_format.dedupe.survivors import MAX_HELD_RECORDS, SurvivorFinder
 
 __all__ = [
+    "MAX_HELD_RECORDS",
     "FilteredBatches",
     "KeyTable",
     "Rewriting",
@@ -17,4 +18,5 @@ __all__ = [
     "Survivors",
     "ThinnedAhead",
     "filter_batches",
+    "keys_that_fit",
 ]

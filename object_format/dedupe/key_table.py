@@ -30,6 +30,21 @@ Words = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.uint8]
 
 
+def keys_that_fit(table_bytes: int) -> int:
+    """How many keys a table of so many bytes takes, without making one."""
+    return _home_slots(table_bytes) * _MOST_LOAD_PERCENT // 100
+
+
+def _home_slots(table_bytes: int) -> int:
+    """The slots of a table at which a search may begin; the rest is for their neighbours."""
+    if table_bytes < _LEAST_BYTES:
+        raise InvalidInputError(
+            f"a key table of {table_bytes} bytes is too small", remedy=f"give it {_LEAST_BYTES} or more"
+        )
+    slots = table_bytes // SLOT_BYTES
+    return slots - min(_MOST_OVERHANG, slots // 8)
+
+
 class KeyTable:
     """Fingerprints of keys in `table_bytes` of memory, allocated once.
 
@@ -38,14 +53,12 @@ class KeyTable:
     """
 
     def __init__(self, table_bytes: int) -> None:
-        if table_bytes < _LEAST_BYTES:
-            raise InvalidInputError(
-                f"a key table of {table_bytes} bytes is too small", remedy=f"give it {_LEAST_BYTES} or more"
-            )
+        self.capacity: int = keys_that_fit(table_bytes)
+        """How many keys it takes."""
+        self._all_home_slots = _home_slots(table_bytes)
         # Not np.zeros: only for empty arrays does numpy ask for huge pages, which spare the probes a tenth.
         self._slots = np.empty(table_bytes // SLOT_BYTES * WORDS, np.uint32)
         self._slots.fill(0)
-        self._overhang = min(_MOST_OVERHANG, self._slots.size // WORDS // 8)
         self.counts: npt.NDArray[np.int64] = np.zeros(COUNTS, np.int64)
         self._used: Words = self._slots[:0]
         self._home_slots = 0
@@ -55,11 +68,6 @@ class KeyTable:
     def table_bytes(self) -> int:
         """All the memory that grows with the number of keys, which is the same before the first of them."""
         return self._slots.nbytes
-
-    @property
-    def capacity(self) -> int:
-        """How many keys it takes."""
-        return (self._slots.size // WORDS - self._overhang) * _MOST_LOAD_PERCENT // 100
 
     @property
     def count(self) -> int:
@@ -74,10 +82,10 @@ class KeyTable:
         """
         self._used.view(np.uint8).fill(0)  # of bytes, numpy makes a memset
         self.counts.fill(0)
-        all_slots = self._slots.size // WORDS - self._overhang
-        wanted = all_slots if expected_keys is None else max(2 * expected_keys, _LEAST_SLOTS)
-        self._home_slots = min(wanted, all_slots)
-        self._used = self._slots[: (self._home_slots + self._overhang) * WORDS]
+        wanted = self._all_home_slots if expected_keys is None else max(2 * expected_keys, _LEAST_SLOTS)
+        self._home_slots = min(wanted, self._all_home_slots)
+        overhang = self._slots.size // WORDS - self._all_home_slots
+        self._used = self._slots[: (self._home_slots + overhang) * WORDS]
 
     def find_survivors(
         self,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bedrock.errors import InvalidInputError
-from object_format.dedupe import KeyTable
+from object_format.dedupe import KeyTable, keys_that_fit
 from object_format.kernels.key_table import DROP, KEEP
 
 Words = npt.NDArray[np.uint32]
@@ -94,6 +94,17 @@ def test_ten_million_keys_fit_into_128_mib() -> None:
     assert table.table_bytes <= 134_217_728
 
 
+@pytest.mark.parametrize("table_bytes", [192, 1000, 1_200_000, 8_000_001])
+def test_how_many_keys_fit_is_known_without_a_table(table_bytes: int) -> None:
+    """It is what a table takes, to the key; and of a size that no machine has, too."""
+    table = KeyTable(table_bytes)
+    assert keys_that_fit(table_bytes) == table.capacity
+    add(table, random_words(table.capacity + 100, seed=5))
+    assert table.count == table.capacity
+    assert keys_that_fit(1 << 60) > 1 << 56
+
+
 def test_a_table_without_slots_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="too small"):
-        KeyTable(100)
+    for make in (KeyTable, keys_that_fit):
+        with pytest.raises(InvalidInputError, match="too small"):
+            make(100)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bedrock.errors import CorruptDataError
 from catalog.model import PartitionId
-from object_format.dedupe import KeyTable
+from object_format.dedupe import MAX_HELD_RECORDS, keys_that_fit
 from object_store.local import LocalStore
 from spark_jobs.arrangement import arrange
 from spark_jobs.shares import Share, ShareSizes, runs_of
@@ -94,7 +94,7 @@ def test_the_buckets_of_a_tiny_table_are_many(bench: Bench) -> None:
 
     (bits,) = plan.bits
     assert bits is not None
-    assert keys_expected(1000, bits) <= KeyTable(TINY_TABLE).capacity
+    assert keys_expected(1000, bits) <= keys_that_fit(TINY_TABLE)
     assert plan.buckets == 1 << bits == plan.bucket_ends[-1]
 
 
@@ -246,6 +246,37 @@ def test_the_way_goes_by_an_estimate(
     assert (choose_plan(spec, PlanChoice.AUTO) is not None) is spread
     assert choose_plan(spec, PlanChoice.TASK) is None
     assert choose_plan(spec, PlanChoice.SHUFFLE) is not None
+
+
+@pytest.mark.parametrize(
+    ("records", "unique", "spread"),
+    [
+        (MAX_HELD_RECORDS, False, False),
+        (MAX_HELD_RECORDS + 1, False, True),  # a task cannot hold back so many
+        (MAX_HELD_RECORDS + 1, True, False),  # and need not
+    ],
+)
+def test_a_section_too_long_to_be_held_back_is_spread(
+    bench: Bench, records: int, *, unique: bool, spread: bool
+) -> None:
+    """However few its keys are, and though they fit the table."""
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: [numbered(5, modulo=5)]})
+    (extent,) = bench.log.extents[here]
+    bench.log.extents[here] = [
+        replace(extent, record_count=records, last_offset=records - 1, unique_keys=unique)
+    ]
+
+    plan = choose_plan(bench.log.job(table_bytes=128 << 20), PlanChoice.AUTO)
+
+    assert (plan is not None) is spread
+
+
+def test_a_plan_is_chosen_without_the_memory_of_a_table(bench: Bench) -> None:
+    """A table of a size that no machine has is only reckoned with."""
+    spec = job_of(bench, 5, modulo=5, clean=False)
+    assert choose_plan(replace(spec, table_bytes=1 << 60), PlanChoice.AUTO) is None
+    assert choose_plan(replace(spec, table_bytes=1 << 60), PlanChoice.SHUFFLE) is not None
 
 
 def test_an_estimate_that_was_too_low_costs_exactness_once(bench: Bench) -> None:
