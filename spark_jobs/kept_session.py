@@ -69,7 +69,7 @@ class KeptSession:
         cancelled: threading.Event,
         plan: PlanChoice,
     ) -> CompactionReport:
-        """As `run_jobs`. A session in which nothing ran is dropped: the next start makes another."""
+        """As `run_jobs`. A session that is all that failed is dropped: the next start makes another."""
         report = run_jobs(
             self._started(),
             jobs,

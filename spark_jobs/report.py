@@ -115,12 +115,13 @@ class CompactionReport:
     """The sum over the jobs of a run; counts are of jobs whose results were published.
 
     `get_requests` is what the tasks' object stores counted for reading inputs, without the `resumes` of
-    broken streams. An input file goes whole to one task, which reads it by two GETs, unless it is one of the
-    `input_files_cut`: those were read in `stretches`, each by one share of its job and two ranged GETs, and
-    `cut_files` says which. `input_files_read_once` are those of the whole files for which one pass was
+    broken streams; like all counts it is of the executions of which the results are made, and not of what
+    Spark ran in vain. An input file goes whole to one task, which reads it by two GETs, unless it is one of
+    the `input_files_cut`: those were read in `stretches`, each by one share of its job and two ranged GETs,
+    and `cut_files` says which. `input_files_read_once` are those of the whole files for which one pass was
     enough: they had nothing to deduplicate, as had `stretches_read_once`, or the first pass has left nothing
-    to do. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes` and
-    `peak_rss_bytes` are the largest of any task.
+    to do. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes` and `peak_rss_bytes`
+    are the largest of any task.
     `shuffled_jobs` were spread over `shares` of their input, and their keys over `buckets`, by
     `shuffle_bytes` of fingerprints. `seconds` says how long the run took (`total`) and how long its tasks
     spent in each phase (`find_survivors`, `write`, `complete`), all tasks together; and, whatever the phase,

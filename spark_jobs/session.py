@@ -132,7 +132,7 @@ def start_session(settings: SparkSettings) -> SparkSession:
         return _with_reruns_as_they_are(_build(settings, {}))
     active = SparkSession.getActiveSession()
     if active is not None:
-        return active
+        return _with_reruns_as_they_are(active)
     scratch = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     try:

@@ -45,12 +45,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS: Final = 120.0
+PATIENCE_SECONDS: Final = 600.0
 BEGIN: Final = "begin"
 TAKE: Final = "take"
 GIVE: Final = "give"
 END: Final = "end"
 ASKED: Final = "after store.open_stream"
+UPLOADED: Final = "after upload.complete"
 
 
 class StoreIsBusyError(RetryableError):

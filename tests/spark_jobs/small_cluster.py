@@ -1,0 +1,120 @@
+"""A Spark cluster of two executors on this machine, and an application that runs jobs on it.
+
+    python -m tests.spark_jobs.small_cluster <catalog> <object store> <strikes>
+
+claims a job, runs it by the exact plan, struck, and prints the report. The executors have hosts of their own,
+127.0.0.1 and 127.0.0.2: Spark never runs two copies of a task on the same one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import orjson
+import pytest
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
+
+from bedrock.clock import ManualClock, SystemClock
+from bedrock.ids import SystemIds
+from catalog.open import open_catalog
+from object_store.open import StoreConfig
+from spark_jobs.compact import run_jobs
+from spark_jobs.java import find_java, write_java_home
+from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.shuffle_plan import PlanChoice
+from tests.spark_jobs.struck_kernels import Strikes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOSTS: Final = ("127.0.0.1", "127.0.0.2")
+APPLICATION: Final = {
+    "spark.driver.host": HOSTS[0],
+    "spark.driver.bindAddress": HOSTS[0],
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Whatever takes longer than half of the others is run once more, at once.
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.minTaskRuntime": "1ms",
+    "spark.speculation.quantile": "0.5",
+    # An executor that is gone is not asked again.
+    "spark.shuffle.io.maxRetries": "1",
+    "spark.shuffle.io.retryWait": "50ms",
+}
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[str]:
+    """A master and two workers in a Java of their own; yields the master's URL."""
+    conf = SparkConf(loadDefaults=False)
+    conf.set("spark.driver.memory", "256m")
+    conf.set("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+    gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]  # PySpark's own, and untyped
+    try:
+        jvm = gateway.jvm
+        settings = jvm.org.apache.spark.SparkConf(False)
+        for key in ("spark.master.rest.enabled", "spark.shuffle.service.enabled"):
+            settings.set(key, "false")
+        deploy = jvm.org.apache.spark.deploy
+        master = deploy.master.Master.startRpcEnvAndEndpoint(HOSTS[0], 0, 0, settings)._1()
+        url = f"spark://{HOSTS[0]}:{master.address().port()}"
+        masters = gateway.new_array(jvm.java.lang.String, 1)
+        masters[0] = url
+        for number, host in enumerate(HOSTS):
+            deploy.worker.Worker.startRpcEnvAndEndpoint(
+                host,
+                *(0, 0),  # ports: any
+                *(1, 600),  # cores, and MiB for executors
+                masters,
+                str(directory / host),
+                jvm.scala.Some(number),
+                settings,
+                jvm.scala.Option.apply(None),
+            )
+        yield url
+    finally:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+def main(catalog_url: str, store_url: str, strikes: str) -> None:
+    """Run a job."""
+    clock = ManualClock()
+    ids = SystemIds(SystemClock())
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ |= {
+            "JAVA_HOME": str(write_java_home(find_java(os.environ), Path(scratch) / "java")),
+            "SPARK_LOCAL_IP": HOSTS[0],
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            closing(open_catalog(catalog_url, clock, ids)) as catalog,
+            cluster(Path(scratch)) as master,
+            spark_session(SparkSettings(master=master, conf=APPLICATION)) as spark,
+        ):
+            Strikes(Path(strikes), Path(scratch)).install(patch)
+            report = run_jobs(
+                spark,
+                catalog.jobs.claim("a cluster", 1),
+                store=StoreConfig(store_url),
+                book=catalog.jobs,
+                clock=clock,
+                ids=ids,
+                plan=PlanChoice.SHUFFLE,
+            )
+    sys.stdout.write(orjson.dumps(asdict(report)).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
