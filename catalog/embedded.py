@@ -49,7 +49,7 @@ from catalog.postgres_host import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import IO, Self
 
@@ -186,19 +186,18 @@ class EmbeddedPostgres:
         sockets = choose_socket_directory(self._pgdata, account)
         settings = {**self._settings, "unix_socket_directories": f'"{sockets}"'}
         disown_stale_server(self._pgdata)
-        self._start_keeper(account)  # first: whatever happens from here on, the server will be stopped
         options = " ".join(f"-c {shell_quote(f'{name}={value}')}" for name, value in settings.items())
         command = (
             str(programs() / "pg_ctl"),
             *("start", "-w", "-s", "-t", f"{PATIENCE_SECONDS / 2:.0f}"),
             *("-D", str(self._pgdata), "-l", str(self._server_log), "-o", options),
         )
-        started = account.run(*command)
+        started = self._start(account, command)
         for _ in range(_STARTS_AGAIN):
             if started.returncode == 0:
                 break
             self._clock.sleep(_START_AGAIN_SECONDS)  # one that was killed just now may still be in the way
-            started = account.run(*command)
+            started = self._start(account, command)
         self._require(started, "be started")
         deadline = self._clock.monotonic() + PATIENCE_SECONDS
         while not (url := self._answers(sockets)):
@@ -229,23 +228,28 @@ class EmbeddedPostgres:
             return ""
         return make_conninfo("", host=str(sockets), user=_ROLE, dbname=_DATABASE)
 
-    def _start_keeper(self, account: Account) -> None:
+    def _start(self, account: Account, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """By a keeper: whatever happens to us from here on, the server will be stopped."""
         told = {
             "users_lock": str(self._directory / "users.lock"),
+            "start_command": command,
             "stop_command": self._stop_command(),
             "user": account.user,
             "group": account.group,
         }
         script = Path(__file__).with_name("postgres_keeper.py")
-        subprocess.run(  # noqa: S603  # our own script
+        keeper = subprocess.run(  # noqa: S603  # our own script
             [sys.executable, "-I", "-S", str(script), json.dumps(told)],
             check=True,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd="/",
             timeout=PATIENCE_SECONDS,
+            start_new_session=True,  # ^C on a terminal is not for it
         )
+        code, out, errors = json.loads(keeper.stdout or '[1, "", "its keeper ended"]')
+        return subprocess.CompletedProcess(command, code, out, errors)
 
     def _stop_command(self) -> list[str]:
         return [

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -18,7 +21,6 @@ from catalog.errors import EmbeddedPostgresError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def _servers(directory: Path) -> list[psutil.Process]:
@@ -117,6 +119,49 @@ def test_a_killed_user_keeps_nobody_and_leaves_nothing(directory: Path) -> None:
     _wait_until_gone(directory)
     with EmbeddedPostgres(directory) as server:
         assert _ask(server.url, "SELECT 1") == 1
+
+
+# Waits, before it starts the server, for a word in a pipe.
+_WAITING_PG_CTL = """#!/bin/sh
+case "$1" in start) echo > {place}/begun; read go < {place}/go;; esac
+exec {real}/pg_ctl "$@"
+"""
+_STARTING = """
+import sys
+from pathlib import Path
+from catalog import embedded
+
+embedded.programs = lambda: Path(sys.argv[2])
+embedded.EmbeddedPostgres(Path(sys.argv[1])).start()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_user_that_is_gone_before_the_server_is_there_leaves_none(
+    directory: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """It comes up nevertheless, and is stopped then."""
+    place = tmp_path / "programs"
+    place.mkdir()
+    (place / "initdb").symlink_to(embedded.programs() / "initdb")
+    (place / "pg_ctl").write_text(_WAITING_PG_CTL.format(place=place, real=embedded.programs()))
+    (place / "pg_ctl").chmod(0o755)
+    for pipe in (place / "begun", place / "go"):
+        os.mkfifo(pipe)
+        pipe.chmod(0o666)
+    user = subprocess.Popen(
+        [sys.executable, "-c", _STARTING, str(directory), str(place)],
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.DEVNULL,
+    )
+    (place / "begun").read_text()
+    user.send_signal(number)
+    assert user.wait() != 0
+    (place / "go").write_text("go\n")
+    deadline = time.monotonic() + 240
+    while "database system is shut down" not in (directory / "server.log").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_killed_user_is_not_waited_for(directory: Path) -> None:
