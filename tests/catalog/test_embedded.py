@@ -18,6 +18,7 @@ import pytest
 from catalog import embedded
 from catalog.embedded import EmbeddedPostgres
 from catalog.errors import EmbeddedPostgresError
+from catalog.postgres_host import programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,8 +144,8 @@ def test_a_user_that_is_gone_before_the_server_is_there_leaves_none(
     """It comes up nevertheless, and is stopped then."""
     place = tmp_path / "programs"
     place.mkdir()
-    (place / "initdb").symlink_to(embedded.programs() / "initdb")
-    (place / "pg_ctl").write_text(_WAITING_PG_CTL.format(place=place, real=embedded.programs()))
+    (place / "initdb").symlink_to(programs() / "initdb")
+    (place / "pg_ctl").write_text(_WAITING_PG_CTL.format(place=place, real=programs()))
     (place / "pg_ctl").chmod(0o755)
     for pipe in (place / "begun", place / "go"):
         os.mkfifo(pipe)
