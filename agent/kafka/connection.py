@@ -286,6 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             request.write_to(self._outgoing)
             if self._writable.is_set():
                 self._left(request)
+                self._steer()
                 return
         self._answers.append(request)
         if self._answerer is None:

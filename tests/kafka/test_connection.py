@@ -160,6 +160,22 @@ def test_what_was_sent_with_acks_0_is_taken_though_the_client_has_gone(broker: B
     until(lambda: broker.catalog.topics.partitions(topic.topic_id)[0].high_watermark == 20)
 
 
+def test_many_more_requests_than_may_be_open_are_taken(start_broker: Callable[..., BrokerThread]) -> None:
+    """Large ones with acks 0, and small ones that are answered at once or by a coroutine."""
+    broker = start_broker(kafka_max_pending_requests=3)
+    broker.create_topic("granite")
+    heartbeat = Struct(group_id="group", generation_id=1, member_id="member")
+    frames = [request_frame("produce", 9, 0, produce_request([b"x" * 270_000], acks=0))] * 12
+    frames += [
+        request_frame("heartbeat", 4, 0, heartbeat),
+        request_frame("api_versions", 0, 0, Struct()),
+    ] * 20
+    with Wire(broker.host_and_port) as wire:
+        wire.send(b"".join(frames))
+        assert all(wire.receive() for _ in range(40))
+        assert only_partition(wire.ask("produce", 9, produce_request([b"last"]))).base_offset == 12
+
+
 def test_nothing_behind_a_refused_request_with_acks_0_is_taken(broker: BrokerThread) -> None:
     """The refusal closes the connection; as in Kafka, what was sent behind it is not in the log."""
     broker.create_topic("granite")
