@@ -15,7 +15,7 @@ A file's way, and who may be ahead of whom:
 
 A file that cannot be put or committed after `write_attempts` tries fails exactly its own appends; later
 files go on. An idempotent producer's later batches are then refused by the catalog as out of order, as they
-must be.
+must be: also where the producer is new (`catalog.sequences`).
 """
 
 from __future__ import annotations

@@ -70,9 +70,15 @@ def _problem_of(runs: Sequence[BatchRun]) -> str:
 
 
 def assign_section(
-    runs: Sequence[BatchRun], log_end_offset: int, producers: Mapping[int, ProducerState]
+    runs: Sequence[BatchRun],
+    log_end_offset: int,
+    producers: Mapping[int, ProducerState],
+    producers_from: int,
 ) -> SectionAssignment:
-    """Give offsets from `log_end_offset` on to the runs, in order; `producers` is the partition's, by id."""
+    """Give offsets from `log_end_offset` on to the runs, in order; `producers` is the partition's, by id.
+
+    None of those from the id `producers_from` on was forgotten.
+    """
     if len(runs) == 1 and runs[0].producer is None:  # as most are, and a commit may have thousands
         (run,) = runs
         return SectionAssignment(
@@ -87,7 +93,7 @@ def assign_section(
         if stamp is not None:
             producer_id = stamp.producer_id
             state = moved.get(producer_id) or producers.get(producer_id)
-            verdict = check_sequence(state, stamp, count)
+            verdict = check_sequence(state, stamp, count, producers_from)
             if verdict is not None:
                 results.append(verdict)
                 continue

@@ -1,9 +1,9 @@
 """Decides what most commits are made of by columns: sections of one run that is taken as it comes.
 
 It is when no producer stamped it, when its number follows the last one that is known of its producer, or when
-nobody knows its producer. What `assign_section` would say of it then follows from a few sums, and a thousand
-sections cost what fifty cost one by one, while their partitions are locked. All others are left to it:
-duplicates, refusals, new epochs, and sections of several runs.
+nobody knows its producer and it may begin so. What `assign_section` would say of it then follows from a few
+sums, and a thousand sections cost what fifty cost one by one, while their partitions are locked. All others
+are left to it: duplicates, refusals, new epochs, and sections of several runs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class LockedPartitions:
     def __init__(self, rows: Sequence[Row], sections: int) -> None:
         """`rows` are those of `lock_partitions`; a partition that is gone has none."""
         self.is_there = np.zeros(sections, dtype=np.bool_)
-        self._numbers = np.full((4, sections), -1, dtype=np.int64)
-        found = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(len(rows), 5)
+        self._numbers = np.full((5, sections), -1, dtype=np.int64)
+        found = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(len(rows), 6)
         indexes = found[:, 0] - 1
         self.is_there[indexes] = True
         self._numbers[:, indexes] = found[:, 1:].T
-        self.log_start_offsets, self.log_end_offsets, self.leader_epochs, self.max_timestamps = self._numbers
+        self.log_start_offsets, self.log_end_offsets, self.leader_epochs = self._numbers[:3]
+        self.max_timestamps, self.producers_from = self._numbers[3:]
 
 
 class MovedProducers(NamedTuple):
@@ -88,7 +89,8 @@ class SingleRuns:
         """Decide those that can be; `rows` are of `read_producers`, `named` has the sections they number."""
         stamped, producer_ids, epochs, firsts = self._stamps
         known = _Known(self._sections, named, rows)
-        goes_on = known.is_new[stamped] | (
+        begins = (firsts == 0) | (producer_ids < locked.producers_from[stamped])
+        goes_on = (known.is_new[stamped] & begins) | (
             (known.epochs[stamped] == epochs) & ((known.last_sequences[stamped] + 1) % SEQUENCES == firsts)
         )
         taken = locked.is_there.copy()

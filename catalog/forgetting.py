@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("forgetting")
 _BATCH: Final = 5000
+# A producer that lives longer, and goes on in a topic that was made anew after so long, begins a new epoch.
+_PAST_TOPICS_KEPT_MS: Final = 90 * 86_400_000
 
 
 class OwnerKind(StrEnum):
@@ -108,6 +110,7 @@ class Forgetting:
                 "before_ms": transaction.now_ms() - idle_ms,
                 "limit": _BATCH,
             }
+            transaction.send(_SQL["admit_idle_producers"], params)
             return transaction.rows(_SQL["forget_producers"], params)
 
         while rows := self._database.transact("forgetting.idle_producers", work):
@@ -118,12 +121,18 @@ class Forgetting:
 
     def old_answers(self) -> int:
         """Forget answers to commits that no retry asks for any more; returns how many."""
+        return self._older("forgetting.old_answers", _SQL["forget_answers"], ANSWERS_KEPT_MS)
 
+    def past_topics(self) -> int:
+        """Forget names of topics that were deleted so long ago that no client goes on with them."""
+        return self._older("forgetting.past_topics", _SQL["forget_past_topics"], _PAST_TOPICS_KEPT_MS)
+
+    def _older(self, operation: str, query: Query, kept_ms: int) -> int:
         def work(transaction: Transaction) -> int:
-            before_ms = transaction.now_ms() - ANSWERS_KEPT_MS
-            return transaction.count(_SQL["forget_answers"], {"before_ms": before_ms, "limit": _BATCH})
+            before_ms = transaction.now_ms() - kept_ms
+            return transaction.count(query, {"before_ms": before_ms, "limit": _BATCH})
 
         forgotten = 0
-        while gone := self._database.transact("forgetting.old_answers", work):
+        while gone := self._database.transact(operation, work):
             forgotten += gone
         return forgotten

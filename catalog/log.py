@@ -209,7 +209,12 @@ class _Commit:
                 answers[index] = SectionAnswer(-1, -1, -1, refuse_section(section.runs))
                 continue
             log_end_offset = int(locked.log_end_offsets[index])
-            runs, end, moved = assign_section(section.runs, log_end_offset, known.get(index, nobody))
+            runs, end, moved = assign_section(
+                section.runs,
+                log_end_offset,
+                known.get(index, nobody),
+                int(locked.producers_from[index]),
+            )
             if end > log_end_offset:
                 rows.add_extents(index, extents_of_section(section, runs), end)
             if moved:

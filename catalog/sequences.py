@@ -2,8 +2,12 @@
 
 Source: ProducerAppendInfo and ProducerStateEntry in org.apache.kafka.storage.internals.log. Per producer and
 partition the last five batches of the present epoch are known. A batch that equals one of them, by first and
-last sequence number, is a duplicate. A producer that nobody knows here may begin with any number: its earlier
-state may have expired with its records. Numbers go from 2^31 - 1 back to 0.
+last sequence number, is a duplicate. Numbers go from 2^31 - 1 back to 0.
+
+A producer that nobody knows here begins with 0, unless it can have been known and forgotten: then with any
+number. Kafka takes any number from either, for its leader hardly ever refuses a batch and takes the next of
+the same client. Here the file of one may fail while the next one's does not, and a later record would stand
+where the first is to go.
 """
 
 from __future__ import annotations
@@ -37,10 +41,16 @@ def last_sequence(base_sequence: int, offset_count: int) -> int:
     return (base_sequence + offset_count - 1) % SEQUENCES
 
 
-def check_sequence(state: ProducerState | None, stamp: ProducerStamp, offset_count: int) -> RunResult | None:
-    """None when the batch may be appended; otherwise what to answer: a duplicate's offset, or a refusal."""
+def check_sequence(
+    state: ProducerState | None, stamp: ProducerStamp, offset_count: int, producers_from: int
+) -> RunResult | None:
+    """None when the batch may be appended; otherwise what to answer: a duplicate's offset, or a refusal.
+
+    No producer with id `producers_from` or above was forgotten by the partition.
+    """
     if state is None:
-        return None
+        begins = stamp.base_sequence == 0 or stamp.producer_id < producers_from
+        return None if begins else _out_of_order(stamp, "0 of a new producer")
     epoch, batches = state
     if stamp.producer_epoch != epoch:
         return _check_new_epoch(epoch, stamp)

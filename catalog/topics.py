@@ -145,8 +145,10 @@ class Topics:
         params = {"topic_id": found}
 
         def work(transaction: Transaction) -> None:
-            transaction.send(_SQL["mark_topic_deleted"], {**params, "now_ms": transaction.now_ms()})
+            deleted = {**params, "now_ms": transaction.now_ms()}
+            transaction.send(_SQL["mark_topic_deleted"], deleted)
             transaction.send(_SQL["lock_topic_partitions"], params)
+            transaction.send(_SQL["note_past_topic"], deleted)
             transaction.send(_SQL["delete_partitions"], params)
 
         self._database.transact("topics.delete", work)

@@ -106,6 +106,7 @@ def collect_garbage(
     if catalog.forgetting.take_chore("producers", settings.producer_check_ms):
         report.forgotten_producers = catalog.forgetting.idle_producers(settings.producer_idle_ms)
         catalog.forgetting.old_answers()
+        catalog.forgetting.past_topics()
     return report
 
 

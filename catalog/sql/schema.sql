@@ -29,7 +29,8 @@ CREATE UNIQUE INDEX topics_name ON topics (translate(name, '.', '_')) WHERE dele
 CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 
 -- The rows that commits lock. Nothing but the key is indexed and half of each page stays free, so that an update
--- stays on its page (HOT). From max_timestamp on, each column sums up extents, so that no plan has to scan them.
+-- stays on its page (HOT). From max_timestamp on, each column sums up extents, so that no plan has to scan them; but
+-- for producers_from: no producer with that id or a larger one was forgotten, so one that is unknown is new.
 CREATE TABLE partitions (
     topic_id uuid NOT NULL REFERENCES topics,
     partition integer NOT NULL CHECK (partition >= 0),
@@ -45,6 +46,7 @@ CREATE TABLE partitions (
     dirty_since_ms bigint,
     ingestion_extents bigint NOT NULL DEFAULT 0,
     compacted_extents bigint NOT NULL DEFAULT 0,
+    producers_from bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (topic_id, partition),
     CONSTRAINT bounds_ordered CHECK (
         log_start_offset <= last_stable_offset
@@ -220,6 +222,15 @@ CREATE SEQUENCE broker_ids AS integer MINVALUE 1 CYCLE;
 
 -- What idempotent producers are called; never given twice.
 CREATE SEQUENCE producer_ids AS bigint MINVALUE 0;
+
+-- Deleted topics by name, and the first producer id that none of their producers had: a client that outlives a topic
+-- goes on counting in the next one of that name.
+CREATE TABLE past_topics (
+    name text COLLATE "C" PRIMARY KEY,
+    producers_from bigint NOT NULL,
+    deleted_ms bigint NOT NULL
+);
+CREATE INDEX past_topics_age ON past_topics (deleted_ms);
 
 -- What clients know this catalog by.
 CREATE TABLE cluster (

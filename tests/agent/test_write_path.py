@@ -22,7 +22,7 @@ from agent.validation import ValidatedBatches, validate
 from agent.write_path import WritePath
 from bedrock.clock import SystemClock
 from bedrock.ids import SeededIds
-from catalog.model import PartitionId, Topic
+from catalog.model import PartitionId, RunRefusal, Topic
 from catalog.topic_config import TopicConfig
 from object_format.records import encode_batch
 from object_format.segment_file import ForwardReader, SegmentKind
@@ -33,7 +33,10 @@ from tests.agent.running_agents import SETTINGS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from agent.pending_append import AppendResult
     from agent.session import Session
+    from agent.write_path import CommitLog
+    from catalog.open import Catalog
     from tests.agent.faulty_store import FaultyStore
 
 pytestmark = pytest.mark.anyio
@@ -52,14 +55,16 @@ def make_topic(number: int, **config: str) -> Topic:
     )
 
 
-def batches(topic: Topic, partition: int, *values: str, producer: int = -1) -> ValidatedBatches:
+def batches(
+    topic: Topic, partition: int, *values: str, producer: int = -1, sequence: int = 0
+) -> ValidatedBatches:
     """One batch for each value."""
     data = b"".join(
         encode_batch(
             [1000 + index],
             [b"k"],
             [value.encode()],
-            producer=(producer, 0, index) if producer >= 0 else (-1,) * 3,
+            producer=(producer, 0, sequence + index) if producer >= 0 else (-1,) * 3,
         )
         for index, value in enumerate(values)
     )
@@ -74,12 +79,24 @@ class Harness:
 
 
 @asynccontextmanager
-async def writing(store: FaultyStore, **changes: int) -> AsyncIterator[Harness]:
+async def writing(store: FaultyStore, /, **changes: int) -> AsyncIterator[Harness]:
+    log = FakeLog()
+    try:
+        async with writing_to(log, store, **changes) as (path, session):
+            yield Harness(path, log, session)
+    finally:
+        log.gate.set()
+
+
+@asynccontextmanager
+async def writing_to(
+    log: CommitLog, store: FaultyStore, **changes: int
+) -> AsyncIterator[tuple[WritePath, FakeSession]]:
     clock = SystemClock()
     ids = SeededIds(7, clock)
     settings = replace(SETTINGS, **cast("Any", {"flush_interval_ms": 3_600_000, **changes}))
     pools = Pools.open(settings)
-    log, session = FakeLog(), FakeSession(*SESSIONS)
+    session = FakeSession(*SESSIONS)
     path = WritePath(
         settings=settings,
         store=store,
@@ -94,10 +111,9 @@ async def writing(store: FaultyStore, **changes: int) -> AsyncIterator[Harness]:
     )
     path.start()
     try:
-        yield Harness(path, log, session)
+        yield path, session
     finally:
         store.gate.set()
-        log.gate.set()
         await path.stop()
         await asyncio.to_thread(pools.close)
 
@@ -283,6 +299,32 @@ async def test_a_file_that_is_lost_fails_its_own_appends_and_no_others(store: Fa
         assert failure.error.message.startswith("the records were not committed; ")
         assert (failure.appended, success.base_offset) == (False, 0)
         assert harness.path.budget.held == 0
+
+
+async def test_what_follows_a_lost_batch_of_a_new_producer_waits_for_it(
+    store: FaultyStore, catalog: Catalog
+) -> None:
+    """Else the lost batch, when it comes again, would be taken for an old one."""
+    topic, producer = catalog.topics.create("t", 1), catalog.producers.new_id()
+    catalog.sessions.register(SESSIONS[0], "a test")
+    async with writing_to(catalog.log, store, flush_bytes=1, max_files_in_flight=1, write_attempts=1) as (
+        path,
+        _,
+    ):
+
+        async def send() -> list[AppendResult]:
+            appends = [
+                path.enqueue([batches(topic, 0, value, producer=producer, sequence=number)])[0]
+                for number, value in enumerate(("first", "second"))
+            ]
+            return [(await append.wait())[0] for append in appends]
+
+        store.fail_puts = 1
+        lost, refused = await send()
+        assert isinstance(lost.error, AppendFailedError)
+        assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+        assert [each.base_offset for each in await send()] == [0, 1]
+        assert [each.duplicate for each in await send()] == [True, True]
 
 
 async def test_a_fenced_session_fails_its_files_and_a_new_one_goes_on(store: FaultyStore) -> None:

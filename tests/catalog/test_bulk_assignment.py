@@ -22,7 +22,7 @@ class Given:
     """A section's runs, and what the transaction read: the partition's row, and a state per producer."""
 
     runs: tuple[BatchRun, ...]
-    row: tuple[int, int, int, int] | None
+    row: tuple[int, int, int, int, int] | None
     states: dict[int, ProducerState]
 
 
@@ -44,7 +44,7 @@ _states = st.builds(
     _batches,
 )
 _rows = st.none() | st.tuples(
-    st.integers(0, 9), st.integers(10, 2**40), st.integers(0, 3), st.integers(-1, 99)
+    st.integers(0, 9), st.integers(10, 2**40), st.integers(0, 3), st.integers(-1, 99), st.integers(0, 3)
 )
 _files = st.lists(
     st.builds(
@@ -81,11 +81,12 @@ def test_columns_decide_as_sections_do(file: list[Given]) -> None:
         if each.row is None or len(each.runs) > 1:
             assert index not in places
             continue
-        ((run,), end, producers) = assign_section(each.runs, each.row[1], each.states)
+        ((run,), end, producers) = assign_section(each.runs, each.row[1], each.states, each.row[-1])
         if index not in places:
             stamp = each.runs[0].producer
             assert stamp is not None
-            starts_anew = each.states[stamp.producer_id].producer_epoch != stamp.producer_epoch
+            state = each.states.get(stamp.producer_id)
+            starts_anew = state is not None and state.producer_epoch != stamp.producer_epoch
             assert run.duplicate or run.refusal is not None or starts_anew
             continue
         column = [int(each[places[index]]) for each in bulk[1:6]]

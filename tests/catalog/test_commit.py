@@ -72,13 +72,42 @@ def test_duplicates_get_their_first_offsets(scene: Scene) -> None:
 def test_sequence_numbers_wrap_round(scene: Scene) -> None:
     topic = scene.topic()
     top = 2**31 - 1
-    scene.commit(topic, run_of(3, producer=(1, 0, top - 3)))
+    scene.commit(topic, run_of(top, producer=(1, 0, 0)))
     (across,) = scene.commit(topic, run_of(4, producer=(1, 0, top))).runs
-    assert (across.base_offset, across.refusal) == (3, None)
+    assert (across.base_offset, across.refusal) == (top, None)
     (behind,) = scene.commit(topic, run_of(1, producer=(1, 0, 3))).runs
-    assert (behind.base_offset, behind.refusal) == (7, None)
+    assert (behind.base_offset, behind.refusal) == (top + 4, None)
     (again,) = scene.commit(topic, run_of(4, producer=(1, 0, top))).runs
-    assert (again.base_offset, again.duplicate) == (3, True)
+    assert (again.base_offset, again.duplicate) == (top, True)
+
+
+def test_a_producer_that_outlives_a_topic_goes_on_in_the_next_of_that_name(scene: Scene) -> None:
+    """Kafka's clients go on counting. Producers that came after the first topic begin anew."""
+    catalog, topic = scene.catalog, scene.topic()
+    before = catalog.producers.new_id()
+    assert scene.commit(topic, run_of(5, producer=(before, 0, 0))).runs[0].refusal is None
+    catalog.topics.delete(topic.name)
+    again = catalog.topics.create(topic.name, 1)
+    grown = catalog.topics.add_partitions(topic.name, 2)
+    since = catalog.producers.new_id()
+    for partition in (0, 1):
+        for producer, refusal in ((before, None), (since, RunRefusal.OUT_OF_ORDER_SEQUENCE)):
+            answer = scene.commit(grown, run_of(1, producer=(producer, 0, 5)), partition=partition)
+            assert answer.runs[0].refusal is refusal
+    assert again.topic_id == grown.topic_id
+    other = catalog.topics.create("other", 1)
+    answer = scene.commit(other, run_of(1, producer=(before, 0, 5)))
+    assert answer.runs[0].refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+
+
+def test_names_of_past_topics_are_forgotten_in_the_end(scene: Scene, clock: ManualClock) -> None:
+    topic = scene.topic()
+    scene.catalog.topics.delete(topic.name)
+    clock.advance(90 * 86_400)
+    assert scene.catalog.forgetting.past_topics() == 0
+    clock.advance(1)
+    assert scene.catalog.forgetting.past_topics() == 1
+    assert scene.catalog.forgetting.past_topics() == 0
 
 
 def test_a_newer_epoch_fences_the_older(scene: Scene) -> None:

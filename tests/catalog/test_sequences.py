@@ -29,6 +29,7 @@ class SlowPartition:
     """Every offset and every batch ever, one by one, with sequence numbers unrolled to where they stand."""
 
     offsets: list[tuple[int, int]] = field(default_factory=list)  # (run's identity, record in the run)
+    producers_from: int = 0
     epochs: dict[int, int] = field(default_factory=dict)
     batches: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
@@ -50,11 +51,12 @@ class SlowPartition:
 
     def _check(self, stamp: ProducerStamp, count: int) -> RunResult | None:
         epoch = self.epochs.get(stamp.producer_id)
+        wrong = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE)
         if epoch is None:
-            return None
+            may_be_forgotten = stamp.producer_id < self.producers_from
+            return None if may_be_forgotten or stamp.base_sequence == 0 else wrong
         if stamp.producer_epoch < epoch:
             return RunResult(refusal=RunRefusal.INVALID_PRODUCER_EPOCH)
-        wrong = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE)
         if stamp.producer_epoch > epoch:
             return None if stamp.base_sequence == 0 else wrong
         numbers = _count_up(stamp.base_sequence, count)
@@ -86,15 +88,15 @@ def _section(runs: tuple[BatchRun, ...]) -> SectionCommit:
     return SectionCommit(topic_id=_ID, partition=0, position=0, length=1, runs=runs)
 
 
-@given(st.lists(st.lists(_runs, min_size=1, max_size=6), max_size=6))
-def test_assignment_does_what_the_slow_model_does(files: list[list[BatchRun]]) -> None:
-    model = SlowPartition()
+@given(st.lists(st.lists(_runs, min_size=1, max_size=6), max_size=6), st.integers(0, 3))
+def test_assignment_does_what_the_slow_model_does(files: list[list[BatchRun]], producers_from: int) -> None:
+    model = SlowPartition(producers_from=producers_from)
     end = 0
     producers: dict[int, ProducerState] = {}
     identity = 0
     for runs in files:
         section = _section(runs_of(*runs))
-        assignment = assign_section(section.runs, end, producers)
+        assignment = assign_section(section.runs, end, producers, producers_from)
         covered = []
         for run, answer in zip(section.runs, assignment.runs, strict=True):
             identity += 1
@@ -129,25 +131,33 @@ def _stamp(sequence: int, epoch: int = 0) -> ProducerStamp:
 def test_numbers_wrap_round() -> None:
     state = append_batch(None, _stamp(_TOP - 1), 2, 100)
     assert state == ProducerState(0, BATCH.pack(_TOP - 1, _TOP, 100))
-    assert check_sequence(state, _stamp(0), 3) is None
+    assert check_sequence(state, _stamp(0), 3, 0) is None
     assert last_sequence(_TOP, 3) == 1
     across = append_batch(state, _stamp(0), 3, 102)
-    assert check_sequence(across, _stamp(_TOP - 1), 2) == RunResult(base_offset=100, duplicate=True)
+    assert check_sequence(across, _stamp(_TOP - 1), 2, 0) == RunResult(base_offset=100, duplicate=True)
 
 
-def test_a_producer_that_nobody_knows_may_begin_anywhere() -> None:
-    assert check_sequence(None, _stamp(17), 1) is None
+def test_a_producer_that_may_have_been_forgotten_begins_anywhere() -> None:
+    assert check_sequence(None, _stamp(17), 1, producers_from=8) is None
+
+
+def test_a_new_producer_begins_at_zero() -> None:
+    """What it sent before has failed, and comes again: nothing may stand in its place."""
+    assert check_sequence(None, _stamp(0), 1, producers_from=7) is None
+    refused = check_sequence(None, _stamp(17), 1, producers_from=7)
+    assert refused is not None
+    assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
 def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
     state = append_batch(None, _stamp(0), 5, 0)
-    refused = check_sequence(state, _stamp(5, epoch=1), 1)
+    refused = check_sequence(state, _stamp(5, epoch=1), 1, 0)
     assert refused is not None
     assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
-    assert check_sequence(state, _stamp(0, epoch=1), 1) is None
+    assert check_sequence(state, _stamp(0, epoch=1), 1, 0) is None
     state = append_batch(state, _stamp(0, epoch=1), 1, 5)
     assert state == ProducerState(1, BATCH.pack(0, 0, 5))
-    refused = check_sequence(state, _stamp(5), 1)
+    refused = check_sequence(state, _stamp(5), 1, 0)
     assert refused is not None
     assert refused.refusal is RunRefusal.INVALID_PRODUCER_EPOCH
 
@@ -156,15 +166,15 @@ def test_five_batches_are_remembered() -> None:
     state = None
     for sequence in range(6):
         state = append_batch(state, _stamp(sequence), 1, sequence)
-    assert check_sequence(state, _stamp(1), 1) == RunResult(base_offset=1, duplicate=True)
-    forgotten = check_sequence(state, _stamp(0), 1)
+    assert check_sequence(state, _stamp(1), 1, 0) == RunResult(base_offset=1, duplicate=True)
+    forgotten = check_sequence(state, _stamp(0), 1, 0)
     assert forgotten is not None
     assert forgotten.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
 def test_part_of_a_batch_is_no_duplicate() -> None:
     state = append_batch(None, _stamp(0), 5, 0)
-    refused = check_sequence(state, _stamp(0), 4)
+    refused = check_sequence(state, _stamp(0), 4, 0)
     assert refused is not None
     assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 

@@ -11,7 +11,7 @@ import pytest
 
 from bedrock.errors import InvalidInputError
 from catalog.errors import SessionFencedError
-from catalog.model import PartitionId, ProducerStamp
+from catalog.model import PartitionId, ProducerStamp, RunRefusal
 from object_store.errors import ForeignStoreError, LostIdentityError, ObjectsNotDeletedError
 from object_store.identity import tie
 from object_store.interface import Purpose
@@ -218,26 +218,33 @@ def test_idle_producers_are_forgotten_once_a_day_has_passed(system: System) -> N
     topic = system.topic("plain")
     key = PartitionId(topic.topic_id, 0)
 
-    def write(producer_id: int, sequence: int) -> None:
+    def write(producer_id: int, sequence: int) -> RunRefusal | None:
         stamp = ProducerStamp(producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
         commit = system.upload({key: [(b"a", b"1")]})
         (section,) = commit.sections
         run = replace(section.runs[0], producer=stamp)
-        system.catalog.log.commit(replace(commit, sections=(replace(section, runs=(run,)),)))
+        (answer,) = system.catalog.log.commit(replace(commit, sections=(replace(section, runs=(run,)),)))
+        return answer.runs[0].refusal
+
+    def later(seconds: float) -> None:
+        system.clock.advance(seconds)
+        system.catalog.sessions.heartbeat(system.session_id)
 
     for producer_id in (1, 2):
-        write(producer_id, 0)
+        assert write(producer_id, 0) is None
     collect(system)
-    system.clock.advance(12 * 3600)
+    later(12 * 3600)
     write(2, 1)
-    system.clock.advance(12 * 3600 - 1)
+    later(12 * 3600 - 1)
     assert collect(system).forgotten_producers == 0
-    system.clock.advance(599)
+    later(599)
     assert collect(system).forgotten_producers == 0
-    system.clock.advance(1)
+    later(1)
     assert collect(system).forgotten_producers == 1
     left = system.catalog.producers.of_partition(topic.topic_id, 0)
     assert [each.producer_id for each in left] == [2]
+    assert write(3, 17) is RunRefusal.OUT_OF_ORDER_SEQUENCE
+    assert write(1, 17) is None
 
 
 def test_unfinished_uploads_go_once_nobody_can_publish_them(

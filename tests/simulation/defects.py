@@ -54,8 +54,10 @@ def _nothing(_patch: pytest.MonkeyPatch) -> None:
 def _take_duplicates_for_new(patch: pytest.MonkeyPatch) -> None:
     real = sequences.check_sequence
 
-    def forgetful(state: ProducerState | None, stamp: ProducerStamp, count: int) -> RunResult | None:
-        verdict = real(state, stamp, count)
+    def forgetful(
+        state: ProducerState | None, stamp: ProducerStamp, count: int, producers_from: int
+    ) -> RunResult | None:
+        verdict = real(state, stamp, count, producers_from)
         return None if verdict is not None and verdict.duplicate else verdict
 
     patch.setattr(assignment, "check_sequence", forgetful)

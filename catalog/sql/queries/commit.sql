@@ -19,7 +19,7 @@ FROM sessions WHERE session_id = %(session_id)s FOR SHARE;
 -- name: lock_partitions
 -- Locks the rows of a commit, in the order that every transaction keeps, and gives what assigning offsets needs;
 -- a row is known by its place among those asked for.
-SELECT wanted.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp
+SELECT wanted.number, p.log_start_offset, p.log_end_offset, p.leader_epoch, p.max_timestamp, p.producers_from
 FROM unnest(
     %(topic_ids)s::uuid[],
     %(partitions)s::integer[]

@@ -6,9 +6,12 @@ ON CONFLICT DO NOTHING;
 
 -- name: insert_partitions
 -- Adds the empty partitions of a new topic; a second try changes nothing.
-INSERT INTO partitions (topic_id, partition)
-SELECT %(topic_id)s, number FROM generate_series(0, %(partition_count)s - 1) AS number
-WHERE EXISTS (SELECT FROM topics WHERE topic_id = %(topic_id)s)
+INSERT INTO partitions (topic_id, partition, producers_from)
+SELECT t.topic_id, number, coalesce(past.producers_from, 0)
+FROM topics AS t
+LEFT JOIN past_topics AS past USING (name)
+CROSS JOIN generate_series(0, %(partition_count)s - 1) AS number
+WHERE t.topic_id = %(topic_id)s
 ON CONFLICT DO NOTHING;
 
 -- name: find_topic
@@ -45,6 +48,15 @@ UPDATE topics SET partition_count = greatest(partition_count, %(partition_count)
 -- name: mark_topic_deleted
 -- Frees a topic's name; its extents are removed afterwards, a bounded number at a time.
 UPDATE topics SET deleted_ms = %(now_ms)s WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL;
+
+-- name: note_past_topic
+-- Keeps the name of a topic that is deleted, with the first producer id that was not given by then.
+INSERT INTO past_topics AS past (name, producers_from, deleted_ms)
+SELECT t.name, CASE WHEN given.is_called THEN given.last_value + 1 ELSE 0 END, %(now_ms)s
+FROM topics AS t CROSS JOIN producer_ids AS given
+WHERE t.topic_id = %(topic_id)s
+ON CONFLICT (name) DO UPDATE
+SET producers_from = greatest(past.producers_from, excluded.producers_from), deleted_ms = excluded.deleted_ms;
 
 -- name: lock_topic_partitions
 -- Waits for the commits that are under way in a topic; in the order in which commits lock.

@@ -1,0 +1,11 @@
+-- A producer that a partition does not know may go on anywhere only if it can have been forgotten. Of those before this
+-- migration nobody knows which were.
+ALTER TABLE partitions ADD COLUMN producers_from bigint NOT NULL DEFAULT 0;
+UPDATE partitions SET producers_from = (SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 END FROM producer_ids);
+
+CREATE TABLE past_topics (
+    name text COLLATE "C" PRIMARY KEY,
+    producers_from bigint NOT NULL,
+    deleted_ms bigint NOT NULL
+);
+CREATE INDEX past_topics_age ON past_topics (deleted_ms);
