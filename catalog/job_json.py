@@ -73,6 +73,7 @@ def write_spec(spec: JobSpec) -> bytes:
             "reason": spec.reason,
             "output_bytes": spec.output_bytes,
             "merge_batches": spec.merge_batches,
+            "exact": spec.exact,
             "topics": topics,
             "inputs": [_write_input(file, numbers) for file in spec.inputs],
             "partitions": [
@@ -128,6 +129,7 @@ def _read_spec(kept: dict[str, Any]) -> JobSpec:
         # Of these, and of the limits above, the first planners knew nothing.
         output_bytes=kept.get("output_bytes"),
         merge_batches=kept.get("merge_batches", True),
+        exact=kept.get("exact", False),
     )
 
 

@@ -34,6 +34,18 @@ class JobState(StrEnum):
     FAILED = "failed"
 
 
+class Exactness(StrEnum):
+    """Whether what jobs have deduplicated of a partition, up to its first dirty offset, has each key once.
+
+    A task that runs out of memory keeps what it cannot judge. An exact job is *owed* then; *out of reach* is
+    where one was done that was to be exact, and is not, and dropped next to nothing, as another would.
+    """
+
+    EXACT = "exact"
+    OWED = "owed"
+    OUT_OF_REACH = "out_of_reach"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic; `topic_id` stays, while a name may be given again after a deletion."""
@@ -72,7 +84,7 @@ class PartitionState:
     log_start_offset ≤ last_stable_offset ≤ high_watermark ≤ log_end_offset; none ever goes back. For a
     topic whose home is the object store the last three are one until transactions part them.
     `first_dirty_offset` is where the part begins that no job has deduplicated together with everything
-    before it.
+    before it; `Exactness` says whether keys are there once.
     """
 
     topic_id: UUID
@@ -275,7 +287,8 @@ class JobSpec:
     `now_ms` is the time against which delete horizons are judged and set; `hash_seed` (16 bytes) keys the
     fingerprints and stays out of logs; `reason` is for people. An output file that has `output_bytes` of data
     is ended with its section, and the next partition begins another one; None ends none. Where keys are
-    deduplicated, `merge_batches` makes larger batches of small ones that are left next to each other.
+    deduplicated, `merge_batches` makes larger batches of small ones that are left next to each other. An
+    `exact` job is for keys that one before has left twice for want of memory.
     """
 
     job_id: UUID
@@ -288,6 +301,7 @@ class JobSpec:
     partitions: tuple[JobPartition, ...]
     output_bytes: int | None = None
     merge_batches: bool = True
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from catalog import arrays
-from catalog.model import FileKind, JobInput, PartitionId
+from catalog.model import Exactness, FileKind, JobInput, PartitionId
 from catalog.rows import extent_of, state_of
 from catalog.sql_files import load_queries
 
@@ -33,7 +33,8 @@ class PartitionSize:
     """A partition's bounds and what its live extents add up to.
 
     Dirty is what ends at or after `state.first_dirty_offset`; `dirty_since_ms` is when the first of it was
-    committed, None when nothing is dirty. Sums count a section's bytes once per extent.
+    committed, None when nothing is dirty. Sums count a section's bytes once per extent. `exactness` is
+    that of what is not dirty.
     """
 
     state: PartitionState
@@ -42,6 +43,7 @@ class PartitionSize:
     dirty_since_ms: int | None
     ingestion_extents: int
     compacted_extents: int
+    exactness: Exactness = Exactness.EXACT
 
     @property
     def partition_id(self) -> PartitionId:
@@ -188,12 +190,18 @@ class Planning:
         }
         return [_size_of(row) for row in self._database.read("planning.sizes_of", _SQL["sizes_of"], params)]
 
-    def dirty_partitions(self, rules: Mapping[UUID, DirtyRule], limit: int) -> list[PartitionSize]:
-        """At most `limit` partitions of these topics that may be due for cleaning; topics take turns."""
+    def dirty_partitions(
+        self, rules: Mapping[UUID, DirtyRule], limit: int, *, owed: bool = True
+    ) -> list[PartitionSize]:
+        """At most `limit` partitions of these topics that may be due for cleaning; topics take turns.
+
+        With `owed`, those to which an exact job is owed are among them.
+        """
         params = {
             "topic_ids": arrays.uuids(rules),
             "ratios": [rule.above_ratio for rule in rules.values()],
             "limited": [rule.limited for rule in rules.values()],
+            "owed": owed,
             "limit": limit,
         }
         rows = self._database.read("planning.dirty_partitions", _SQL["dirty_partitions"], params)
@@ -351,4 +359,5 @@ def _size_of(row: Row) -> PartitionSize:
         dirty_since_ms=row[10],
         ingestion_extents=row[11],
         compacted_extents=row[12],
+        exactness=Exactness(row[13]),
     )

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from catalog import arrays
 from catalog.errors import JobInputsChangedError
 from catalog.job_checks import inputs_by_partition, outputs_by_partition
-from catalog.model import FileKind, PartitionId
+from catalog.model import Exactness, FileKind, PartitionId
 from catalog.sql_files import load_queries
 from catalog.topic_config import TopicConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from catalog.connecting import Row
@@ -39,6 +40,7 @@ class _Partition:
     first_dirty_offset: int
     leader_epoch: int
     max_timestamp_so_far: int
+    exactness: Exactness
     new_first_dirty_offset: int
     removed: list[Row] = field(default_factory=list)
     live_bytes: int = 0
@@ -67,6 +69,26 @@ class _Partition:
         return self.max_timestamp_so_far, min(overlapping)
 
 
+def _cleans(plan: JobPartition) -> bool:
+    """Whether a job deduplicates a partition together with all that is older."""
+    return plan.deduplicate and plan.reaches_log_start
+
+
+def _exactness_after(
+    partition: _Partition, written: Sequence[OutputExtent], *, to_be_exact: bool, kept: int, taken: int
+) -> Exactness:
+    """How exact a partition is after a job has cleaned it.
+
+    A job that came out exact over a part of what others had left inexact leaves the rest of it. One that was
+    to be exact, is not, and dropped less than a tenth of `taken` records has done about all that such jobs
+    can: it is not planned again and again.
+    """
+    if all(extent.unique_keys for extent in written):
+        whole = partition.plan.upper_offset >= partition.first_dirty_offset
+        return Exactness.EXACT if whole else partition.exactness
+    return Exactness.OUT_OF_REACH if to_be_exact and 10 * (taken - kept) < taken else Exactness.OWED
+
+
 class Swap:
     """One try at a swap, inside its transaction; the job's row is locked already."""
 
@@ -87,6 +109,7 @@ class Swap:
             self._partitions[PartitionId(row[0], row[1])].take_out(row)
         self._check_missing()
         outputs = self._take_in_outputs()
+        self._judge_exactness()
         self._update_partitions()
         if outputs:
             self._transaction.send(_SQL["insert_outputs"], _output_params(outputs))
@@ -107,16 +130,17 @@ class Swap:
                 "base_offsets": arrays.bigints([plan.base_offset for plan in plans.values()]),
             },
         )
-        for topic_id, number, log_start, first_dirty, leader_epoch, so_far in locked:
+        for topic_id, number, log_start, first_dirty, leader_epoch, exactness, so_far in locked:
             plan = plans[PartitionId(topic_id, number)]
-            cleans = plan.deduplicate and plan.reaches_log_start
+            clean_to = max(first_dirty, plan.upper_offset) if _cleans(plan) else first_dirty
             self._partitions[PartitionId(topic_id, number)] = _Partition(
                 plan=plan,
                 log_start_offset=log_start,
                 first_dirty_offset=first_dirty,
                 leader_epoch=leader_epoch,
                 max_timestamp_so_far=so_far,
-                new_first_dirty_offset=max(first_dirty, plan.upper_offset) if cleans else first_dirty,
+                exactness=Exactness(exactness),
+                new_first_dirty_offset=clean_to,
             )
         return self._transaction.rows(
             _SQL["remove_inputs"],
@@ -171,6 +195,20 @@ class Swap:
             self._insert_file(file, kept[file.file_id])
         return rows
 
+    def _judge_exactness(self) -> None:
+        """Whether keys may be there twice in what the job has deduplicated from the log start on."""
+        inputs, outputs = inputs_by_partition(self._spec), outputs_by_partition(self._result)
+        for key, partition in self._partitions.items():
+            if _cleans(partition.plan):
+                written = outputs.get(key, [])
+                partition.exactness = _exactness_after(
+                    partition,
+                    written,
+                    to_be_exact=self._spec.exact,
+                    kept=sum(each.record_count for each in written),
+                    taken=sum(each.record_count for each in inputs[key]),
+                )
+
     def _insert_file(self, file: OutputFile, lengths: list[int]) -> None:
         self._transaction.send(
             _COMMIT["insert_file"],
@@ -202,6 +240,7 @@ class Swap:
                 "dirty_bytes": arrays.bigints([each.dirty_bytes for _, each in changed]),
                 "ingestion_extents": arrays.bigints([each.ingestion_extents for _, each in changed]),
                 "compacted_extents": arrays.bigints([each.compacted_extents for _, each in changed]),
+                "exactness": [each.exactness.value for _, each in changed],
             },
         )
 

@@ -10,6 +10,9 @@ From Kafka's `LogCleanerManager.cleanableOffsets`, `maxCompactionDelay` and `Log
 - a dirty extent that has a positive timestamp before now - max.compaction.lag.ms forces the cleaning when
   anything is cleanable at all.
 
+Beyond Kafka's rules, a partition is due at once where a job has left keys twice, for want of memory: Kafka's
+cleaner then stops short of what it has not seen, and comes back.
+
 Kafka never cleans its active segment. There is none here: every extent is sealed when it is committed.
 """
 
@@ -17,6 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from catalog.model import Exactness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,7 +45,16 @@ class Dirtiness:
 
 
 def first_dirty_offset(view: PartitionView) -> int:
-    """Where the dirty part begins; a value outside the log falls back to the log start, as in Kafka."""
+    """Where the dirty part begins; a value outside the log falls back to the log start, as in Kafka.
+
+    Where an exact job is owed, nothing is clean.
+    """
+    if view.exactness is Exactness.OWED:
+        return view.state.log_start_offset
+    return _kept_first_dirty_offset(view)
+
+
+def _kept_first_dirty_offset(view: PartitionView) -> int:
     state = view.state
     if state.log_start_offset <= state.first_dirty_offset <= state.log_end_offset:
         return state.first_dirty_offset
@@ -83,7 +97,10 @@ def may_deduplicate(view: PartitionView, extents: Sequence[Extent], now_ms: int)
 
 def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, force: bool = False) -> Dirtiness:
     """Judge the partition as if it ended with `extents`, which begin at its log start."""
-    dirty_from = first_dirty_offset(view)
+    extents = tuple(extents)
+    # What is owed is a job over all that the inexact one took.
+    owed = view.exactness is Exactness.OWED and _end_of(extents) >= view.state.first_dirty_offset
+    dirty_from = first_dirty_offset(view) if owed else _kept_first_dirty_offset(view)
     clean_bytes = cleanable_bytes = 0
     oldest: int | None = None
     for extent in extents:
@@ -96,7 +113,7 @@ def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, forc
     clean_until = now_ms - max(view.rules.max_compaction_lag_ms, 0)
     overdue_ms = clean_until - oldest if oldest is not None and oldest < clean_until else 0
     ratio = cleanable_bytes / (clean_bytes + cleanable_bytes) if cleanable_bytes else 0.0
-    wanted = ratio > view.rules.min_cleanable_dirty_ratio or overdue_ms > 0 or force
+    wanted = owed or ratio > view.rules.min_cleanable_dirty_ratio or overdue_ms > 0 or force
     return Dirtiness(
         clean_bytes=clean_bytes,
         cleanable_bytes=cleanable_bytes,
@@ -104,6 +121,10 @@ def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, forc
         overdue_ms=overdue_ms,
         due=view.rules.compacted and cleanable_bytes > 0 and wanted,
     )
+
+
+def _end_of(extents: Sequence[Extent]) -> int:
+    return extents[-1].last_offset + 1 if extents else 0
 
 
 def contiguous_run(extents: Sequence[Extent]) -> tuple[Extent, ...]:

@@ -67,7 +67,7 @@ class PlannedJob:
 
     `input_bytes` is what each of the two streams reads: of every input, from the first wanted section to the
     last one; `taken_bytes` is the part of it that belongs to the job's extents; `output_bytes` from what size
-    on output files are ended.
+    on output files are ended. An `exact` job is for a partition that one before has left inexact.
     """
 
     kind: JobKind
@@ -76,6 +76,7 @@ class PlannedJob:
     partitions: tuple[JobPartition, ...]
     output_bytes: int
     worth: JobWorth
+    exact: bool = False
 
     @property
     def input_bytes(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bedrock.errors import StaleStateError
-from catalog.model import FileKind, JobSpec, PartitionId
+from catalog.model import Exactness, FileKind, JobSpec, PartitionId
 from catalog.planning import DirtyRule
 from planner.bisection import may_be_tried
 from planner.policy import PRICES, make_plan
@@ -106,6 +106,7 @@ def freeze(job: PlannedJob, clock: Clock, ids: Ids, settings: PlannerSettings) -
         partitions=job.partitions,
         output_bytes=job.output_bytes,
         merge_batches=settings.merge_batches,
+        exact=job.exact,
     )
 
 
@@ -148,7 +149,9 @@ def load_snapshot(
         for extent in file.extents:
             free.setdefault(PartitionId(extent.topic_id, extent.partition), []).append(extent)
     named = [key for key in free if key.topic_id in rules]
-    dirty = catalog.planning.dirty_partitions(_dirty_rules(rules, settings), settings.max_plan_partitions)
+    dirty = catalog.planning.dirty_partitions(
+        _dirty_rules(rules, settings), settings.max_plan_partitions, owed=settings.exact
+    )
     asked = () if explained is None else catalog.planning.partition_sizes([explained])
     # By the turn of their topics: who comes first has its extents looked at.
     by_turn = {size.partition_id: size for size in (*asked, *dirty, *catalog.planning.sizes_of(named))}
@@ -171,6 +174,7 @@ def load_snapshot(
             state=size.state,
             extents=_merged(loaded.get(size.partition_id), free.get(size.partition_id, [])),
             suspects=suspects,
+            exactness=_exactness(size, settings),
         )
         for size in sizes
     )
@@ -258,7 +262,11 @@ def _fragmented(
         held[PartitionId(extent.topic_id, extent.partition)].append(extent)
     return tuple(
         PartitionView(
-            rules=rules[key.topic_id], state=chosen[key].state, extents=tuple(extents), suspects=suspects
+            rules=rules[key.topic_id],
+            state=chosen[key].state,
+            extents=tuple(extents),
+            suspects=suspects,
+            exactness=_exactness(chosen[key], settings),
         )
         for key, extents in held.items()
     )
@@ -278,6 +286,10 @@ def _views_of(
         size.partition_id: PartitionView(rules=rules[size.state.topic_id], state=size.state, extents=())
         for size in (catalog.planning.sizes_of(keys) if keys else ())
     }
+
+
+def _exactness(size: PartitionSize, settings: PlannerSettings) -> Exactness:
+    return size.exactness if settings.exact else Exactness.EXACT
 
 
 def _has_its_files(view: PartitionView, files: Mapping[UUID, FileView]) -> bool:

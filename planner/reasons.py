@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.model import FileKind
+from catalog.model import Exactness, FileKind
 from planner.dirtiness import first_dirty_offset, may_deduplicate, measure, stable_extents, takeable_extents
 from planner.plan import JobKind, PartitionDecision, Verdict
 from planner.selection import reaches_log_start
@@ -44,9 +44,10 @@ def job_reason(draft: JobDraft, now_ms: int) -> str:
         )
     if draft.kind is JobKind.CLEANING:
         ratio, label = max((measure(view, extents, now_ms).ratio, view.label) for view, extents in members)
+        exactly = "; exactly, as the last job left keys twice" if draft.exact else ""
         return (
             f"{_count(len(members), 'compacted partition')} in {_count(draft.file_count, 'file')} ({size}) "
-            f"became dirty again; dirtiest is {label} at {ratio:.2f}"
+            f"became dirty again; dirtiest is {label} at {ratio:.2f}{exactly}"
         )
     compacted = [(view, extents) for view, extents in members if may_deduplicate(view, extents, now_ms)]
     cleaned = sum(1 for view, extents in compacted if reaches_log_start(view, extents))
@@ -177,6 +178,8 @@ def _why_held_back(view: PartitionView, extent: Extent) -> str:
 
 
 def _why_due(view: PartitionView, judged: Dirtiness, settings: PlannerSettings) -> str:
+    if view.exactness is Exactness.OWED:
+        return "the last job left keys twice for want of memory, and the exact plan comes next"
     least = view.rules.min_cleanable_dirty_ratio
     if judged.ratio > least:
         return f"dirty ratio {judged.ratio:.2f} is over min.cleanable.dirty.ratio={least:g}"
@@ -189,6 +192,11 @@ def _why_due(view: PartitionView, judged: Dirtiness, settings: PlannerSettings) 
 def _why_not_due(view: PartitionView, judged: Dirtiness) -> str:
     if not view.rules.compacted:
         return f"everything is in compacted files; cleanup.policy={view.rules.cleanup_policy}"
+    if not judged.cleanable_bytes and view.exactness is not Exactness.EXACT:
+        return (
+            f"deduplicated up to offset {first_dirty_offset(view)}, but not exactly: the last job was to be "
+            f"exact, is not, and dropped little; it rests until it is dirty again"
+        )
     if not judged.cleanable_bytes:
         return f"clean up to offset {first_dirty_offset(view)}"
     return (

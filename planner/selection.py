@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from catalog.model import JobInput, JobPartition
+from catalog.model import Exactness, JobInput, JobPartition
 from catalog.spans import FileSpan, span_of
 from planner.dirtiness import first_dirty_offset, may_deduplicate
 from planner.plan import JobKind, PlannedJob
@@ -146,6 +146,16 @@ class JobDraft:
         as_it_stands = self.kind in {JobKind.MERGING, JobKind.SORTING}
         return not as_it_stands and may_deduplicate(view, extents, self._now_ms)
 
+    @property
+    def exact(self) -> bool:
+        """Whether the job cleans a partition of which another has left keys twice, for want of memory."""
+        return any(
+            view.exactness is not Exactness.EXACT
+            and reaches_log_start(view, extents)
+            and self.deduplicates(view, extents)
+            for view, extents in self.partitions()
+        )
+
     def finish(self, reason: str, worth: JobWorth) -> PlannedJob:
         """The job: its inputs in commit order, the extents of each in section order."""
         by_file: dict[UUID, list[Extent]] = {}
@@ -172,6 +182,7 @@ class JobDraft:
             ),
             output_bytes=self.output_bytes,
             worth=worth,
+            exact=self.exact,
         )
 
 

@@ -12,6 +12,7 @@ _LEAST: Final = {
     "max_ingestion_age_ms": 0,
     "merge_batches": 0,
     "force": 0,
+    "exact": 0,
     "merge_fan_in": 2,
     "dead_share": 0.01,
     "budget_bytes_per_hour": 0,
@@ -30,7 +31,8 @@ class PlannerSettings:
     of about one length become one, `section_floor_bytes` being the length below which all count as one. The
     budgets are for what was planned in the last hour; 0 sets none.
     `merge_batches` makes larger batches of small ones that are left next to each other.
-    `force` cleans every compacted partition that has something cleanable, whatever its dirty ratio.
+    `force` cleans every compacted partition that has something cleanable, whatever its dirty ratio. `exact`
+    tells that jobs may be run by the exact plan, so that those are planned which are owed to partitions.
     """
 
     max_job_input_bytes: int = 1024 * MIB
@@ -53,6 +55,7 @@ class PlannerSettings:
     budget_dollars_per_hour: float = 0.0
     merge_batches: bool = True
     force: bool = False
+    exact: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a bound that would let nothing through."""

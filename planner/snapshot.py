@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from catalog.model import PartitionId
+from catalog.model import Exactness, PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,12 +64,14 @@ class PartitionView:
     Extents tell by `claimed_by` which open job has them. They may stop short of the log's end when the
     snapshot is bounded, and need not begin at its start when the topic is not compacted: what is missing is
     planned another time. `suspects` are files that were in a failed job, of this and of other partitions.
+    `exactness` is that of the clean part; exact, too, where no exact job can be run.
     """
 
     rules: TopicRules
     state: PartitionState
     extents: tuple[Extent, ...]
     suspects: Mapping[UUID, Suspect] = field(default_factory=dict)
+    exactness: Exactness = Exactness.EXACT
 
     def is_free(self, extent: Extent) -> bool:
         """Whether a job may have it: no other has, and its file is not suspected of spoiling jobs."""

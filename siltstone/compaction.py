@@ -54,6 +54,10 @@ class CompactionChoices:
     max_rounds: int = MAX_ROUNDS
     plan: PlanChoice = PlanChoice.AUTO
 
+    def planner(self, settings: Settings) -> PlannerSettings:
+        """What a planner is told: whoever runs all jobs as tasks is planned no exact ones."""
+        return settings.planner(force=self.force, exact=self.plan is not PlanChoice.TASK)
+
 
 @dataclass(slots=True, kw_only=True)
 class CompactionRun:
@@ -116,7 +120,7 @@ def compact(
     choices = choices or CompactionChoices()
     done = CompactionRun()
     held = (interrupts or Interrupts()).held
-    planner = settings.planner(force=choices.force)
+    planner = choices.planner(settings)
     jobs: list[Job] = []
     try:
         with held():

@@ -62,8 +62,8 @@ class CompactionSettings(BaseSettings):
         description="What the requests of the jobs planned in an hour may cost, in dollars; 0 sets no bound.",
     )
 
-    def planner(self, *, force: bool = False) -> PlannerSettings:
-        """What a planner is told; `force` cleans whatever there is to clean."""
+    def planner(self, *, force: bool = False, exact: bool = True) -> PlannerSettings:
+        """What a planner is told; `force` cleans whatever there is to clean, `exact` as in its settings."""
         return PlannerSettings(
             max_job_input_bytes=self.max_job_input_bytes,
             max_job_files=self.max_job_files,
@@ -76,4 +76,5 @@ class CompactionSettings(BaseSettings):
             budget_bytes_per_hour=self.budget_bytes_per_hour,
             budget_dollars_per_hour=self.budget_dollars_per_hour,
             force=force,
+            exact=exact,
         )

@@ -91,7 +91,7 @@ class Watcher:
         self._rooms = rooms
         self._settings = settings
         self._choices = choices
-        self._planner: PlannerSettings = settings.planner(force=choices.force)
+        self._planner: PlannerSettings = choices.planner(settings)
         self._interval_seconds = interval_seconds
         self._session = session or KeptSession(SparkSettings(master=settings.spark_master))
         self._log = structlog.get_logger("siltstone.watch")

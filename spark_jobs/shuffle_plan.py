@@ -111,8 +111,12 @@ class ShufflePlan:
 
 
 def choose_plan(spec: JobSpec, choice: PlanChoice) -> ShufflePlan | None:
-    """The plan for a job that goes through the shuffle; None for one that is one task."""
-    if choice is PlanChoice.TASK or (choice is PlanChoice.AUTO and not _outgrows_task(spec)):
+    """The plan for a job that goes through the shuffle; None for one that is one task.
+
+    `auto` goes by an estimate, unless the job is to be exact.
+    """
+    spread = choice is PlanChoice.SHUFFLE or spec.exact or _outgrows_task(spec)
+    if choice is PlanChoice.TASK or not spread:
         return None
     plan = plan_shuffle(spec)
     return plan if plan.shares else None

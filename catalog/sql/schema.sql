@@ -30,7 +30,8 @@ CREATE INDEX topics_deleted ON topics (deleted_ms) WHERE deleted_ms IS NOT NULL;
 
 -- The rows that commits lock. Nothing but the key is indexed and half of each page stays free, so that an update
 -- stays on its page (HOT). From max_timestamp on, each column sums up extents, so that no plan has to scan them; but
--- for producers_from: no producer with that id or a larger one was forgotten, so one that is unknown is new.
+-- for producers_from: no producer with that id or a larger one was forgotten, so one that is unknown is new. exactness
+-- tells whether keys are there once below first_dirty_offset, or an exact job is owed, or does no more.
 CREATE TABLE partitions (
     topic_id uuid NOT NULL REFERENCES topics,
     partition integer NOT NULL CHECK (partition >= 0),
@@ -47,6 +48,7 @@ CREATE TABLE partitions (
     ingestion_extents bigint NOT NULL DEFAULT 0,
     compacted_extents bigint NOT NULL DEFAULT 0,
     producers_from bigint NOT NULL DEFAULT 0,
+    exactness text NOT NULL DEFAULT 'exact' CHECK (exactness IN ('exact', 'owed', 'out_of_reach')),
     PRIMARY KEY (topic_id, partition),
     CONSTRAINT bounds_ordered CHECK (
         log_start_offset <= last_stable_offset

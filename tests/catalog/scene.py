@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from catalog.job_checks import inputs_by_partition
@@ -63,6 +63,17 @@ def runs_of(*runs: BatchRun) -> tuple[BatchRun, ...]:
         )
         end += run.offset_count
     return tuple(placed)
+
+
+def with_keys(result: JobResult, *, unique: bool) -> JobResult:
+    """The result, with outputs that have, or may not have, each key once."""
+    return replace(
+        result,
+        files=tuple(
+            replace(file, extents=tuple(replace(extent, unique_keys=unique) for extent in file.extents))
+            for file in result.files
+        ),
+    )
 
 
 @dataclass
@@ -171,9 +182,13 @@ class Scene:
         self.catalog.jobs.submit(spec)
         return spec
 
-    def claimed(self, extents: Sequence[Extent], *, reaches_log_start: bool = True) -> Job:
+    def claimed(
+        self, extents: Sequence[Extent], *, reaches_log_start: bool = True, exact: bool = False
+    ) -> Job:
         """A job over these extents, submitted and claimed; no other may be waiting."""
-        self.submitted(extents, reaches_log_start=reaches_log_start)
+        self.catalog.jobs.submit(
+            replace(self.spec(extents, reaches_log_start=reaches_log_start), exact=exact)
+        )
         (job,) = self.catalog.jobs.claim("application", 1)
         return job
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.model import PartitionId
+from catalog.model import Exactness, PartitionId
 from catalog.planning import DirtyRule
-from tests.catalog.scene import run_of
+from tests.catalog.scene import run_of, with_keys
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -54,6 +54,20 @@ def test_a_partition_that_is_clean_enough_is_not_looked_at(scene: Scene) -> None
     for rule in (DirtyRule(above_ratio=ratio - 0.01, limited=False), DirtyRule(above_ratio=1, limited=True)):
         (size,) = planning.dirty_partitions({topic.topic_id: rule}, 10)
         assert size.partition_id == PartitionId(topic.topic_id, 0)
+
+
+def test_a_clean_partition_is_looked_at_while_an_exact_job_is_owed_to_it(scene: Scene) -> None:
+    """Unless nobody could run one; it is as dirty as it is large."""
+    topic = scene.topic("t", 2)
+    for partition, unique in ((0, True), (1, False)):
+        scene.commit(topic, run_of(1), partition=partition)
+        job = scene.claimed(scene.extents(topic, partition))
+        scene.catalog.jobs.complete(with_keys(scene.result(job), unique=unique))
+    rules = {topic.topic_id: DirtyRule(above_ratio=1, limited=False)}
+    (size,) = scene.catalog.planning.dirty_partitions(rules, 10)
+    assert size.partition_id == PartitionId(topic.topic_id, 1)
+    assert size.exactness is Exactness.OWED
+    assert scene.catalog.planning.dirty_partitions(rules, 10, owed=False) == []
 
 
 def test_ingestion_files_come_with_no_more_extents_than_asked_for(scene: Scene) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
 
-from catalog.model import JobState, PartitionId
+from catalog.model import Exactness, JobState, PartitionId
 from tests.catalog.checks import InvariantChecker
-from tests.catalog.scene import run_of
+from tests.catalog.scene import run_of, with_keys
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.catalog.scene import Scene
 
 _WAITING = (
@@ -55,6 +55,58 @@ def test_a_swap_locks_extents_before_files(
         pass
     assert scene.catalog.jobs.get(job.spec.job_id).state is JobState.COMPLETED
     assert InvariantChecker(scene.catalog).violations() == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "unique", "keep", "left"),
+    [
+        (False, True, 9, Exactness.EXACT),
+        (False, False, 9, Exactness.OWED),
+        (False, False, 10, Exactness.OWED),  # it was not the exact plan that could do no more
+        (True, True, 10, Exactness.EXACT),
+        (True, False, 9, Exactness.OWED),  # it came further
+        (True, False, 10, Exactness.OUT_OF_REACH),
+    ],
+)
+def test_a_swap_notes_whether_keys_may_be_there_twice(
+    scene: Scene, *, asked: bool, unique: bool, keep: int, left: Exactness
+) -> None:
+    """By what the outputs say, what the job was to be, and whether it has dropped anything."""
+    topic = scene.topic(cleanup_policy="compact")
+    scene.commit(topic, run_of(10))
+    job = scene.claimed(scene.extents(topic), exact=asked)
+    scene.catalog.jobs.complete(with_keys(scene.result(job, keep=keep), unique=unique))
+    (size,) = scene.catalog.planning.partition_sizes()
+    assert size.exactness is left
+    assert size.state.first_dirty_offset == 10
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_an_exact_job_over_a_part_leaves_the_rest_owed(scene: Scene) -> None:
+    """Only one that reaches as far as the inexact one did makes up for it, and one from the log start."""
+    topic = scene.topic(cleanup_policy="compact")
+    for _ in range(2):
+        scene.commit(topic, run_of(10))
+    job = scene.claimed(scene.extents(topic))
+    result = with_keys(scene.result(job), unique=False)
+    (file,) = result.files
+    (whole,) = file.extents
+    halves = (
+        replace(whole, last_offset=9, length=20, index_position=20),
+        replace(whole, base_offset=10, position=20, length=20),
+    )
+    scene.catalog.jobs.complete(replace(result, files=(replace(file, extents=halves),)))
+    found: list[Exactness] = []
+    for extents, reaches in (
+        (scene.extents(topic)[:1], True),
+        (scene.extents(topic)[1:], False),
+        (None, True),
+    ):
+        job = scene.claimed(extents or scene.extents(topic), reaches_log_start=reaches, exact=reaches)
+        scene.catalog.jobs.complete(scene.result(job, keep=0))
+        (size,) = scene.catalog.planning.partition_sizes()
+        found.append(size.exactness)
+    assert found == [Exactness.OWED, Exactness.OWED, Exactness.EXACT]
 
 
 def test_what_a_cleaning_passes_by_is_no_longer_dirty(scene: Scene) -> None:

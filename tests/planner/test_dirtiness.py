@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from catalog.model import Exactness
 from planner.dirtiness import measure, takeable_extents
 from tests.planner.model_log import NOW_MS, Chunk, ModelLog, topic_rules
 
@@ -91,3 +93,18 @@ def test_a_first_dirty_offset_outside_the_log_falls_back_to_its_start() -> None:
     log, key = one_partition([(10, 0), (10, 0)])
     log.first_dirty[key] = 21
     assert measure(log.view(key), log.extents[key], NOW_MS).clean_bytes == 0
+
+
+def test_while_an_exact_job_is_owed_nothing_is_clean() -> None:
+    """It is due whatever the ratio asks for, but only as a whole: a part of it would make up for nothing."""
+    log, key = one_partition([(100, 0), (100, 0), (1, 0)], min_cleanable_dirty_ratio=1.0)
+    log.first_dirty[key] = 20
+    owed = replace(log.view(key), exactness=Exactness.OWED)
+    given_up = replace(log.view(key), exactness=Exactness.OUT_OF_REACH)
+    for count in (2, 3):
+        judged = measure(owed, log.extents[key][:count], NOW_MS)
+        assert judged.due
+        assert judged.clean_bytes == 0
+        assert not measure(given_up, log.extents[key][:count], NOW_MS).due
+    part = measure(owed, log.extents[key][:1], NOW_MS, force=True)
+    assert (part.cleanable_bytes, part.due) == (0, False)

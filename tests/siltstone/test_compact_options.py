@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from siltstone.command import compact as module
 from siltstone.compaction import CompactionChoices, CompactionRun
+from siltstone.configuration import Settings
 from spark_jobs.shuffle_plan import PlanChoice
 
 if TYPE_CHECKING:
@@ -65,3 +66,9 @@ def test_choices_reach_the_run(
 
     assert ran.exit_code == 0, ran.output
     assert made == [expected]
+
+
+def test_who_runs_tasks_alone_is_planned_no_exact_jobs(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    told = {choice: CompactionChoices(plan=choice).planner(settings).exact for choice in PlanChoice}
+    assert told == {PlanChoice.AUTO: True, PlanChoice.TASK: False, PlanChoice.SHUFFLE: True}

@@ -272,6 +272,13 @@ def test_a_section_too_long_to_be_held_back_is_spread(
     assert (plan is not None) is spread
 
 
+def test_a_job_that_is_to_be_exact_is_spread(bench: Bench) -> None:
+    """Whatever the estimate says, unless it is told to be a task."""
+    spec = replace(job_of(bench, 5, modulo=5, clean=False), exact=True)
+    assert choose_plan(spec, PlanChoice.AUTO) is not None
+    assert choose_plan(spec, PlanChoice.TASK) is None
+
+
 def test_a_plan_is_chosen_without_the_memory_of_a_table(bench: Bench) -> None:
     """A table of a size that no machine has is only reckoned with."""
     spec = job_of(bench, 5, modulo=5, clean=False)

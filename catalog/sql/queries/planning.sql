@@ -47,7 +47,7 @@ ORDER BY f.sequence, e.position, e.base_offset;
 -- A page of partitions with what their extents add up to.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
        first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
-       compacted_extents
+       compacted_extents, exactness
 FROM partitions
 WHERE (%(topic_ids)s::uuid[] IS NULL OR topic_id = ANY (%(topic_ids)s::uuid[]))
   AND (topic_id, partition) > (%(after_topic)s, %(after_partition)s)
@@ -58,32 +58,35 @@ LIMIT %(limit)s;
 -- The partitions that are named and exist, with what their extents add up to.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
        first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
-       compacted_extents
+       compacted_extents, exactness
 FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
 JOIN partitions USING (topic_id, partition)
 ORDER BY topic_id, partition;
 
 -- name: dirty_partitions
 -- A bounded number of the partitions that may be due for cleaning: dirty enough by their sums, or of a topic that
--- has a limit on how long records stay dirty. Topics take turns, each with its largest dirty parts first, so that
--- none is starved by another. One look at the narrow rows of partitions; extents are not read.
+-- has a limit on how long records stay dirty, or with an exact job owed, which is for all there is. Topics take turns,
+-- each with its largest dirty parts first, so that none is starved by another. One look at the narrow rows of
+-- partitions; extents are not read.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
        first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
-       compacted_extents
+       compacted_extents, exactness
 FROM (
-    SELECT p.*, row_number() OVER (
-               PARTITION BY p.topic_id ORDER BY p.dirty_bytes DESC, p.partition
-           ) AS turn
-    FROM partitions AS p
+    SELECT p.*, row_number() OVER (PARTITION BY p.topic_id ORDER BY p.wanted_bytes DESC, p.partition) AS turn
+    FROM (
+        SELECT *, exactness = 'owed' AND %(owed)s AS is_owed,
+               CASE WHEN exactness = 'owed' AND %(owed)s THEN live_bytes ELSE dirty_bytes END AS wanted_bytes
+        FROM partitions
+    ) AS p
     JOIN unnest(
         %(topic_ids)s::uuid[],
         %(ratios)s::double precision[],
         %(limited)s::boolean[]
     ) AS rule (topic_id, ratio, limited) USING (topic_id)
-    WHERE p.dirty_bytes > 0
-      AND (rule.limited OR p.dirty_bytes > rule.ratio * p.live_bytes)
+    WHERE p.wanted_bytes > 0
+      AND (p.is_owed OR rule.limited OR p.dirty_bytes > rule.ratio * p.live_bytes)
 ) AS due
-ORDER BY turn, dirty_bytes DESC, topic_id
+ORDER BY turn, wanted_bytes DESC, topic_id
 LIMIT %(limit)s;
 
 -- name: fragmented_partitions
@@ -91,7 +94,7 @@ LIMIT %(limit)s;
 -- section order, from some part of them on and round the end. One look at the narrow rows of partitions.
 SELECT topic_id, partition, log_start_offset, last_stable_offset, high_watermark, log_end_offset,
        first_dirty_offset, leader_epoch, live_bytes, dirty_bytes, dirty_since_ms, ingestion_extents,
-       compacted_extents
+       compacted_extents, exactness
 FROM (
     SELECT p.*, row_number() OVER (ORDER BY topic_id, partition) - 1 AS number, count(*) OVER () AS total
     FROM partitions AS p

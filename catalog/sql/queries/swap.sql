@@ -8,7 +8,7 @@ FOR SHARE;
 -- name: lock_partitions
 -- Locks a job's partitions, in the order that every transaction keeps. With each comes the timestamp bound of the
 -- extent before the job's first: max_timestamp_so_far goes on from there.
-SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.leader_epoch,
+SELECT p.topic_id, p.partition, p.log_start_offset, p.first_dirty_offset, p.leader_epoch, p.exactness,
        coalesce((
            SELECT e.max_timestamp_so_far FROM extents AS e
            WHERE e.topic_id = p.topic_id AND e.partition = p.partition AND e.base_offset < wanted.base_offset
@@ -91,6 +91,7 @@ SET first_dirty_offset = v.first_dirty_offset,
     ),
     ingestion_extents = p.ingestion_extents + v.ingestion_extents,
     compacted_extents = p.compacted_extents + v.compacted_extents,
+    exactness = v.exactness,
     dirty_since_ms = CASE WHEN v.first_dirty_offset = p.first_dirty_offset THEN p.dirty_since_ms ELSE (
         SELECT e.committed_ms FROM extents AS e
         WHERE e.topic_id = v.topic_id AND e.partition = v.partition AND e.base_offset >= v.first_dirty_offset
@@ -104,8 +105,9 @@ FROM unnest(
     %(live_bytes)s::bigint[],
     %(dirty_bytes)s::bigint[],
     %(ingestion_extents)s::bigint[],
-    %(compacted_extents)s::bigint[]
+    %(compacted_extents)s::bigint[],
+    %(exactness)s::text[]
 ) AS v (
-    topic_id, partition, first_dirty_offset, live_bytes, dirty_bytes, ingestion_extents, compacted_extents
+    topic_id, partition, first_dirty_offset, live_bytes, dirty_bytes, ingestion_extents, compacted_extents, exactness
 )
 WHERE p.topic_id = v.topic_id AND p.partition = v.partition;
