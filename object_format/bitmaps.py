@@ -13,8 +13,8 @@ from object_format.kernels.roaring import serialise, serialised_size, span_of
 _WINDOW: Final = 1 << 18
 """How many numbers wide a window is: 2 MiB as an array, at the most."""
 
-_WIDE: Final = 1 << 22
-"""From this width on, a bitmap of the range itself would cost more than it spares."""
+_STRETCH: Final = 1 << 20
+"""How many numbers wide a stretch is that is cut out at a time, by some microseconds."""
 
 
 def bitmap_of(values: npt.NDArray[np.int64]) -> BitMap64:
@@ -30,19 +30,46 @@ def bitmap_of(values: npt.NDArray[np.int64]) -> BitMap64:
     return BitMap64.deserialize(out.tobytes())
 
 
+def next_value(bitmap: BitMap64, first: int) -> int | None:
+    """The lowest number of `bitmap` from `first` on, if there is one."""
+    try:
+        return bitmap.next_set_bit(first)
+    except ValueError:  # there is none
+        return None
+
+
 def values_between(bitmap: BitMap64, first: int, last: int) -> npt.NDArray[np.int64]:
-    """The numbers of `bitmap` in [first, last], rising; the cost goes with how many they are."""
-    first = max(first, 0)
-    if last < first:
-        return np.empty(0, np.int64)
-    if last - first < _WIDE:
-        span = BitMap64()
-        span.add_range(first, last + 1)
-        part = bitmap & span  # by whole containers, where a slice goes from number to number
-    else:
-        before = bitmap.rank(first - 1) if first else 0
-        part = bitmap[before : before + bitmap.range_cardinality(first, last + 1)]
-    return np.frombuffer(part.to_array(), np.int64) if part else np.empty(0, np.int64)
+    """The numbers of `bitmap` in [first, last], rising.
+
+    The cost goes with how many they are, wherever they lie: the library goes to a number by its upper bits,
+    where ranks and slices count every container before it.
+    """
+    parts = []
+    there = next_value(bitmap, max(first, 0))
+    while there is not None and there <= last:
+        end = min(there + _STRETCH, last + 1)
+        stretch = BitMap64()
+        stretch.add_range(there, end)
+        # By whole containers, where a slice goes from number to number.
+        parts.append(np.frombuffer((bitmap & stretch).to_array(), np.int64))
+        there = next_value(bitmap, end) if end <= last else None
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def part_between(bitmap: BitMap64, first: int, last: int) -> BitMap64:
+    """The numbers of `bitmap` in [first, last], as a bitmap.
+
+    Cost and memory go with the containers (65,536 numbers each) that it has there, and not with the width.
+    """
+    window = BitMap64()
+    there = next_value(bitmap, max(first, 0))
+    while there is not None and there <= last:
+        end = min(there | 0xFFFF, last) + 1
+        window.add_range(there, end)
+        there = next_value(bitmap, end)
+    return bitmap & window
 
 
 class BitmapWindow:

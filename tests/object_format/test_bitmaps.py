@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
+from typing_extensions import override
 
-from object_format.bitmaps import bitmap_of, values_between
+from object_format.bitmaps import BitmapWindow, bitmap_of, part_between, values_between
 
 CLUSTERS = st.lists(
     st.tuples(st.sampled_from([0, 65_530, 2**32 - 5, 2**40, 2**61]), st.integers(0, 9000), st.integers(1, 7)),
@@ -37,3 +41,60 @@ def test_values_between_bounds(values: set[int], one: int, other: int) -> None:
     first, last = sorted((one, other))
     found = values_between(BitMap64(values), first, last)
     assert found.tolist() == sorted(value for value in values if first <= value <= last)
+
+
+@given(CLUSTERS, st.integers(0, 2**34), st.integers(0, 2**34))
+def test_a_part_is_what_lies_between(clusters: list[tuple[int, int, int]], one: int, other: int) -> None:
+    bitmap = BitMap64()
+    for start, count, step in clusters:
+        bitmap.add_range(start, start + count * step)
+    first, last = sorted((one, other))
+    expected = BitMap64()
+    expected.add_range(first, last + 1)
+
+    assert part_between(bitmap, first, last) == bitmap & expected
+    assert part_between(bitmap, last, first - 1) == BitMap64()
+    assert values_between(bitmap, first, last).tolist() == (bitmap & expected).to_array().tolist()
+
+
+class Looks(BitMap64):
+    """Counts what is asked of it that costs the same wherever it is asked; refuses what does not."""
+
+    looks = 0
+
+    @override
+    def __and__(self, other: Any) -> Any:
+        self.looks += 1 + (int(other.max()) - int(other.min()) >> 20)
+        return super().__and__(other)
+
+    @override
+    def next_set_bit(self, value: int) -> int:
+        self.looks += 1
+        return super().next_set_bit(value)
+
+    @override
+    def rank(self, value: int) -> int:
+        raise AssertionError(f"all before {value} is counted")
+
+    @override
+    def range_cardinality(self, range_start: int, range_end: int) -> int:
+        raise AssertionError(f"all before {range_start} and {range_end} is counted")
+
+    @override
+    def __getitem__(self, value: Any) -> Any:
+        raise AssertionError(f"all before {value} is counted")
+
+
+@pytest.mark.parametrize("gap", [1, 1000, 70_000, 5_000_000])
+def test_ranges_that_rise_are_looked_up_once(gap: int) -> None:
+    """Twice as many numbers cost twice as many looks, however far they lie apart: nothing begins anew."""
+
+    def cost(count: int) -> int:
+        bitmap = Looks(np.arange(0, count * gap, gap, dtype=np.uint64).tolist())
+        window = BitmapWindow(bitmap)
+        found = [window.between(first * gap, (first + 100) * gap - 1) for first in range(0, count, 100)]
+        assert np.concatenate(found).tolist() == list(range(0, count * gap, gap))
+        return bitmap.looks
+
+    assert cost(2000) <= 2 * 2000 + 100
+    assert cost(4000) <= 2 * cost(2000) + 10
