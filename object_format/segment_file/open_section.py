@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyroaring import BitMap64
-
 from bedrock.errors import InvalidInputError
+from object_format.holes import SectionHoles, no_holes
 from object_format.segment_file.cutting import BATCHES, FIRST_OFFSET, LAST_OFFSET, RECORDS, BlockCutter
 from object_format.segment_file.layout import MAX_INT64, SegmentKind
 
@@ -30,8 +29,8 @@ class OpenSection:
         base_offset: int,
         last_offset: int,
         record_count: int,
-        holes: BitMap64 | None,
-    ) -> BitMap64 | None:
+        holes: SectionHoles | None,
+    ) -> SectionHoles | None:
         """The holes to write, when the caller's numbers agree with the batches; else InvalidInputError."""
         if not 0 <= base_offset <= last_offset <= MAX_INT64:
             raise InvalidInputError(f"a section cannot run from offset {base_offset} to {last_offset}")
@@ -47,18 +46,15 @@ class OpenSection:
         if record_count > span:
             raise InvalidInputError(f"{record_count} records do not fit {span} offsets")
         if kind is SegmentKind.COMPACTED:
-            return _checked_holes(BitMap64() if holes is None else holes, span, record_count)
+            return _checked_holes(no_holes(span) if holes is None else holes, span, record_count)
         if base_offset != 0 or holes is not None:
             raise InvalidInputError("a section of an ingestion file begins at offset 0 and has no holes")
         return None
 
 
-def _checked_holes(holes: BitMap64, span: int, record_count: int) -> BitMap64:
-    if len(holes) != span - record_count:
-        raise InvalidInputError(f"{record_count} records and {len(holes)} holes do not make {span} offsets")
-    if holes and holes.max() >= span:
-        raise InvalidInputError(
-            f"hole {holes.max()} lies beyond the section's {span} offsets",
-            remedy="give holes relative to the base offset",
-        )
+def _checked_holes(holes: SectionHoles, span: int, record_count: int) -> SectionHoles:
+    if holes.span != span:
+        raise InvalidInputError(f"holes of {holes.span} offsets are not those of a section of {span}")
+    if holes.count != span - record_count:
+        raise InvalidInputError(f"{record_count} records and {holes.count} holes do not make {span} offsets")
     return holes

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bedrock.errors import InvalidInputError
-from object_format.holes import serialise_holes
 from object_format.segment_file.block_sink import BlockSink
 from object_format.segment_file.checksum import file_seed
 from object_format.segment_file.cutting import (
@@ -46,9 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from pyroaring import BitMap64
     from typing_extensions import Buffer
 
+    from object_format.holes import SectionHoles
     from object_format.segment_file.placing import PlacedBatches
 
     Sink = Callable[[bytes | memoryview], object]
@@ -190,14 +189,14 @@ class SegmentFileWriter:
         min_timestamp: int,
         max_timestamp: int,
         unique_keys: bool = False,
-        holes: BitMap64 | None = None,
+        holes: SectionHoles | None = None,
     ) -> SectionEntry:
         """Close the section, which covers the offsets [base_offset, last_offset].
 
         Offsets are those of the appended batches: relative in an ingestion file, absolute in a compacted one.
-        A compacted section may cover more than its batches, also without any batch; `holes`, relative to
-        `base_offset`, then says which offsets have no record (None: each has one) and is run-encoded in
-        place. The numbers must agree with the batches and with each other.
+        A compacted section may cover more than its batches, also without any batch; `holes` then says
+        which offsets have no record (None: each has one). The numbers must agree with the batches and with
+        each other.
         """
         section = self._open_section()
         holes = section.check_end(self._kind, base_offset, last_offset, record_count, holes)
@@ -209,7 +208,7 @@ class SegmentFileWriter:
         index = self._put_index(section, data_length) if self._kind is SegmentKind.COMPACTED else (0, 0)
         bitmap = (0, 0)
         if holes is not None:
-            bitmap = self._blocks.put_block(BlockType.HOLES, [serialise_holes(holes)])
+            bitmap = self._blocks.put_block(BlockType.HOLES, holes.parts)
         footer = SectionFooter(
             base_offset=base_offset,
             last_offset=last_offset,

@@ -5,19 +5,27 @@ import tracemalloc
 from array import array
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from bedrock.errors import CorruptDataError, InvalidInputError
-from object_format.holes import holes_between, parse_holes, serialise_holes, survivors_between
+from object_format.holes import holes_between, no_holes, parse_holes, survivors_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 BASES = st.integers(0, 2**60)
 SPANS = st.one_of(st.integers(1, 300), st.integers(1, 2**22))
+BORDERS = [0, 2**16, 2**17, 2**20, 2**32 - 2**16, 2**32, 2**32 + 2**16, 2**33]
+
+
+def serialised(holes: BitMap64) -> bytes:
+    """As the library writes them, in their smallest form."""
+    holes.run_optimize()
+    return bytes(holes.serialize())
 
 
 @st.composite
@@ -38,6 +46,23 @@ def bitmaps(draw: st.DrawFn) -> BitMap64:
     return found
 
 
+def slow_holes(survivors: BitMap64, base: int, last: int) -> BitMap64:
+    """Every offset, less those that survive; made of values or of runs, as the smaller form is."""
+    window = BitMap64()
+    window.add_range(base, last + 1)
+    return (window - survivors).shift(-base)
+
+
+def _written(survivors: BitMap64, base: int, last: int) -> BitMap64:
+    """What the holes say, when they agree with themselves and are what the library writes."""
+    holes = holes_between(survivors, base, last)
+    data = b"".join(holes.parts)
+    parsed = parse_holes(data, span=last - base + 1)
+    assert (holes.count, holes.span) == (len(parsed), last - base + 1)
+    assert data == serialised(BitMap64(parsed))
+    return parsed
+
+
 @given(base=BASES, span=SPANS, data=st.data())
 def test_holes_are_what_survivors_leave_out(base: int, span: int, data: st.DataObject) -> None:
     inside = st.integers(base, base + span - 1)
@@ -45,18 +70,87 @@ def test_holes_are_what_survivors_leave_out(base: int, span: int, data: st.DataO
     outside = [base + span, base + span + 70_000] + ([base - 1] if base else [])
     survivors = BitMap64(chosen + outside)
 
-    holes = holes_between(survivors, base, base + span - 1)
+    holes = _written(survivors, base, base + span - 1)
 
     assert len(holes) == span - len(set(chosen))
     assert not any(offset - base in holes for offset in chosen)
     assert survivors_between(holes, base, base + span - 1) == BitMap64(chosen)
 
 
+@given(
+    base=st.sampled_from([0, 5, 2**16, 2**32 - 70_000, 2**33 - 3]),
+    stretches=st.lists(
+        st.tuples(
+            st.sampled_from(BORDERS),
+            st.integers(-2, 2),
+            st.sampled_from([1, 2, 3000, 70_000, 140_000]),
+            st.sampled_from([1, 2, 3, 20, 66_000]),
+        ),
+        max_size=4,
+    ),
+    end=st.sampled_from(BORDERS),
+    beyond=st.integers(-2, 2),
+)
+def test_holes_are_those_of_the_slow_model_at_every_border(
+    base: int, stretches: list[tuple[int, int, int, int]], end: int, beyond: int
+) -> None:
+    """Dense and sparse survivors, in runs and one by one, about the borders of containers and groups."""
+    survivors = BitMap64()
+    for border, step, count, gap in stretches:
+        first = max(base + border + step, 0)
+        if gap == 1:
+            survivors.add_range(first, first + count)
+        else:
+            width = min(count, 3000 if gap > 100 else count) * gap
+            survivors |= BitMap64(np.arange(first, first + width, gap, dtype=np.uint64))
+    last = base + max(end + beyond, 0)
+
+    assert _written(survivors, base, last) == slow_holes(survivors, base, last)
+
+
+@pytest.mark.parametrize("span", [1, 2, 65_535, 65_536, 65_537, 2**32 - 1, 2**32, 2**32 + 1, 2**33])
+def test_nothing_everything_and_one_offset_survive(span: int) -> None:
+    base = 2**32 - 70_000
+    everything = BitMap64()
+    everything.add_range(base, base + span)
+
+    assert _written(BitMap64(), base, base + span - 1) == slow_holes(BitMap64(), base, base + span - 1)
+    assert not _written(everything, base, base + span - 1)
+    for offset in {base, base + span // 2, base + span - 1}:
+        one = BitMap64([offset])
+        assert _written(one, base, base + span - 1) == slow_holes(one, base, base + span - 1)
+
+
+def test_every_form_of_a_container_is_chosen_where_the_library_chooses_it() -> None:
+    """Numbers up to 4,096 holes, bits above, and runs where they are smaller; at each turn, and about it."""
+    for count in (1, 2, 3, 2047, 2048, 4095, 4096, 4097, 32_768):
+        for step in (2, 3, 16):
+            if count * step <= 65_536:
+                holes = BitMap64(np.arange(0, count * step, step, dtype=np.uint64))
+                every = BitMap64()
+                every.add_range(0, 65_536)
+                assert _written(every - holes, 0, 65_535) == holes
+                assert _written(holes, 0, 65_535) == every - holes
+
+
+@pytest.mark.parametrize("gap", [70_000, 10_000_000])
+def test_scattered_survivors_cost_bytes_and_not_bitmaps(gap: int) -> None:
+    """Written are some bytes for each survivor and each 65,536 offsets, in parts of which none is large."""
+    survivors = BitMap64(np.arange(0, 2000 * gap, gap, dtype=np.uint64))
+    containers = (2000 * gap >> 16) + 1
+
+    holes = holes_between(survivors, 0, 2000 * gap - 1)
+
+    assert sum(map(len, holes.parts)) <= 4 * 2000 + 15 * containers + 100
+    assert max(map(len, holes.parts)) <= 1 << 20
+    assert len(holes.parts) <= 100 + (2000 * gap >> 30)
+
+
 @given(holes=bitmaps())
 def test_parsing_mirrors_serialising(holes: BitMap64) -> None:
     expected = BitMap64(holes)
 
-    data = serialise_holes(holes)
+    data = serialised(holes)
 
     assert parse_holes(data, span=2**41) == expected
     assert parse_holes(memoryview(bytearray(data)), span=2**41) == expected
@@ -65,11 +159,12 @@ def test_parsing_mirrors_serialising(holes: BitMap64) -> None:
 def test_a_billion_holes_in_a_row_take_little_room() -> None:
     holes = holes_between(BitMap64([5]), 0, 10**9)
 
-    assert len(serialise_holes(holes)) < 300_000
+    assert sum(map(len, holes.parts)) < 300_000
 
 
 def test_no_hole_at_all_is_eight_zero_bytes() -> None:
-    assert serialise_holes(holes_between(BitMap64([7]), 7, 7)) == bytes(8)
+    assert b"".join(holes_between(BitMap64([7]), 7, 7).parts) == bytes(8)
+    assert no_holes(1) == holes_between(BitMap64([7]), 7, 7)
 
 
 @pytest.mark.parametrize(("base", "last"), [(5, 4), (-1, 4)])
@@ -81,7 +176,7 @@ def test_a_range_that_is_none_is_refused(base: int, last: int) -> None:
 
 
 def test_a_hole_beyond_the_section_is_refused() -> None:
-    data = serialise_holes(BitMap64([3, 9]))
+    data = serialised(BitMap64([3, 9]))
 
     assert parse_holes(data, span=10) == BitMap64([3, 9])
     with pytest.raises(CorruptDataError, match="hole 9 lies beyond the section's 9 offsets"):
@@ -89,9 +184,9 @@ def test_a_hole_beyond_the_section_is_refused() -> None:
 
 
 SAMPLES = [
-    serialise_holes(BitMap64([1, 2, 3, 70_000, 2**33])),
-    serialise_holes(BitMap64(array("Q", range(0, 20_000, 2)))),
-    serialise_holes(BitMap64(array("Q", [*range(100, 9000), *range(2**32, 2**32 + 70_000)]))),
+    serialised(BitMap64([1, 2, 3, 70_000, 2**33])),
+    serialised(BitMap64(array("Q", range(0, 20_000, 2)))),
+    serialised(BitMap64(array("Q", [*range(100, 9000), *range(2**32, 2**32 + 70_000)]))),
     bytes(8),
 ]
 
@@ -155,7 +250,7 @@ def test_a_huge_count_allocates_nothing_huge(head: bytes) -> None:
 
 @pytest.mark.parametrize("complement", [holes_between, survivors_between])
 def test_a_span_that_would_need_a_giant_bitmap_is_refused(
-    complement: Callable[[BitMap64, int, int], BitMap64],
+    complement: Callable[[BitMap64, int, int], object],
 ) -> None:
     """A footer can claim any span in 16 bytes; building its range would take memory by the span."""
     with pytest.raises(InvalidInputError, match="above the limit"):

@@ -24,6 +24,8 @@ from object_format.segment_file import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from object_format.holes import SectionHoles
+
 FILE_ID = UUID("01890a5d-ac96-774b-bcce-b302099a8057")
 WRITER_ID = UUID("01890a5d-0000-7000-8000-000000000001")
 TOPIC = UUID("a0000000-0000-4000-8000-00000000000a")
@@ -122,6 +124,11 @@ class WrittenFile:
     summary: FileSummary
     sections: tuple[Section, ...]
     pieces: list[bytes | memoryview] = field(default_factory=list)
+
+
+def holes_at(*holes: int, span: int) -> SectionHoles:
+    """The holes of a section of `span` offsets that has no record at `holes`."""
+    return holes_between(BitMap64(range(span)) - BitMap64(holes), 0, span - 1)
 
 
 def write_section(writer: SegmentFileWriter, section: Section, kind: SegmentKind) -> SectionEntry:

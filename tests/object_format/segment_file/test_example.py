@@ -22,7 +22,7 @@ from object_format.segment_file import (
     read_directory,
 )
 from tests.object_format.segment_file.forging import complete, split
-from tests.object_format.segment_file.samples import read_file
+from tests.object_format.segment_file.samples import holes_at, read_file
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "segment-file.md").read_text()
 TOPIC = UUID("5b1e0000-0000-4000-8000-000000000001")
@@ -80,7 +80,7 @@ def test_the_writer_writes_the_example() -> None:
         min_timestamp=FIRST_MS,
         max_timestamp=FIRST_MS + 5,
         unique_keys=True,
-        holes=BitMap64([1, 3]),
+        holes=holes_at(1, 3, span=4),
     )
     writer.begin_section(TOPIC, 3)
     writer.end_section(
@@ -90,7 +90,7 @@ def test_the_writer_writes_the_example() -> None:
         min_timestamp=-1,
         max_timestamp=-1,
         unique_keys=True,
-        holes=BitMap64(range(9)),
+        holes=holes_at(*range(9), span=9),
     )
     writer.finish()
 
