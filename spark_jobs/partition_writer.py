@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from pyroaring import BitMap64
 
 from bedrock.errors import CorruptDataError
+from object_format.bitmaps import bitmap_of
 from object_format.codecs import Codec
 from object_format.dedupe import Rewriting, filter_batches
 from object_format.dedupe.ahead import SectionAhead
@@ -232,6 +234,9 @@ def _add_offsets(offsets: BitMap64, piece: Piece, extent: Extent) -> None:
     spans = spans_of(piece, extent.offset_shift)
     for first, last in spans.full.tolist():
         offsets.add_range(first, last + 1)
-    for position in spans.gapped_positions.tolist():
-        columns = decode_batch(piece.batches, position, offset_shift=extent.offset_shift)
-        offsets |= BitMap64(columns.offsets.tolist())
+    gapped = [
+        decode_batch(piece.batches, position, offset_shift=extent.offset_shift).offsets.copy()
+        for position in spans.gapped_positions.tolist()
+    ]
+    if gapped:
+        offsets |= bitmap_of(np.concatenate(gapped))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyroaring import BitMap64
 
 from catalog.model import JobResult
+from object_format.bitmaps import part_between
 from object_format.dedupe import KeyTable, Survivors
 from object_format.dedupe.buckets import CHUNK_RECORDS, BucketCutter, BucketJudge
 from object_format.payloads import Scratch
@@ -240,10 +241,9 @@ def _survivor_rows(
     end = survivors.offsets.max() + 1 if survivors.offsets else 0
     for run in runs:
         first, end, last = run.first_offset, run.first_offset, end
-        if last <= first or not survivors.offsets.range_cardinality(first, last):
+        offsets = part_between(survivors.offsets, first, last - 1)
+        if not offsets:
             continue
-        window = BitMap64()
-        window.add_range(first, last)
         yield SurvivorRow(
             run.share,
             PAYLOAD,
@@ -251,8 +251,8 @@ def _survivor_rows(
             place,
             run.number,
             survivors.keys_outside_table,
-            (survivors.offsets & window).serialize(),
-            (survivors.tombstones & window).serialize(),
+            offsets.serialize(),
+            part_between(survivors.tombstones, first, last - 1).serialize(),
         )
 
 

@@ -214,7 +214,7 @@ class ModelLog:
         for file in result.files:
             self.sizes[file.file_id] = file.size
             for output in file.extents:
-                extent = self._extent(output, file.file_id, file.object_name)
+                extent = self.extent_of(output, file.file_id, file.object_name)
                 fresh[PartitionId(output.topic_id, output.partition)].append(extent)
         for partition in spec.partitions:
             partition_id = PartitionId(partition.topic_id, partition.partition)
@@ -225,7 +225,8 @@ class ModelLog:
             self.extents[partition_id] = [*older, *inside, *newer]
             self._compact(partition_id, partition, spec.now_ms)
 
-    def _extent(self, output: OutputExtent, file_id: UUID, object_name: str) -> Extent:
+    def extent_of(self, output: OutputExtent, file_id: UUID, object_name: str) -> Extent:
+        """A section of a compacted file, as the catalog has it."""
         return Extent(
             topic_id=output.topic_id,
             partition=output.partition,

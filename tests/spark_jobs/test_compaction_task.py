@@ -366,7 +366,7 @@ def test_a_full_table_keeps_what_it_cannot_prove_obsolete(bench: Bench) -> None:
     assert 20_000 <= result.counts["records_out"] < 40_000
     assert not result.files[0].extents[0].unique_keys
     bench.log.extents[here] = [
-        bench.log._extent(result.files[0].extents[0], result.files[0].file_id, result.files[0].object_name)
+        bench.log.extent_of(result.files[0].extents[0], result.files[0].file_id, result.files[0].object_name)
     ]
     found = {each.key: each.value for each in bench.log.read(here)}
     assert found == dict.fromkeys(keys, b"\1")

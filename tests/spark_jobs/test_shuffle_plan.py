@@ -316,7 +316,7 @@ def publish_all(bench: Bench, result: JobResult) -> None:
     (file,) = result.files
     (output,) = file.extents
     here = PartitionId(output.topic_id, output.partition)
-    bench.log.extents[here] = [bench.log._extent(output, file.file_id, file.object_name)]
+    bench.log.extents[here] = [bench.log.extent_of(output, file.file_id, file.object_name)]
     bench.log.sizes[file.file_id] = file.size
 
 

@@ -21,6 +21,7 @@ from object_format.codecs import MAX_DECOMPRESSED_BATCH_BYTES, Codec
 from object_store.local import LocalStore
 from tests.spark_jobs.memory_child import SPEC, TABLE_BYTES
 from tests.spark_jobs.model_log import BatchToWrite, ModelLog
+from tests.spark_jobs.sparse_section import keep_sparse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,9 @@ class Case:
     codec: Codec = Codec.NONE
     random: bool = False
 
+
+SPARSE_RECORDS = 40_000
+SPARSE_GAP = 70_000  # more than a container of a Roaring bitmap has room for
 
 WARM = Case(1, 1, 5, 150, partitions=2)
 CASES = {
@@ -185,6 +189,33 @@ def test_the_largest_batch_of_what_does_not_compress_takes_no_more(codec: Codec,
     assert counts["records_in"] - counts["records_out"] == 1 + 30
     assert counts["bytes_out"] > MAX_DECOMPRESSED_BATCH_BYTES * 0.95
     assert counts["input_files_read_once"] == 0  # what was thinned ahead has made way
+
+
+def write_sparse(directory: Path) -> Path:
+    """A cleaned and a copied partition, of both of which few old records are left, and new records."""
+    clock = ManualClock()
+    ids = SeededIds(1, clock)
+    log = ModelLog(LocalStore(directory, ids), clock, ids)
+    partitions = [PartitionId(log.create_topic(policy), 0) for policy in ("compact", "delete")]
+    for partition in partitions:
+        keep_sparse(log, partition, SPARSE_RECORDS, SPARSE_GAP)
+    news = [(1000, b"%016d" % each, b"", ()) for each in range(0, SPARSE_RECORDS, 100)]
+    log.ingest({partition: [BatchToWrite(tuple(news))] for partition in partitions})
+    (directory / SPEC).write_bytes(write_spec(log.job(table_bytes=TABLE_BYTES)))
+    return directory
+
+
+@pytest.mark.parametrize("plan", ["task", "shuffle"])
+def test_what_a_task_takes_goes_with_its_records_and_not_with_their_offsets(
+    plan: str, directory: Path
+) -> None:
+    """In a partition that has been written to for years, each record that is left is alone for miles."""
+    counts, taken = run_child(plan, write_inputs(directory / "warm", WARM), write_sparse(directory / "case"))
+
+    assert max(taken.values()) <= TABLE_BYTES + (64 << 20)
+    assert counts["records_in"] == 2 * (SPARSE_RECORDS + SPARSE_RECORDS // 100)
+    assert counts["records_in"] - counts["records_out"] == SPARSE_RECORDS // 100
+    assert counts["bytes_out"] < 100 * counts["records_out"]
 
 
 @pytest.mark.timeout(300 + LONG_SECTION_MIB // 10)
