@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+import numpy as np
 from pyroaring import BitMap64
 
 from bedrock.errors import CorruptDataError, InvalidInputError, NotFoundError
+from object_format.bitmaps import bitmap_of, part_between
 from object_format.holes import survivors_between
 from object_format.record_batch import iter_headers, verify_checksum
 from object_format.records import decode_batch
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
+    import numpy.typing as npt
+
     from catalog.garbage import CatalogFile
     from catalog.model import Extent
     from object_format.record_batch import BatchHeader
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from planner.fsck.report import Findings
 
 BLOCK_HEADER_LENGTH = 12
+_PENDING_OFFSETS = 1 << 17
 _REMEDY = "restore the object from a copy, or delete the records that it held"
 
 
@@ -47,6 +52,23 @@ class _Seen:
     disorder: str | None = None
     start: int | None = None
     end: int = 0
+    _pending: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _pending_count: int = 0
+
+    def add(self, offsets: npt.NDArray[np.int64]) -> None:
+        """The offsets of a batch; those of many go into the bitmap together, as each time goes through it."""
+        self.records += offsets.size
+        self._pending.append(offsets.copy())  # without the other columns
+        self._pending_count += offsets.size
+        if self._pending_count >= _PENDING_OFFSETS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Let `offsets` be complete."""
+        if self._pending:
+            self.offsets |= bitmap_of(np.unique(np.concatenate(self._pending)))
+        self._pending.clear()
+        self._pending_count = 0
 
 
 class FileCheck:
@@ -108,13 +130,13 @@ class FileCheck:
             shift = each.extent.offset_shift
             columns = decode_batch(block.payload, position, offset_shift=shift, verify=False)
             _note(each, header)
-            each.offsets |= BitMap64(columns.offsets)
-            each.records += len(columns)
+            each.add(columns.offsets)
             each.start = block.position if each.start is None else each.start
             each.end = block.position + BLOCK_HEADER_LENGTH + len(block.payload)
 
     def _conclude(self, name: str, seen: _Seen, alive: BitMap64 | None) -> None:
         extent = seen.extent
+        seen.settle()
         self._findings.count("records_read", seen.records)
         if seen.disorder is not None:
             self._content(name, extent, "batches in the order of their offsets", seen.disorder)
@@ -140,9 +162,7 @@ class FileCheck:
     def _hold_against_holes(self, name: str, seen: _Seen, alive: BitMap64) -> None:
         """The bitmap of holes says the same as the bytes."""
         extent = seen.extent
-        window = BitMap64()
-        window.add_range(extent.base_offset, extent.last_offset + 1)
-        wrong = (alive & window) ^ seen.offsets
+        wrong = part_between(alive, extent.base_offset, extent.last_offset) ^ seen.offsets
         if wrong:
             self._content(
                 name,
