@@ -143,6 +143,10 @@ class Answer:
         self._tombstones.add(judged.tombstones)
         return judged
 
+    def supersede(self, count: int) -> None:
+        """So many records go without a verdict: a newer one of the same key is still to be judged."""
+        self._records_in += count
+
     @property
     def exact(self) -> bool:
         """Whether every key was found room for so far."""

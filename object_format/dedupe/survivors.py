@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from bedrock.errors import FatalError
 from object_format.buffers import readable
 from object_format.dedupe.ahead import OPEN_BYTES
 from object_format.dedupe.answer import Answer, Survivors
 from object_format.dedupe.fingerprinting import Columns, Fingerprinter
+from object_format.dedupe.long_sections import LongSection, keep_rest, let_go
 from object_format.errors import MalformedBatchError
 from object_format.kernels.fingerprints import WORDS
 from object_format.payloads import OpenRuns, open_batches
@@ -25,12 +28,13 @@ if TYPE_CHECKING:
     from object_format.dedupe.ahead import HeldPiece, ThinnedAhead
     from object_format.dedupe.answer import Judged
     from object_format.dedupe.key_table import KeyTable
+    from object_format.dedupe.long_sections import Mask
     from object_format.payloads import Scratch
 
 MAX_HELD_RECORDS: Final = 2_000_000
-"""How many records of one section are held back at most: 42 MB of fingerprints, offsets and flags. An
-ingestion file's section of 8 MiB has fewer than 1.2 million, unless its batches are compressed beyond all
-measure."""
+"""How many records of one section are held back at most: 42 MB of fingerprints, offsets and flags, and 17 MB
+to choose those that go when there are more. An ingestion file's section of 8 MiB has fewer than 1.2 million,
+unless its batches are compressed beyond all measure."""
 
 _STEP_RECORDS: Final = 32_768
 """How many records are fingerprinted before they are judged, where nothing must be held back."""
@@ -78,7 +82,7 @@ class SurvivorFinder:
         self._in_section = False
         self._unique_keys = False
         self._settled = False
-        self._overflowed = False
+        self._long = LongSection()
         self._max_buffer_bytes = self._held.nbytes
 
     def begin_section(self, *, unique_keys: bool, settled: bool = False) -> None:
@@ -90,7 +94,7 @@ class SurvivorFinder:
         if self._in_section:
             raise FatalError("a section begins before the last has ended")
         self._in_section, self._unique_keys, self._settled = True, unique_keys or settled, settled
-        self._overflowed = False
+        self._long.begin()
         self._fingerprinter.restart()
         if self._ahead is not None:
             self._ahead.begin_section()
@@ -144,19 +148,48 @@ class SurvivorFinder:
         return self._answer.finish(max_buffer_bytes=self._max_buffer_bytes)
 
     def _make_room(self) -> None:
-        """Judge what is held where that is sound, else hold more, else let go of what cannot be proven.
-
-        Records of a section that is too long to be held are judged before newer ones of the same section are
-        known: they must not enter the table, or they would push those out. None of that section's tombstones
-        goes, as records that they shadow may have stayed.
-        """
+        """Judge what is held where that is sound, else hold more, else let go of some (`long_sections`)."""
         if self._unique_keys:
             self._judge_held(0, may_add=True)
         elif not self._held.grow(self._max_held):
-            self._overflowed = True
-            self._judge_held(0, may_add=False)
-            self._pieces = [(0, piece) for _, piece in self._pieces]
+            self._let_go_of_some()
         self._note_buffers()
+
+    def _let_go_of_some(self) -> None:
+        """Hold less: what is superseded goes, and where most keys are distinct, so does a part of them.
+
+        The memory that this takes is that of what is thinned ahead: there is none of that any more.
+        """
+        if self._ahead is not None:
+            self._ahead.make_way()
+        gone = self._long.superseded(self._held)
+        self._answer.supersede(int(np.count_nonzero(gone)))
+        self._hold_rest(gone)
+        self._let_go_outside()
+        while self._held.count > 3 * self._max_held // 4:
+            self._long.halve()
+            self._let_go_outside()
+
+    def _let_go_outside(self) -> None:
+        """Judge records of keys that are not held back by what is newer than the section.
+
+        Newer ones of the same section are not known yet: they must not enter the table, or they would push
+        those out. None of that section's tombstones goes, as records that they shadow may have stayed.
+        """
+        gone = self._long.outside(self._held)
+        for records in let_go(self._held, gone):
+            self._judge(records, 0, may_add=False)
+        self._hold_rest(gone)
+
+    def _hold_rest(self, gone: Mask) -> None:
+        """The others move together; so do the places of the pieces between them."""
+        moved, at, kept = [], 0, 0
+        for place, piece in self._pieces:
+            kept += place - at - int(np.count_nonzero(gone[at:place]))
+            at = place
+            moved.append((kept, piece))
+        self._pieces = moved
+        keep_rest(self._held, gone)
 
     def _settle(self, ahead: ThinnedAhead) -> None:
         """Judge the pieces that wait, the newest first, and the records between them; thin the pieces."""
@@ -218,10 +251,12 @@ class SurvivorFinder:
             columns.flags[start:],
             columns.count - start,
             newest_last=not self._unique_keys,
-            drop_tombstones=self._reaches_log_start and not self._overflowed,
+            drop_tombstones=self._reaches_log_start and not self._long.in_part,
             may_add=may_add and not self._settled,
             settled=self._settled,
         )
 
     def _note_buffers(self) -> None:
-        self._max_buffer_bytes = max(self._max_buffer_bytes, self._held.nbytes + self._opened.nbytes)
+        self._max_buffer_bytes = max(
+            self._max_buffer_bytes, self._held.nbytes + self._opened.nbytes + self._long.nbytes
+        )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bedrock.errors import FatalError, InvalidInputError
 from object_format.codecs import Codec
-from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, filter_batches
+from object_format.dedupe import MAX_HELD_RECORDS, KeyTable, SurvivorFinder, Survivors, filter_batches
 from object_format.errors import Fault, MalformedBatchError
 from object_format.records import Record, encode_batch
 from tests.object_format import model, model_log
@@ -233,6 +234,64 @@ def test_sections_too_long_to_hold_lose_no_newest_record(log: list[Section], who
         patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", most)
         found = find(log, reaches_log_start=whole, max_held_records=most)
     check_soundness(log, found, whole=whole)
+
+
+@given(sections(keys=st.sampled_from([b"a", b"b", b"c"])), st.booleans())
+def test_a_long_section_of_few_keys_is_judged_exactly(log: list[Section], whole: bool) -> None:
+    """Superseded records make room for others, so that it is keys and not records that count."""
+    records_in = len(all_records(log))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", 5)
+        found = find(log, reaches_log_start=whole, max_held_records=5)
+    assert found.exact
+    assert found.records_in == records_in
+    assert set(found.offsets) == model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)
+
+
+def test_each_further_job_makes_up_for_another_part_of_a_long_section(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its seed chooses the keys that are held back, and what was left twice goes at last."""
+    monkeypatch.setattr("object_format.dedupe.survivors._STEP_RECORDS", 100)
+    offsets = np.arange(1000)
+    left = []
+    for job in range(30):
+        finder = SurvivorFinder(
+            LARGE, bytes([job] * 16), reaches_log_start=True, now_ms=NOW, max_held_records=200
+        )
+        finder.begin_section(unique_keys=False)
+        for offset in offsets.tolist():
+            key = b"%d" % (offset % 500)
+            finder.feed(encode_batch([1], [key], [b"v"], base_offset=offset), offset_shift=0)
+        finder.end_section()
+        found = finder.finish()
+        assert found.records_in == offsets.size
+        offsets = np.array(found.offsets)
+        assert set(range(500, 1000)) <= set(offsets.tolist())
+        left.append(offsets.size - 500)
+    assert left[0] < 450
+    assert left[9] < left[0] // 2
+    assert left[-1] < 25
+
+
+def test_a_section_longer_than_any_is_held_back_comes_out_exact() -> None:
+    """More records than the bound, of few keys: once each, and the newest; of too many keys, no fewer."""
+    for keys, exact in ((100_000, True), (2_000_003, False)):
+        count = MAX_HELD_RECORDS + 200_000
+        finder = SurvivorFinder(KeyTable(1 << 26), SEED, reaches_log_start=True, now_ms=NOW)
+        finder.begin_section(unique_keys=False)
+        step = 20_000
+        for start in range(0, count, step):
+            names = [b"%d" % (offset % keys) for offset in range(start, start + step)]
+            batch = encode_batch([1] * step, names, [b""] * step, base_offset=start)
+            finder.feed(batch, offset_shift=0)
+        finder.end_section()
+        found = finder.finish()
+        assert found.records_in == count
+        assert found.exact is exact
+        assert found.max_buffer_bytes < 64 << 20
+        assert found.offsets.rank(count - keys - 1) == found.records_out - keys
+        assert (found.records_out == keys) is exact
 
 
 @given(sections())
