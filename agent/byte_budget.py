@@ -37,6 +37,10 @@ class ByteBudget:
             )
         self.held += count
 
+    def add(self, count: int) -> None:
+        """Hold `count` more bytes that are there already, whether or not they fit."""
+        self.held += count
+
     async def room(self, count: int, seconds: float) -> bool:
         """Wait until `count` bytes (or all there are) fit, without holding them; whether they did in time."""
         loop = asyncio.get_running_loop()

@@ -2,7 +2,9 @@
 
 Requests are taken one after the other; an answer that is still to come (`Later`) does not keep the next
 request waiting, so produce requests of a pipelining client share a flight to the store. How many requests a
-connection may have open is bounded: beyond it, and while answers do not leave, nothing more is received.
+connection may have open is bounded, and so are the bytes of those that are not taken yet: beyond either, and
+while answers do not leave, nothing more is received. What lies here counts in a budget that all connections
+share; while that is used up, nothing is received of those that have anything open.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import structlog
 from typing_extensions import override
 
 from agent.errors import BusyError
-from agent.kafka.api import HeldBuffers
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.frames import RECEIVE_BYTES, FrameReceiver
+from agent.kafka.open_request import OpenRequest
 from agent.kafka.outgoing import Outgoing
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 0.02
 # What may stand in a socket's buffer and is in no budget any more.
 _HIGH_WATER_BYTES = 256 * 1024
+# Of requests that are not taken yet, and of answers whose turn has not come: beyond it no more are received,
+# or taken.
+_MOST_WAITING_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,34 +45,6 @@ class ConnectionLimits:
     max_request_bytes: int
     max_pending_requests: int
     slow_reader_seconds: float
-
-
-@dataclass(slots=True)
-class _Open:
-    """A request whose answer has not left: its place in the order of answers."""
-
-    held: int
-    answer: Answer
-    is_written: bool = False
-
-    def write_to(self, outgoing: Outgoing, *, more: bool = False) -> None:
-        """Hand the answer's bytes over, once; what holds memory holds it until they have left.
-
-        With `more` others are about to follow, and it may wait for them.
-        """
-        if self.is_written:
-            return
-        self.is_written = True
-        if isinstance(self.answer, HeldBuffers):
-            outgoing.write(self.answer.buffers)
-        elif isinstance(self.answer, list):  # an empty one is the answer with acks 0
-            (outgoing.hold if more else outgoing.write)(self.answer)
-
-    def release(self) -> None:
-        """Let go of the memory that the answer holds."""
-        if isinstance(self.answer, HeldBuffers):
-            self.answer.release()
-            self.answer = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -87,14 +64,16 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = limits
         self._gone = gone
         self._frames: deque[memoryview] = deque()
-        self._answers: deque[_Open] = deque()
+        self._answers: deque[OpenRequest] = deque()
         self._receiver = FrameReceiver(
             shared, limit=limits.max_request_bytes, admit=self._admit, deliver=self._deliver
         )
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None  # as long as there is a transport
         self._host = ""
-        self._held = 0
+        self._held = 0  # of the budget
+        self._untaken = 0  # bytes of all frames
+        self._ready = 0  # bytes of answers whose turn has not come
         self._current: memoryview | None = None
         self._tried: memoryview | None = None  # a frame that could not be taken at once
         self._taker: asyncio.Task[None] | None = None
@@ -105,13 +84,16 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._is_receiving = True
         self._is_finishing = False
-        self._is_given_up = False
         self.last_active = self._loop.time()
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is open; half a request does not count as open."""
         return not self._frames and not self._answers and self._taker is None
+
+    def is_silent_since(self, moment: float) -> bool:
+        """Whether nothing happened since, and nothing is open, or of use to a client that may have gone."""
+        return self.last_active < moment and (self.is_idle or self._is_finishing)
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -133,11 +115,20 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._receiver.received(nbytes)
         except MalformedMessageError as error:
-            self._give_up(error)
+            if not self._is_finishing:
+                self._give_up(error)
             return
         if self._receiver.is_blocked:
             self._retry = self._loop.call_later(_RETRY_SECONDS, self._try_again)
         self._steer()
+
+    @override
+    def eof_received(self) -> bool:
+        """Nothing more comes: answer what came, then close, as Kafka does, which hears of it no sooner."""
+        self._is_finishing = True
+        self._steer()
+        self._close_if_finished()
+        return True
 
     @override
     def pause_writing(self) -> None:
@@ -161,17 +152,19 @@ class Connection(asyncio.BufferedProtocol):
         for request in self._answers:
             request.release()
         self._answers.clear()
+        self._ready = 0
         self._moved.set()
         self._finish_writes()
-        self._budget.release(self._held)
-        self._held = 0
+        self._hold(self._untaken + len(self._current or b"") - self._held)
         self._gone(self)
 
     def _finish_writes(self) -> None:
         """Of what is open when the client has gone, let only writes go on (those with acks 0 above all)."""
         self._frames = deque(frame for frame in self._frames if self._dispatch.outlives_client(frame))
+        self._untaken = sum([len(frame) for frame in self._frames])
         if self._current is not None and self._dispatch.outlives_client(self._current):
             return
+        self._current = None
         if self._taker is not None:
             self._taker.cancel()
             self._taker = None
@@ -181,35 +174,50 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once."""
         if self._transport is not None:
+            self._outgoing = None
             self._transport.abort()
 
     def finish(self) -> None:
         """Take nothing new, answer what was taken, then close."""
         self._is_finishing = True
-        self._frames.clear()
+        self._drop_frames()
         self._steer()
         self._close_if_finished()
 
+    def _drop_frames(self) -> None:
+        self._frames.clear()
+        self._hold(-self._untaken)
+        self._untaken = 0
+
     def _close_if_finished(self) -> None:
-        if self._is_finishing and self.is_idle and self._transport is not None:
+        if self._is_finishing and self.is_idle:
+            self._close()
+
+    def _close(self) -> None:
+        """As soon as what was written has left; from now on nothing more is."""
+        if self._transport is not None:
             self._send_held()
+            self._outgoing = None
             self._transport.close()
 
     def _give_up(self, error: Exception) -> None:
-        """Close the connection for what is wrong with a request, or with us; nothing behind it is taken."""
-        self._is_given_up = True
-        self._frames.clear()
+        """End for what is wrong with a request: nothing behind it is taken, those before it are answered."""
+        self._tell(error)
+        self._is_finishing = True
+        self._steer()
+        self._close_if_finished()
+
+    def _tell(self, error: Exception) -> None:
+        """Why the connection is closed; what is no fault of the client's is one of ours."""
         if isinstance(error, MalformedMessageError):
             _log.info("a Kafka connection is closed", client=self._host, reason=str(error))
-        else:
-            _log.error(
-                "a Kafka connection is closed after an unexpected error", client=self._host, exc_info=error
-            )
-        self._send_held()
-        self.abort()
+            return
+        _log.error(
+            "a Kafka connection is closed after an unexpected error", client=self._host, exc_info=error
+        )
 
     def _admit(self, length: int) -> bool:
-        """Hold memory for a large frame; small ones are bounded by the number of requests."""
+        """Hold memory for a large frame; a small one is received first."""
         if length <= RECEIVE_BYTES:
             return True
         try:
@@ -219,9 +227,17 @@ class Connection(asyncio.BufferedProtocol):
         self._held += length
         return True
 
+    def _hold(self, count: int) -> None:
+        """Count so many bytes more, or less."""
+        self._held += count
+        if count > 0:
+            self._budget.add(count)
+        else:
+            self._budget.release(-count)
+
     def _try_again(self) -> None:
         self._retry = None
-        if not self._receiver.retry():
+        if not self._is_finishing and not self._receiver.retry():
             self._retry = self._loop.call_later(_RETRY_SECONDS, self._try_again)
         self._steer()
 
@@ -229,7 +245,12 @@ class Connection(asyncio.BufferedProtocol):
         """Receive, or do not, as the connection's state wants it."""
         if self._transport is None or self._transport.is_closing():
             return
-        full = len(self._frames) + len(self._answers) >= self._limits.max_pending_requests
+        count = len(self._frames) + len(self._answers)
+        full = (
+            count >= self._limits.max_pending_requests
+            or self._untaken > _MOST_WAITING_BYTES
+            or (count > 0 and self._budget.free <= 0)
+        )
         wanted = not (full or self._receiver.is_blocked or self._is_finishing)
         if wanted != self._is_receiving:
             self._is_receiving = wanted
@@ -239,8 +260,9 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _deliver(self, frame: memoryview) -> None:
-        if self._is_finishing or self._is_given_up:
+        if self._is_finishing:
             return
+        held = len(frame) if len(frame) > RECEIVE_BYTES else 0
         if self._taker is None and self._has_room:
             try:
                 answer = self._dispatch.take_at_once(frame, self._host)
@@ -248,10 +270,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._give_up(error)
                 return
             if answer is not None:
-                self._open(frame, answer)
+                self._open(frame, answer, held)
                 return
             self._tried = frame
+        if not held:
+            self._hold(len(frame))
         self._frames.append(frame)
+        self._untaken += len(frame)
         if self._taker is None:
             self._taker = self._loop.create_task(self._take(), name="kafka requests")
 
@@ -262,32 +287,45 @@ class Connection(asyncio.BufferedProtocol):
                 if not self._frames:
                     break
                 self._current = frame = self._frames.popleft()
+                self._untaken -= len(frame)
                 was_tried, self._tried = frame is self._tried, None
+                self._steer()
                 answer = await self._dispatch.take(frame, self._host, was_tried=was_tried)
+                if self._current is not frame:
+                    return  # the client has gone, and what was held for it
                 self._current = None
-                self._open(frame, answer)
+                self._open(frame, answer, len(frame))
                 del frame
         except Exception as error:  # noqa: BLE001  # as above
-            self._give_up(error)
+            if self._taker is asyncio.current_task():
+                self._drop_frames()
+                self._hold(-len(self._current or b""))
+                self._give_up(error)
         finally:
             if self._taker is asyncio.current_task():
                 self._current = None
                 self._taker = None
         self._close_if_finished()
 
-    def _open(self, frame: memoryview, answer: Answer) -> None:
-        """See to it that the answer to a request leaves when its turn comes."""
-        request = _Open(len(frame) if len(frame) > RECEIVE_BYTES else 0, answer)
+    def _open(self, frame: memoryview, answer: Answer, held: int) -> None:
+        """See to it that the answer leaves when its turn comes; `held` bytes are counted for the request."""
+        request = OpenRequest(answer)
         if self._outgoing is None:
             request.release()
+            self._hold(-held)
             return
-        if not self._answers and self._writable.is_set() and isinstance(answer, HeldBuffers | list):
+        if not self._answers and self._writable.is_set() and not callable(answer):
             # Nobody's turn comes before, and nothing is in its way.
             request.write_to(self._outgoing)
             if self._writable.is_set():
-                self._left(request)
-                self._steer()
+                request.release()
+                self._hold(-held)
+                if not self._is_receiving:
+                    self._steer()
                 return
+        request.count(frame)
+        self._hold(request.held - held)
+        self._ready += request.ready
         self._answers.append(request)
         if self._answerer is None:
             self._answerer = self._loop.create_task(self._answer(), name="kafka answers")
@@ -296,7 +334,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _has_room(self) -> bool:
         """Whether the answers before have left far enough for another one to be made."""
-        return self._writable.is_set() and len(self._answers) < self._limits.max_pending_requests
+        return (
+            self._writable.is_set()
+            and len(self._answers) < self._limits.max_pending_requests
+            and self._ready <= _MOST_WAITING_BYTES
+        )
 
     async def _room(self) -> None:
         """Until there is."""
@@ -308,39 +350,50 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self._answers:
                 request = self._answers[0]
-                if request.answer is not None:
-                    await self._send(request)
+                if not await self._send(request):
+                    _log.info("a Kafka client does not read its answers", client=self._host)
+                    self.abort()
+                    break
+                if self._transport is None:
+                    break  # lost meanwhile, and all was let go of
                 self._answers.popleft()
                 self._left(request)
                 self._moved.set()
                 self.last_active = self._loop.time()
                 self._steer()
-        except TimeoutError:
-            _log.info("a Kafka client does not read its answers", client=self._host)
-            self.abort()
         except Exception as error:  # noqa: BLE001  # as above
-            self._give_up(error)
+            self._tell(error)
+            self._drop_answers()
         finally:
             self._answerer = None
             self._send_held()
         self._close_if_finished()
+
+    def _drop_answers(self) -> None:
+        """Close: one of them cannot be given, and those behind it must not be taken for it."""
+        self._is_finishing = True
+        self._drop_frames()
+        for request in self._answers:
+            self._left(request)
+        self._answers.clear()
+        self._close()
 
     def _send_held(self) -> None:
         """What is ready leaves now."""
         if self._outgoing is not None:
             self._outgoing.flush()
 
-    def _left(self, request: _Open) -> None:
-        """The answer is out: let go of what the request held."""
+    def _left(self, request: OpenRequest) -> None:
+        """The answer is out, or will never be: let go of what the request held."""
+        self._ready -= request.ready
         request.release()
-        self._budget.release(request.held)
-        self._held -= request.held
+        self._hold(-request.held)
 
-    async def _send(self, request: _Open) -> None:
-        if callable(request.answer):
-            request.answer = await request.answer()
-        if self._outgoing is not None:
-            request.write_to(self._outgoing, more=len(self._answers) > 1)
-        if not self._writable.is_set():
-            await asyncio.wait_for(self._writable.wait(), self._limits.slow_reader_seconds)
-        request.release()
+    async def _send(self, request: OpenRequest) -> bool:
+        """Hand over the answer in its turn; whether the client reads."""
+        await request.complete()
+        if self._outgoing is None:
+            return True
+        request.write_to(self._outgoing, more=len(self._answers) > 1)
+        seconds = self._limits.slow_reader_seconds
+        return self._writable.is_set() or await self._outgoing.drained(self._writable, seconds)

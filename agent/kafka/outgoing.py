@@ -6,15 +6,17 @@ call into the kernel that wakes the client, which takes longer than it took to m
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import asyncio
-
     from agent.kafka.codec.writing import Buffers
 
 _MOST_BYTES = 64 * 1024
 """Held back at the most; what goes beyond leaves at once."""
+_LOOKS = 4
+"""At what is left for a slow reader, in the time in which some of it must leave."""
 
 
 class Outgoing:
@@ -57,6 +59,19 @@ class Outgoing:
             self._transport.write(b"".join(parts))
         else:
             self._transport.writelines(parts)
+
+    async def drained(self, writable: asyncio.Event, seconds: float) -> bool:
+        """Wait until enough has left for `writable` to be set; not after `seconds` in which nothing did."""
+        silent, left = 0, -1
+        while not writable.is_set():
+            before, left = left, self._transport.get_write_buffer_size()
+            silent = silent + 1 if left == before else 0
+            if silent == _LOOKS:
+                return False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds / _LOOKS):
+                    await writable.wait()
+        return True
 
     def drop(self) -> None:
         """Forget what is held back: the connection is lost."""

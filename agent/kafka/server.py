@@ -93,5 +93,5 @@ class KafkaServer:
             await asyncio.sleep(min(_SWEEP_SECONDS, most))
             before = loop.time() - most
             for connection in list(self._connections):
-                if connection.is_idle and connection.last_active < before:
+                if connection.is_silent_since(before):
                     connection.abort()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -19,18 +20,24 @@ if TYPE_CHECKING:
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.dispatch import Answer
 
+LONG = 400_000
+"""Bytes of a long answer: its number, again and again."""
 _QUIET_TURNS = 20
 """So many turns of the loop in which nothing happens are the end of everything that happens by itself."""
 
 
 class ScriptedTransport:
-    """Notes each write and whether it is read. Nothing leaves it while `is_full`."""
+    """Notes each write and whether it is read.
+
+    Nothing leaves it while it is full, or a byte whenever it is asked while `is_draining`.
+    """
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
         self.is_reading = True
         self.is_closed = False
         self.waiting = 0
+        self.is_draining = False
         self.protocol: Connection | None = None
         self._is_full = False
 
@@ -55,6 +62,8 @@ class ScriptedTransport:
             self.protocol.resume_writing()
 
     def get_write_buffer_size(self) -> int:
+        if self.is_draining:
+            self.waiting -= 1
         return self.waiting
 
     def pause_reading(self) -> None:
@@ -71,6 +80,9 @@ class ScriptedTransport:
 
     def abort(self) -> None:
         self.is_closed = True
+        if self.protocol is not None:
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+            self.protocol = None
 
     close = abort
 
@@ -85,8 +97,9 @@ class ScriptedDispatch:
     """Takes requests of eight bytes of number, a letter that says how, and padding; answers the number.
 
     `o` at once, `h` at once and holding memory, `0` at once without an answer, `l` when `committed` is set,
-    `c` by a coroutine and `w` by one that waits for `committed`, `n` by a coroutine without an answer; `x`
-    and `y` are not to be answered, as is found out at once or later.
+    `s` likewise and whether or not it is cancelled, `c` by a coroutine and `w` by one that waits for
+    `committed`, `n` by a coroutine without an answer, `b` at length by a coroutine; `x` and `y` are not to be
+    answered, as is found out at once or later, and `e` comes to nothing when `committed` is set.
     """
 
     def __init__(self) -> None:
@@ -98,14 +111,14 @@ class ScriptedDispatch:
         kind = chr(frame[8])
         if kind == "x":
             raise MalformedMessageError("this cannot be")
-        if kind not in "oh0l":
+        if kind not in "oh0lse":
             return None
         self._note(frame)
         number = bytes(frame[:8])
         if kind == "h":
             self.held += 1
             return HeldBuffers([number], [self._release])
-        if kind == "l":
+        if kind in "lse":
             return partial(self._committed, frame)
         return [number] if kind == "o" else []
 
@@ -121,7 +134,7 @@ class ScriptedDispatch:
         self._note(frame)
         if kind == "w":
             await self.committed.wait()
-        return None if kind == "n" else [bytes(frame[:8])]
+        return None if kind == "n" else [bytes(frame[:8]) * (LONG // 8 if kind == "b" else 1)]
 
     def outlives_client(self, frame: memoryview) -> bool:
         return chr(frame[8]) in "0ln"
@@ -133,7 +146,11 @@ class ScriptedDispatch:
         self.held -= 1
 
     async def _committed(self, frame: memoryview) -> Buffers:
-        await self.committed.wait()
+        kind = chr(frame[8])
+        with contextlib.suppress(*[asyncio.CancelledError] if kind == "s" else []):
+            await self.committed.wait()
+        if kind == "e":
+            raise RuntimeError("nothing comes of it")
         return [bytes(frame[:4]), bytes(frame[4:8])]
 
 
@@ -141,11 +158,11 @@ class Scripted:
     """The connection, and a client that sends as much as is read."""
 
     def __init__(
-        self, *, pending: int = 64, budget: int = 1_000_000, slow_reader_seconds: float = 60
+        self, *, pending: int = 64, budget: int | ByteBudget = 10_000_000, slow_reader_seconds: float = 60
     ) -> None:
         self.transport = ScriptedTransport()
         self.dispatch = ScriptedDispatch()
-        self.budget = ByteBudget("requests", budget)
+        self.budget = ByteBudget("requests", budget) if isinstance(budget, int) else budget
         self.is_gone = False
         self.sent: list[tuple[int, str]] = []
         self._stream = b""
@@ -208,6 +225,7 @@ class Scripted:
 
     def lose(self) -> None:
         """The connection is gone."""
-        if not self.is_gone:
+        if not self.is_gone and self.transport.protocol is not None:
             self.transport.is_closed = True
+            self.transport.protocol = None
             self.connection.connection_lost(None)

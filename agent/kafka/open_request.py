@@ -1,0 +1,56 @@
+"""A request whose answer has not left: its place in the order of answers, and what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.kafka.api import HeldBuffers
+
+if TYPE_CHECKING:
+    from agent.kafka.dispatch import Answer
+    from agent.kafka.outgoing import Outgoing
+
+
+@dataclass(slots=True)
+class OpenRequest:
+    """One answer, there or to come, and the bytes of its connection's budget that are counted for it.
+
+    Of these, `ready` are the answer's own, which waits for its turn.
+    """
+
+    answer: Answer
+    held: int = 0
+    ready: int = 0
+    is_written: bool = False
+
+    def count(self, frame: memoryview) -> None:
+        """Find out what it holds: an answer to come the request it is for, and one that is there itself."""
+        if callable(self.answer):
+            self.held = len(frame)
+        elif isinstance(self.answer, list):
+            self.held = self.ready = sum([len(each) for each in self.answer])
+
+    async def complete(self) -> None:
+        """Wait for an answer that is to come."""
+        if callable(self.answer):
+            self.answer = await self.answer()
+
+    def write_to(self, outgoing: Outgoing, *, more: bool = False) -> None:
+        """Hand the answer's bytes over, once; what holds memory holds it until they have left.
+
+        With `more` others are about to follow, and it may wait for them.
+        """
+        if self.is_written:
+            return
+        self.is_written = True
+        if isinstance(self.answer, HeldBuffers):
+            outgoing.write(self.answer.buffers)
+        elif isinstance(self.answer, list):  # an empty one is the answer with acks 0
+            (outgoing.hold if more else outgoing.write)(self.answer)
+
+    def release(self) -> None:
+        """Let go of the memory that the answer itself holds."""
+        if isinstance(self.answer, HeldBuffers):
+            self.answer.release()
+            self.answer = None

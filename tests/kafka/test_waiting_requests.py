@@ -1,0 +1,95 @@
+"""What the requests of a connection, and answers whose turn has not come, may hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.byte_budget import ByteBudget
+from agent.kafka.frames import RECEIVE_BYTES
+from tests.kafka.scripted import LONG, Scripted
+
+pytestmark = pytest.mark.anyio
+
+_MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("size", [3_000, 40_000, RECEIVE_BYTES, 300_000])
+async def test_few_bytes_wait_behind_a_request_that_takes_a_while(size: int) -> None:
+    """Of however many requests; all of them are counted, and all are taken in the end."""
+    scripted = Scripted(pending=10_000)
+    count = 6 * _MIB // size
+    scripted.send("w")
+    scripted.send("o" * count, size=size)
+    await scripted.settle()
+    was_read = scripted.transport.is_reading
+    held = scripted.budget.held
+    scripted.dispatch.committed.set()
+    await scripted.settle()
+    assert not was_read
+    assert _MIB < held <= _MIB + 2 * max(RECEIVE_BYTES, size)
+    assert scripted.answered == list(range(count + 1))
+    assert scripted.transport.is_reading
+    assert scripted.budget.held == 0
+    scripted.lose()
+
+
+async def test_few_bytes_of_answers_wait_for_their_turn() -> None:
+    """The requests behind them are not even taken."""
+    scripted = Scripted()
+    scripted.send("l" + "b" * 20)
+    await scripted.settle()
+    taken, held = len(scripted.dispatch.taken), scripted.budget.held
+    scripted.dispatch.committed.set()
+    await scripted.settle()
+    assert taken == 1 + _MIB // LONG + 1
+    assert held <= _MIB + LONG + 21 * 9
+    assert scripted.dispatch.taken == list(range(21))
+    assert sorted(set(scripted.answered)) == list(range(21))
+    assert scripted.budget.held == 0
+    scripted.lose()
+
+
+async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None:
+    """So members of groups go on, and who has used it up is read again as what it sent is answered."""
+    budget = ByteBudget("requests", 100_000)
+    greedy, modest = Scripted(budget=budget), Scripted(budget=budget)
+    for _ in range(20):
+        greedy.send("l", size=20_000)
+    was_read, held = greedy.transport.is_reading, budget.held
+    modest.send("ococw")
+    await modest.settle()
+    assert modest.answered == list(range(4))
+    modest.send("o" * 3)
+    modest.send("o" * 3)
+    is_modest_read = modest.transport.is_reading
+    greedy.dispatch.committed.set()
+    modest.dispatch.committed.set()
+    await greedy.settle()
+    await modest.settle()
+    assert (was_read, is_modest_read) == (False, False)
+    assert held <= 100_000 + RECEIVE_BYTES
+    assert greedy.answered == list(range(20))
+    assert modest.answered == list(range(11))
+    assert greedy.transport.is_reading
+    assert modest.transport.is_reading
+    assert budget.held == 0
+    greedy.lose()
+    modest.lose()
+
+
+async def test_a_slow_reader_is_waited_for_as_long_as_bytes_leave() -> None:
+    """Each look at what is left comes at the end of its time; only one that reads nothing is cut off."""
+    scripted = Scripted(slow_reader_seconds=0)
+    scripted.send("l")
+    scripted.transport.fill(full=True)
+    scripted.transport.is_draining = True
+    scripted.transport.waiting = 10_000
+    scripted.dispatch.committed.set()
+    await scripted.settle()
+    was_closed, left = scripted.transport.is_closed, scripted.transport.waiting
+    scripted.transport.is_draining = False
+    await scripted.settle()
+    assert left < 10_000  # after more looks than a silent one is given
+    assert not was_closed
+    assert scripted.is_gone
+    assert scripted.budget.held == 0
