@@ -37,6 +37,11 @@ class ByteBudget:
             )
         self.held += count
 
+    @property
+    def is_full(self) -> bool:
+        """Whether not one more byte fits."""
+        return self.held >= self.limit
+
     def add(self, count: int) -> None:
         """Hold `count` more bytes that are there already, whether or not they fit."""
         self.held += count

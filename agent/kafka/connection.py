@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         self._held += count
         if count > 0:
             self._budget.add(count)
-        else:
+        elif count:
             self._budget.release(-count)
 
     def _try_again(self) -> None:
@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         full = (
             count >= self._limits.max_pending_requests
             or self._untaken > _MOST_WAITING_BYTES
-            or (count > 0 and self._budget.free <= 0)
+            or (count > 0 and self._budget.is_full)
         )
         wanted = not (full or self._receiver.is_blocked or self._is_finishing)
         if wanted != self._is_receiving:
@@ -391,9 +391,11 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _send(self, request: OpenRequest) -> bool:
         """Hand over the answer in its turn; whether the client reads."""
-        await request.complete()
+        if callable(request.answer):
+            request.answer = await request.answer()
         if self._outgoing is None:
             return True
         request.write_to(self._outgoing, more=len(self._answers) > 1)
-        seconds = self._limits.slow_reader_seconds
-        return self._writable.is_set() or await self._outgoing.drained(self._writable, seconds)
+        if self._writable.is_set():
+            return True
+        return await self._outgoing.drained(self._writable, self._limits.slow_reader_seconds)

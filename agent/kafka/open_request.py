@@ -31,11 +31,6 @@ class OpenRequest:
         elif isinstance(self.answer, list):
             self.held = self.ready = sum([len(each) for each in self.answer])
 
-    async def complete(self) -> None:
-        """Wait for an answer that is to come."""
-        if callable(self.answer):
-            self.answer = await self.answer()
-
     def write_to(self, outgoing: Outgoing, *, more: bool = False) -> None:
         """Hand the answer's bytes over, once; what holds memory holds it until they have left.
 

@@ -269,7 +269,7 @@ def test_a_full_write_buffer_is_an_error_that_clients_repeat(
         "max_buffered_bytes": 3000,
         "flush_bytes": 3000,
         "max_request_bytes": 3000,
-        "max_requests_bytes": 3000,
+        "max_requests_bytes": 30_000,
     }
     broker = start_broker(**small)
     broker.create_topic("granite")
