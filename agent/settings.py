@@ -32,7 +32,7 @@ class AgentSettings:
     kafka_advertised: str | None = None
     # The zone that it stands in, for clients that say theirs.
     rack: str | None = None
-    # Requests of one connection that are open at a time; for so long a reader may read nothing of its answers.
+    # Requests of one connection that are open at a time; a reader may read nothing of its answers this long.
     kafka_max_pending_requests: int = 64
     kafka_slow_reader_ms: int = 60_000
     kafka_idle_ms: int = 600_000

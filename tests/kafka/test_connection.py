@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from random import Random
 from typing import TYPE_CHECKING
@@ -158,6 +159,27 @@ def test_what_was_sent_with_acks_0_is_taken_though_the_client_has_gone(broker: B
         wire.send(b"".join(frames))
     topic = broker.catalog.topics.get("granite")
     until(lambda: broker.catalog.topics.partitions(topic.topic_id)[0].high_watermark == 20)
+
+
+@pytest.mark.parametrize("end", ["unsupported", "refused", "length", "half closed"])
+def test_what_came_before_a_connections_end_is_answered(broker: BrokerThread, end: str) -> None:
+    """Though its records are yet to be committed."""
+    broker.create_topic("granite")
+    refused = bytearray(request_frame("produce", 9, 2, produce_request([b"v"], acks=0)))
+    refused[-4] ^= 1
+    behind = {
+        "unsupported": struct.pack(">ihhih", 10, 99, 0, 2, -1),
+        "refused": bytes(refused),
+        "length": struct.pack(">i", -1),
+    }
+    with Wire(broker.host_and_port) as wire:
+        wire.send(request_frame("produce", 9, 1, produce_request([b"first"])) + behind.get(end, b""))
+        if end == "half closed":
+            wire.socket.shutdown(socket.SHUT_WR)
+        answer = wire.receive()
+        assert answer is not None
+        assert only_partition(read_answer("produce", 9, answer[1])).base_offset == 0
+        assert wire.is_closed()
 
 
 def test_many_more_requests_than_may_be_open_are_taken(start_broker: Callable[..., BrokerThread]) -> None:
