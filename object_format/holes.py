@@ -15,8 +15,17 @@ import numpy as np
 from pyroaring import BitMap64
 
 from bedrock.errors import CorruptDataError, FatalError, InvalidInputError
-from object_format.bitmaps import next_value, values_between
-from object_format.kernels.complement import CONTAINER, LONE_RUN_BYTES, WIDEST_BYTES, leave_out
+from object_format.bitmaps import next_value
+from object_format.kernels.complement import (
+    CONTAINER,
+    COOKIE,
+    COOKIE_WITH_RUNS,
+    FEW_CONTAINERS,
+    LONE_RUN_BYTES,
+    WIDEST_BYTES,
+    leave_out,
+    take_over,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,15 +42,13 @@ _GROUP: Final = 1 << 32
 """How many numbers the 32-bit bitmaps have of which a 64-bit one consists; each has a header of its own."""
 
 _WINDOW: Final = 1 << 20
-"""How many offsets are looked at together where there are survivors: 8 MiB of these, at the most."""
+"""How many offsets are looked at together where there are survivors: 128 KiB as a bitmap, at the most."""
+
+_MANY: Final = 1 << 15
+"""From so many survivors in a window on, the library is faster by containers than a kernel by survivors."""
 
 _ROOM: Final = max(_WINDOW // CONTAINER * WIDEST_BYTES, _GROUP // CONTAINER * LONE_RUN_BYTES)
 """What a stretch is written to: a window's containers, or those of a group in which nothing survives."""
-
-_COOKIE: Final = 12346
-_COOKIE_WITH_RUNS: Final = 12347
-_FEW_CONTAINERS: Final = 4
-"""Below this many, and with runs among them, they have no table of positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +78,24 @@ def _check_range(base_offset: int, last_offset: int) -> None:
 def holes_between(survivors: BitMap64, base_offset: int, last_offset: int) -> SectionHoles:
     """The offsets of [base_offset, last_offset] that are not in `survivors`, relative to `base_offset`.
 
-    Each container takes its smallest form. Time goes with the survivors where there are holes about them and,
-    by nanoseconds, with every 65,536 offsets; memory with what is written, but for some 20 MiB at the most.
+    Each container takes its smallest form. Time goes with the survivors that are scattered and, by
+    nanoseconds, with every 65,536 offsets; memory with what is written, but for some MiB.
     """
     _check_range(base_offset, last_offset)
     span = last_offset - base_offset + 1
     writing = _Writing()
-    for start, end, values in _stretches(survivors, base_offset, span):
-        writing.add(start, end, values)
+    for start, end, dead in _stretches(survivors, base_offset, span):
+        if dead:
+            writing.add_dead(start, end)
+        else:
+            writing.add(survivors, base_offset, start, end)
     return SectionHoles(writing.finish(), writing.holes, span)
 
 
-def _stretches(
-    survivors: BitMap64, base_offset: int, span: int
-) -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
-    """[start, end) and the survivors in it, relative to the base: windows, and wider ones with no survivor.
+def _stretches(survivors: BitMap64, base_offset: int, span: int) -> Iterator[tuple[int, int, bool]]:
+    """[start, end) relative to the base, and whether nothing survives there: else it is a window.
 
-    Windows in which everything survives are left out. All begin at borders of containers, and cross none of
-    groups.
+    All begin at borders of containers, and cross none of groups.
     """
     start = 0
     while start < span:
@@ -96,13 +103,10 @@ def _stretches(
         nearest = next_value(survivors, base_offset + start)
         free = border if nearest is None else nearest - base_offset
         end = free - free % CONTAINER if free < border else border
-        if end > start:
-            yield start, end, np.empty(0, np.int64)
-        else:
+        dead = end > start
+        if not dead:
             end = min(start + _WINDOW, border)
-            first, behind = base_offset + start, base_offset + end
-            if not survivors.contains_range(first, behind):
-                yield start, end, values_between(survivors, first, behind - 1) - base_offset
+        yield start, end, dead
         start = end
 
 
@@ -119,26 +123,51 @@ class _Writing:
         self._count = self._filled = 0
         self._written: list[bytes] = []
 
-    def add(self, start: int, end: int, values: npt.NDArray[np.int64]) -> None:
-        """The next stretch."""
-        if start // _GROUP != self._high:
-            self._end_group()
-            self._high = start // _GROUP
-        containers = -(-(end - start) // CONTAINER)
-        if self._filled + containers * (WIDEST_BYTES if values.size else LONE_RUN_BYTES) > _ROOM:
-            self._let_out()
-        self._filled, self._count = leave_out(
-            values, start, end, self._out, self._filled, self._containers, self._count
-        )
-        if self._filled < 0:
-            raise FatalError(f"the holes of offsets {start} to {end} do not fit")
-        self.holes += end - start - values.size
+    def add_dead(self, start: int, end: int) -> None:
+        """The next stretch, of which nothing survives."""
+        self._begin(start, end, LONE_RUN_BYTES)
+        self._leave_out(np.empty(0, np.int64), start, end)
+
+    def add(self, survivors: BitMap64, base_offset: int, start: int, end: int) -> None:
+        """The next stretch, a window."""
+        window = BitMap64()
+        window.add_range(base_offset + start, base_offset + end)
+        alive = survivors & window
+        if len(alive) == end - start:
+            return
+        self._begin(start, end, WIDEST_BYTES)
+        if len(alive) < _MANY:
+            self._leave_out(np.frombuffer(alive.to_array(), np.int64) - base_offset, start, end)
+            return
+        holes = (window - alive).shift(-(base_offset + start))
+        holes.run_optimize()
+        data = np.frombuffer(holes.serialize(), np.uint8)
+        end_and_count = take_over(data, start, self._out, self._filled, self._containers, self._count)
+        self._note(end_and_count, len(holes))
 
     def finish(self) -> tuple[bytes, ...]:
         """The whole bitmap."""
         self._end_group()
         self._parts[0] = struct.pack("<Q", self._groups)
         return tuple(self._parts)
+
+    def _leave_out(self, values: npt.NDArray[np.int64], start: int, end: int) -> None:
+        end_and_count = leave_out(values, start, end, self._out, self._filled, self._containers, self._count)
+        self._note(end_and_count, end - start - values.size)
+
+    def _note(self, end_and_count: tuple[int, int], holes: int) -> None:
+        self._filled, self._count = end_and_count
+        if self._filled < 0:
+            raise FatalError("the holes of a section do not fit where they are written to")
+        self.holes += holes
+
+    def _begin(self, start: int, end: int, container_bytes: int) -> None:
+        """Make room for a stretch."""
+        if start // _GROUP != self._high:
+            self._end_group()
+            self._high = start // _GROUP
+        if self._filled + -(-(end - start) // CONTAINER) * container_bytes > _ROOM:
+            self._let_out()
 
     def _end_group(self) -> None:
         if self._count:
@@ -159,12 +188,12 @@ def _head(containers: npt.NDArray[np.int64]) -> bytes:
     count = len(containers)
     of_runs = containers[:, 2].astype(np.bool_)
     if of_runs.any():
-        head = struct.pack("<I", _COOKIE_WITH_RUNS | (count - 1) << 16)
+        head = struct.pack("<I", COOKIE_WITH_RUNS | (count - 1) << 16)
         head += np.packbits(of_runs, bitorder="little").tobytes()
     else:
-        head = struct.pack("<II", _COOKIE, count)
+        head = struct.pack("<II", COOKIE, count)
     head += (containers[:, :2] - [0, 1]).astype("<u2").tobytes()
-    if count < _FEW_CONTAINERS and of_runs.any():
+    if count < FEW_CONTAINERS and of_runs.any():
         return head
     sizes = containers[:, 3]
     places = len(head) + 4 * count + np.cumsum(sizes) - sizes

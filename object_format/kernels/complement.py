@@ -23,7 +23,12 @@ LONE_RUN_BYTES = 6
 """A container that is one run, as it is where nothing is there."""
 WIDEST_BYTES = 8192
 """No container is larger."""
+COOKIE = 12346
+COOKIE_WITH_RUNS = 12347
+FEW_CONTAINERS = 4
+"""Below this many, and with runs among them, they have no table of positions."""
 _MOST_IN_ARRAY = 4096
+_GROUP_HEAD = 12
 
 
 @njit(nogil=True, cache=True)
@@ -117,4 +122,56 @@ def leave_out(
             at += size
         first = behind
         start = stop
+    return at, count
+
+
+@njit(nogil=True, cache=True)
+def get_little(data: ByteArray, at: Integer, width: Integer) -> Integer:
+    """An integer; -1 where the data ends before it."""
+    if at + width > data.size:
+        return -1
+    value = 0
+    for i in range(width):
+        value |= int(data[at + i]) << (8 * i)
+    return value
+
+
+@njit(nogil=True, cache=True)
+def first_container(data: ByteArray) -> Integers:
+    """How many containers a bitmap of one group has; where their flags (0: none), keys and bytes begin."""
+    cookie = get_little(data, _GROUP_HEAD, 4)
+    if cookie & 0xFFFF == COOKIE_WITH_RUNS:
+        count = (cookie >> 16) + 1
+        flags = _GROUP_HEAD + 4
+        keys = flags + (count + 7) // 8
+        return count, flags, keys, keys + 4 * count + (4 * count if count >= FEW_CONTAINERS else 0)
+    count = get_little(data, _GROUP_HEAD + 4, 4)
+    return count, 0, _GROUP_HEAD + 8, _GROUP_HEAD + 8 + 8 * count
+
+
+@njit(nogil=True, cache=True)
+def take_over(
+    data: ByteArray, start: Integer, out: ByteArray, at: Integer, containers: Numbers, count: Integer
+) -> Integers:
+    """As `leave_out`, of containers that a library wrote: `data` has one group, relative to `start`."""
+    data = borrowed(data)
+    out = borrowed(out)
+    containers = borrowed(containers)
+    found, flags, keys, here = first_container(data)
+    if found < 0 or count + found > containers.shape[0] or here > data.size:
+        return -1, count
+    for k in range(found):
+        cardinality = get_little(data, keys + 4 * k + 2, 2) + 1
+        of_runs = flags > 0 and (data[flags + (k >> 3)] >> (k & 7)) & 1 == 1
+        size = 2 + 4 * get_little(data, here, 2) if of_runs else container_bytes(cardinality)
+        if size < 0 or here + size > data.size or at + size > out.size:
+            return -1, count
+        out[at : at + size] = data[here : here + size]
+        containers[count, 0] = ((start >> 16) + get_little(data, keys + 4 * k, 2)) & 0xFFFF
+        containers[count, 1] = cardinality
+        containers[count, 2] = of_runs
+        containers[count, 3] = size
+        count += 1
+        at += size
+        here += size
     return at, count
