@@ -96,6 +96,10 @@ class BitmapWindow:
         start, end = span_of(self._values, first, last)
         return self._values[start:end]
 
+    def count(self, first: int, last: int) -> int:
+        """How many numbers are in [first, last]."""
+        return int(self._bitmap.range_cardinality(first, last + 1))
+
 
 class ArrayWindow:
     """The same for numbers that are an array, rising."""
@@ -108,3 +112,8 @@ class ArrayWindow:
         """The numbers in [first, last], rising."""
         start, end = span_of(self._values, first, last)
         return self._values[start:end]
+
+    def count(self, first: int, last: int) -> int:
+        """How many numbers are in [first, last]."""
+        start, end = span_of(self._values, first, last)
+        return int(end - start)

@@ -1,4 +1,4 @@
-"""Which batches of a block belong to which extent, and which offsets they hold: walks over batch headers."""
+"""Which batches of a block belong to which extent: a walk over batch headers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,6 @@ class Piece(NamedTuple):
     extent_index: int
     batch_count: int
     record_count: int
-
-
-class Spans(NamedTuple):
-    """The offsets of batches: ranges [first, last] without a gap, and where batches begin that have gaps."""
-
-    full: npt.NDArray[np.int64]
-    gapped_positions: npt.NDArray[np.int64]
 
 
 @njit(nogil=True, cache=True)
@@ -79,33 +72,6 @@ def _cut(
             pieces[count - 1, 4] += load_i32(data, start + RECORD_COUNT)
         start += size
     return count, _NONE, start, previous
-
-
-@njit(nogil=True, cache=True)
-def _spans(
-    data: npt.NDArray[np.uint8],
-    shift: int,
-    full: npt.NDArray[np.int64],
-    gapped: npt.NDArray[np.int64],
-) -> tuple[int, int]:
-    """Fill `full` and `gapped`; returns how many of each. `_cut` has walked these batches before."""
-    full_count = 0
-    gapped_count = 0
-    start = 0
-    for _ in range(len(gapped)):
-        _, size = check_header(data, start)
-        first = load_i64(data, start + BASE_OFFSET) + shift
-        delta = load_i32(data, start + LAST_OFFSET_DELTA)
-        if load_i32(data, start + RECORD_COUNT) != delta + 1:
-            gapped[gapped_count] = start
-            gapped_count += 1
-        elif full_count > 0 and full[full_count - 1, 1] + 1 == first:
-            full[full_count - 1, 1] = first + delta
-        else:
-            full[full_count] = (first, first + delta)
-            full_count += 1
-        start += size
-    return full_count, gapped_count
 
 
 class ExtentCutter:
@@ -148,11 +114,3 @@ class ExtentCutter:
             Piece(block[start:end], index, batches, records)
             for start, end, index, batches, records in self._pieces[:count].tolist()
         ]
-
-
-def spans_of(piece: Piece, offset_shift: int) -> Spans:
-    """Which absolute offsets the piece's batches hold."""
-    full = np.empty((piece.batch_count, 2), np.int64)
-    gapped = np.empty(piece.batch_count, np.int64)
-    full_count, gapped_count = _spans(readable(piece.batches), offset_shift, full, gapped)
-    return Spans(full[:full_count], gapped[:gapped_count])

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from pyroaring import BitMap64
-
 from bedrock.errors import CorruptDataError
-from object_format.bitmaps import bitmap_of
 from object_format.codecs import Codec
 from object_format.dedupe import Rewriting, filter_batches
 from object_format.dedupe.ahead import SectionAhead
 from object_format.holes import holes_between
 from object_format.payloads import Scratch
 from object_format.record_batch import patch_offsets
-from object_format.records import decode_batch
-from spark_jobs.extent_cut import spans_of
+from object_format.record_offsets import RecordOffsets
 from spark_jobs.output_files import OutputPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from pyroaring import BitMap64
 
     from catalog.model import Extent, JobPartition, JobSpec
     from object_format.dedupe import FilteredBatches, Survivors
@@ -89,6 +86,7 @@ class PartitionWriter:
                 section.append(batches)
             section.add(filtered.record_count, filtered.min_timestamp, filtered.max_timestamp)
             self._counts.add("merged_bytes_saved", filtered.merged_bytes_saved)
+            self._counts.at_least("largest_buffer_bytes", filtered.buffer_bytes)
 
         for place, part in enumerate(work.parts):
             done = ahead.get(place, _NOTHING)
@@ -128,10 +126,11 @@ class PartitionWriter:
         self._end_section(work, section, survivors.offsets, unique_keys=survivors.exact)
 
     def _copy(self, work: PartitionWork, section: _Section) -> None:
-        offsets = BitMap64()
+        found = RecordOffsets(self._scratch)
 
         def take(piece: Piece, extent: Extent) -> None:
-            _add_offsets(offsets, piece, extent)
+            with self._counts.timed("kernels_ms"):
+                found.add(piece.batches, offset_shift=extent.offset_shift)
             patch_offsets(piece.batches, extent.offset_shift, extent.leader_epoch)
             section.records_in += piece.record_count
             section.append(piece.batches)
@@ -139,6 +138,8 @@ class PartitionWriter:
 
         for part in work.parts:
             self._inputs.read(work, part, take)
+        self._counts.at_least("largest_buffer_bytes", found.largest_opened)
+        offsets = found.take()
         if section.record_count != len(offsets):
             raise CorruptDataError(
                 f"partition {work.name}: {section.record_count} records at {len(offsets)} offsets"
@@ -227,16 +228,3 @@ def _codec_of(compression_type: str) -> Codec | None:
     if compression_type == "producer":
         return None
     return Codec.NONE if compression_type == "uncompressed" else Codec[compression_type.upper()]
-
-
-def _add_offsets(offsets: BitMap64, piece: Piece, extent: Extent) -> None:
-    """Add those of the piece's records; batches with gaps, left by an earlier filter, are opened."""
-    spans = spans_of(piece, extent.offset_shift)
-    for first, last in spans.full.tolist():
-        offsets.add_range(first, last + 1)
-    gapped = [
-        decode_batch(piece.batches, position, offset_shift=extent.offset_shift).offsets.copy()
-        for position in spans.gapped_positions.tolist()
-    ]
-    if gapped:
-        offsets |= bitmap_of(np.concatenate(gapped))

@@ -141,6 +141,7 @@ def _blobs(
                 blobs = list(cutter.feed(piece.batches, offset_shift=extent.offset_shift))
             yield from blobs
     yield from cutter.flush()
+    counts.at_least("largest_buffer_bytes", cutter.largest_opened)
 
 
 def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:

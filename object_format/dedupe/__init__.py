@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from object_format.dedupe.ahead import ThinnedAhead
 from object_format.dedupe.answer import Survivors
-from object_format.dedupe.filter import FilteredBatches, filter_batches
+from object_format.dedupe.filter import filter_batches
+from object_format.dedupe.filtered import FilteredBatches
 from object_format.dedupe.key_table import KeyTable, keys_that_fit
 from object_format.dedupe.rewriting import Rewriting
 from object_format.dedupe.survivors import MAX_HELD_RECORDS, SurvivorFinder

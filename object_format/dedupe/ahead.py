@@ -19,7 +19,7 @@ import numpy as np
 
 from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
-from object_format.dedupe.filter import Chosen, FilteredBatches, filter_rows
+from object_format.dedupe.filter import MOST_RECORDS, Chosen, filter_rows
 from object_format.dedupe.rewriting import Rewriting
 from object_format.dedupe.thinning import thin_piece
 from object_format.kernels.native import decompress_rows
@@ -29,6 +29,7 @@ from object_format.payloads import NOT_TIMED, CodecTimes, OpenRuns, held_batches
 
 if TYPE_CHECKING:
     from object_format.dedupe.answer import Judged
+    from object_format.dedupe.filtered import FilteredBatches
     from object_format.record_batch import BatchRows
 
 HELD_BYTES: Final = 32 << 20
@@ -43,11 +44,8 @@ KEPT_BYTES: Final = 64 << 20
 """What is left of a partition's sections, as it will be stored."""
 
 LARGE_BYTES: Final = 8 << 20
-"""A piece of more than this, as it is stored, is not for here, nor is anything else of its partition: the
-largest batch needs the memory that would be held and kept."""
-
-MOST_RECORDS: Final = 1 << 18
-"""In one piece."""
+"""A piece of more than this, as it is stored, is not for here, nor is anything else of its partition, and so
+with a batch of more than `MOST_RECORDS`: the largest need the memory that would be held and kept."""
 
 
 class PieceAhead(NamedTuple):
@@ -205,12 +203,12 @@ class ThinnedAhead:
         """
         section = self.sections[-1]
         section.pieces.append(None)
-        if data.size > LARGE_BYTES:
-            self.make_way()
-        if self._full:
-            return None
         compressed, records = sum_up(rows)
-        if not compressed or records > MOST_RECORDS:
+        if data.size > LARGE_BYTES or (
+            compressed and records > MOST_RECORDS and rows["record_count"].max() > MOST_RECORDS
+        ):
+            self.make_way()
+        if self._full or not compressed or records > MOST_RECORDS:
             return None
         room = 0 if stays else data.size
         if (

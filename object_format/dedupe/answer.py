@@ -34,7 +34,8 @@ class Survivors:
     `tombstones` is the part of `offsets` whose records have no value. `keys` are those in the table;
     `keys_outside_table` counts records that were kept because their keys were not. When it is 0, the answer
     is `exact`: no key survives twice. `records_invalid` had no key. `max_buffer_bytes` is the most that was
-    held back. The windows are pass 2's view of both bitmaps, which must not change any more.
+    held back, or opened at a time. The windows are pass 2's view of both bitmaps, which must not change any
+    more.
     """
 
     offsets: BitMap64

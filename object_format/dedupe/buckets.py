@@ -88,6 +88,11 @@ class BucketCutter:
         """What is held, with the columns that a cut makes."""
         return self._columns.nbytes + self._columns.offsets.size * RECORD_BYTES
 
+    @property
+    def largest_opened(self) -> int:
+        """Bytes of the largest array that batches were decompressed into."""
+        return self._fingerprinter.largest_opened
+
     def feed(self, batches: Buffer, *, offset_shift: int) -> Iterator[Blob]:
         """The next whole batches, in the order of their offsets, else MalformedBatchError."""
         array = readable(batches)

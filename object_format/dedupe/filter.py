@@ -22,25 +22,17 @@ import numpy.typing as npt
 
 from object_format.bitmaps import ArrayWindow, BitmapWindow
 from object_format.buffers import Bytes, readable
-from object_format.codecs import Codec, compressed_parts
-from object_format.dedupe.rewriting import FRAME_OVERHEAD, GROWTH_SHIFT, Rewriting
+from object_format.codecs import MAX_DECOMPRESSED_BATCH_BYTES, Codec
+from object_format.dedupe.filtered import FilteredBatches, new_totals, sum_up_filtered
+from object_format.dedupe.rewriting import Rewriting
+from object_format.dedupe.sealing import compress_and_seal, recompresses, seal
+from object_format.dedupe.stretches import LongBatch
 from object_format.errors import Fault, MalformedBatchError
-from object_format.kernels.filter import (
-    COPY,
-    MOST_GROWTH,
-    plan_rows,
-)
-from object_format.kernels.layout import (
-    ATTRIBUTES,
-    BATCH_LENGTH,
-    BATCH_OVERHEAD,
-    CODEC_MASK,
-    LENGTH_OVERHEAD,
-)
+from object_format.kernels.filter import ACTION, COPY, MOST_GROWTH, STAMP, THIN, plan_rows
+from object_format.kernels.layout import CODEC_MASK, CONTROL, DELETE_HORIZON, SMALLEST_RECORD
 from object_format.kernels.merge import assemble, group_rows, mark_small
-from object_format.kernels.native import compress_batches
 from object_format.kernels.thinning import thin_opened
-from object_format.native_codecs import SCRATCH_BYTES, native_calls
+from object_format.kernels.walk import sum_up
 from object_format.payloads import (
     CodecTimes,
     Lent,
@@ -49,73 +41,21 @@ from object_format.payloads import (
     runs_by_compression,
     thread_scratch,
 )
-from object_format.record_batch import BatchRows, RisingBatches, scan_rising_batches, write_checksum
+from object_format.record_batch import BatchRows, RisingBatches, scan_rising_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from object_format.dedupe.answer import Survivors
-    from object_format.native_codecs import Calls
 
 Window = BitmapWindow | ArrayWindow
 Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int, int, Lent]]]
 """`payloads.decompress_batches` but for where the records go."""
 
-_NO_TOTALS: Final = np.array([0, 0, np.iinfo(np.int64).max, np.iinfo(np.int64).min])
-"""Batches, records, and the lowest and highest timestamp of none."""
-
 _INT64_MAX: Final = np.iinfo(np.int64).max
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilteredBatches:
-    """Batches with absolute offsets, ready to be written, in order.
-
-    `max_timestamp` is exact. `min_timestamp` is exact for batches that were opened; for one copied unopened,
-    it is that of its first record, or its max timestamp where the header does not tell the first. Both are
-    None when no record is left. `merged_bytes_saved` is what merging saved, an estimate where
-    merged batches lost records.
-    """
-
-    buffers: tuple[memoryview, ...]
-    size: int
-    batch_count: int
-    record_count: int
-    min_timestamp: int | None
-    max_timestamp: int | None
-    merged_bytes_saved: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Plan:
-    """What becomes of each batch of one buffer."""
-
-    data: Bytes
-    rows: BatchRows
-    actions: npt.NDArray[np.uint8]
-    starts: npt.NDArray[np.int64]
-    kept: npt.NDArray[np.int64]
-    offset_shift: int
-    leader_epoch: int
-    rewriting: Rewriting
-    times: CodecTimes
-    totals: npt.NDArray[np.int64]
-    saved: int = 0
-
-    @property
-    def horizon(self) -> int:
-        """What tombstones' batches are stamped with, where they are."""
-        return self.rewriting.delete_horizon_ms or 0
-
-    @property
-    def merged_codec(self) -> Codec | None:
-        """That of merged batches; None where it is their own."""
-        return self.rewriting.merged_codec
-
-    def recompresses(self, unsealed: npt.NDArray[np.int64]) -> bool:
-        """Whether a batch that is written anew has a codec, or had one."""
-        codecs = unsealed[:, 2]
-        return bool(codecs.any()) or (bool(self.merged_codec) and bool(unsealed[:, 3].any()))
+MOST_RECORDS: Final = 1 << 18
+"""How many are looked at together: their survivors are 2 MiB, and as much again if they are tombstones."""
 
 
 class Chosen(NamedTuple):
@@ -123,6 +63,40 @@ class Chosen(NamedTuple):
 
     offsets: Window
     tombstones: Window
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    """One buffer of batches, and what it comes to."""
+
+    data: Bytes
+    chosen: Chosen
+    rewriting: Rewriting
+    offset_shift: int
+    leader_epoch: int
+    opener: Opener
+    times: CodecTimes
+    totals: npt.NDArray[np.int64]
+    saved: int = 0
+    buffer_bytes: int = 0
+
+    @property
+    def horizon(self) -> int:
+        """What tombstones' batches are stamped with, where they are."""
+        return self.rewriting.delete_horizon_ms or 0
+
+    def note(self, size: int) -> None:
+        """So many bytes are open, or written, at a time."""
+        self.buffer_bytes = max(self.buffer_bytes, size)
+
+
+class _Plan(NamedTuple):
+    """What becomes of each of some batches of a job."""
+
+    rows: BatchRows
+    actions: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int64]
+    kept: npt.NDArray[np.int64]
 
 
 def filter_batches(
@@ -154,7 +128,7 @@ def filter_batches(
         merged_codec=merged_codec,
         most_batch_bytes=most_batch_bytes,
     )
-    if found.rows.size and not found.compressed and not merged_codec:
+    if found.rows.size and not found.compressed and not merged_codec and not _may_be_long(array, found.rows):
         return _filter_plain(array, found, chosen, rewriting, offset_shift, leader_epoch)
     memory = scratch or thread_scratch()
     return filter_rows(
@@ -181,38 +155,100 @@ def filter_rows(
     times: CodecTimes,
 ) -> FilteredBatches:
     """As `filter_batches`, of batches whose `rows` are known to rise; `opener` has their records."""
-    totals = new_totals()
-    if not rows.size:
-        return sum_up_filtered((), totals, 0)
-    first = int(rows["base_offset"][0]) + offset_shift
-    last = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + offset_shift
-    kept = chosen.offsets.between(first, last)
-    stamp = rewriting.delete_horizon_ms is not None and not chosen.tombstones.empty
-    tombstones = chosen.tombstones.between(first, last) if stamp else kept[:0]
-    plan = _Plan(
+    job = _Job(
         data=array,
-        rows=rows,
-        actions=np.empty(rows.size, np.uint8),
-        starts=np.empty(rows.size + 1, np.int64),
-        kept=kept,
+        chosen=chosen,
+        rewriting=rewriting,
         offset_shift=offset_shift,
         leader_epoch=leader_epoch,
-        rewriting=rewriting,
+        opener=opener,
         times=times,
-        totals=totals,
+        totals=new_totals(),
     )
-    mismatch = plan_rows(rows, offset_shift, kept, tombstones, stamp, plan.actions, plan.starts)
+    buffers: list[memoryview] = []
+    for first, end in _groups(rows):
+        group = rows[first:end]
+        buffers += _filter_long(job, group) if is_long(group) else _filter_group(job, group)
+    return sum_up_filtered(tuple(filter(None, buffers)), job.totals, job.saved, job.buffer_bytes)
+
+
+def is_long(rows: BatchRows) -> bool:
+    """Whether these batches have more records than are looked at together."""
+    return bool(sum_up(rows)[1] > MOST_RECORDS)
+
+
+def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
+    """Batches that are looked at together, [first, end): of `MOST_RECORDS` records at the most, or one."""
+    if not is_long(rows):
+        if rows.size:
+            yield 0, rows.size
+        return
+    first = records = 0
+    for b, count in enumerate(rows["record_count"].tolist()):
+        if b > first and records + count > MOST_RECORDS:
+            yield first, b
+            first, records = b, 0
+        records += count
+    yield first, rows.size
+
+
+def _filter_group(job: _Job, rows: BatchRows) -> list[memoryview]:
+    first, last = _span(rows, job.offset_shift)
+    kept = job.chosen.offsets.between(first, last)
+    stamp = job.rewriting.delete_horizon_ms is not None and not job.chosen.tombstones.empty
+    tombstones = job.chosen.tombstones.between(first, last) if stamp else kept[:0]
+    plan = _Plan(rows, np.empty(rows.size, np.uint8), np.empty(rows.size + 1, np.int64), kept)
+    mismatch = plan_rows(rows, job.offset_shift, kept, tombstones, stamp, plan.actions, plan.starts)
     if mismatch >= 0:
         raise MalformedBatchError.at(Fault.SURVIVORS, int(rows["position"][mismatch]))
-    if rewriting.merge:
-        mark_small(rows, plan.actions, plan.starts, plan.horizon)
-    buffers = tuple(
+    if job.rewriting.merge:
+        mark_small(rows, plan.actions, plan.starts, job.horizon)
+    return [
         buffer
-        for first, end, lent in _opened(plan, opener)
-        for buffer in _write(plan, first, end, lent)
-        if buffer
-    )
-    return sum_up_filtered(buffers, totals, plan.saved)
+        for first, end, lent in _opened(job, plan)
+        for buffer in _write(
+            job,
+            _Plan(rows[first:end], plan.actions[first:end], plan.starts[first : end + 1], kept),
+            lent,
+        )
+    ]
+
+
+def _span(rows: BatchRows, offset_shift: int) -> tuple[int, int]:
+    """The first offset and the last."""
+    last = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1])
+    return int(rows["base_offset"][0]) + offset_shift, last + offset_shift
+
+
+def _filter_long(job: _Job, rows: BatchRows) -> list[memoryview]:
+    """The same of one batch, by as many of its records at a time as memory is to be taken for."""
+    first, last = _span(rows, job.offset_shift)
+    count, record_count = job.chosen.offsets.count(first, last), int(rows["record_count"][0])
+    attributes = int(rows["attributes"][0])
+    if count > record_count:
+        raise MalformedBatchError.at(Fault.SURVIVORS, int(rows["position"][0]))
+    if not count:
+        return []
+    horizon = job.rewriting.delete_horizon_ms
+    if attributes & (DELETE_HORIZON | CONTROL) or not job.chosen.tombstones.count(first, last):
+        horizon = None
+    if horizon is not None or count < record_count:
+        lent = [job.data]
+        if attributes & CODEC_MASK:
+            _first, _end, lent = next(job.opener(job.data, rows, np.zeros(1, np.int64)))
+        opened = lent[0].size if attributes & CODEC_MASK else 0
+        batch = LongBatch(lent[0], rows, job.chosen.offsets, offset_shift=job.offset_shift, horizon=horizon)
+        if batch.horizon is not None or count < record_count:
+            out = batch.write(job.data, leader_epoch=job.leader_epoch, totals=job.totals)
+            del batch
+            lent.clear()
+            job.note(opened + out.size)
+            return _sealed(job, out, np.array([[0, out.size, attributes & CODEC_MASK, 0]]))
+        del batch
+        lent.clear()
+        job.note(opened)
+    untouched = np.full(1, COPY, np.uint8), np.zeros(2, np.int64), np.empty(0, np.int64)
+    return _write(job, _Plan(rows, *untouched), [job.data])
 
 
 def _filter_plain(
@@ -251,31 +287,15 @@ def _filter_plain(
         raise MalformedBatchError.at(fault, position)
     out.resize(length, refcheck=False)
     saved = seal(out.data, unsealed[:count])
-    return sum_up_filtered((out.data,) if length else (), totals, saved)
+    return sum_up_filtered((out.data,) if length else (), totals, saved, length)
 
 
-def new_totals() -> npt.NDArray[np.int64]:
-    """The totals of no batch."""
-    return _NO_TOTALS.copy()
+def _may_be_long(array: Bytes, rows: BatchRows) -> bool:
+    """Whether there are too many records for one call; for uncompressed batches, their bytes mostly tell."""
+    return array.size > MOST_RECORDS * SMALLEST_RECORD and is_long(rows)
 
 
-def sum_up_filtered(
-    buffers: tuple[memoryview, ...], totals: npt.NDArray[np.int64], saved: int
-) -> FilteredBatches:
-    """What `buffers` are, of which `totals` were kept."""
-    batches, records, lowest, highest = totals.tolist()
-    return FilteredBatches(
-        buffers=buffers,
-        size=sum(map(len, buffers)),
-        batch_count=batches,
-        record_count=records,
-        min_timestamp=lowest if records else None,
-        max_timestamp=highest if records else None,
-        merged_bytes_saved=saved,
-    )
-
-
-def _opened(plan: _Plan, opener: Opener) -> Iterator[tuple[int, int, Lent]]:
+def _opened(job: _Job, plan: _Plan) -> Iterator[tuple[int, int, Lent]]:
     """Stretches of rows, [first, end), with the array in which those that must be opened have their records.
 
     That is the data itself for uncompressed ones; compressed ones are decompressed up to a bound together.
@@ -285,100 +305,69 @@ def _opened(plan: _Plan, opener: Opener) -> Iterator[tuple[int, int, Lent]]:
     done = 0
     for first, end, compressed in runs_by_compression(plan.rows, opened):
         if compressed:
-            for _start, stop, lent in opener(plan.data, plan.rows, opened[first:end]):
+            for _start, stop, lent in job.opener(job.data, plan.rows, opened[first:end]):
                 yield done, behind[first + stop], lent
                 done = behind[first + stop]
         else:
-            yield done, behind[end], [plan.data]
+            yield done, behind[end], [job.data]
             done = behind[end]
 
 
-def _write(plan: _Plan, first: int, end: int, lent: Lent) -> list[memoryview]:
-    rows, actions, starts = plan.rows[first:end], plan.actions[first:end], plan.starts[first : end + 1]
-    room, sealed = group_rows(rows, actions, starts, plan.horizon, *plan.rewriting.most_merged)
+def _write(job: _Job, plan: _Plan, lent: Lent) -> list[memoryview]:
+    """What is left of batches, whose records are in what is `lent`."""
+    opened = 0 if lent[0] is job.data else lent[0].size
+    if opened > MAX_DECOMPRESSED_BATCH_BYTES - MOST_GROWTH * MOST_RECORDS:
+        _leave_unstamped(job, plan, lent[0])
+    room, sealed = group_rows(plan.rows, plan.actions, plan.starts, job.horizon, *job.rewriting.most_merged)
     out = np.empty(room, np.uint8)
     unsealed = np.empty((sealed, 4), np.int64)
     fault, position, row, length, count = assemble(
-        plan.data,
+        job.data,
         lent[0],
-        rows,
-        actions,
-        starts,
-        plan.offset_shift,
-        plan.leader_epoch,
+        plan.rows,
+        plan.actions,
+        plan.starts,
+        job.offset_shift,
+        job.leader_epoch,
         plan.kept,
-        plan.horizon,
-        *plan.rewriting.most_merged,
+        job.horizon,
+        *job.rewriting.most_merged,
         out,
         unsealed,
-        plan.totals,
+        job.totals,
     )
     lent.clear()
     if fault:
-        compressed = rows["attributes"][row] & CODEC_MASK
-        raise MalformedBatchError.at(fault, int(rows["position"][row]) if compressed else position)
-    if plan.recompresses(unsealed[:count]):
-        out.resize(length, refcheck=False)  # the rest is free for what is made of it
-        with plan.times.compress():
-            return _compress(plan, out, length, unsealed[:count])
-    written = out[:length].data
-    plan.saved += seal(written, unsealed[:count])
-    return [written]
+        compressed = plan.rows["attributes"][row] & CODEC_MASK
+        raise MalformedBatchError.at(fault, int(plan.rows["position"][row]) if compressed else position)
+    job.note(opened + room)
+    out.resize(length, refcheck=False)  # the rest is free for what is made of it
+    return _sealed(job, out, unsealed[:count])
 
 
-def seal(batches: memoryview, unsealed: npt.NDArray[np.int64]) -> int:
-    """Give checksums to all batches that are new; how many bytes merging has saved."""
-    saved = 0
-    for start, end, _codec, apart in unsealed.tolist():
-        write_checksum(batches, start, end - start)
-        if apart:
-            saved += apart - (end - start)
-    return saved
+def _leave_unstamped(job: _Job, plan: _Plan, records: Bytes) -> None:
+    """Take back the horizon of a batch that would be too large to be opened again."""
+    for b in np.flatnonzero(plan.actions & ACTION == STAMP).tolist():
+        batch = LongBatch(
+            records,
+            plan.rows[b : b + 1],
+            job.chosen.offsets,
+            offset_shift=job.offset_shift,
+            horizon=job.rewriting.delete_horizon_ms,
+        )
+        if batch.horizon is None:
+            survivors = plan.starts[b + 1] - plan.starts[b]
+            plan.actions[b] -= STAMP - (COPY if survivors == plan.rows["record_count"][b] else THIN)
 
 
-def _compress(plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64]) -> list[memoryview]:
-    """Compress what is to be compressed, in one call where that can be."""
-    calls = native_calls()
-    compressed = _compress_natively(plan, out, length, unsealed, calls) if calls is not None else None
-    return _compress_here(plan, out, length, unsealed) if compressed is None else [compressed]
-
-
-def _compress_natively(
-    plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64], calls: Calls
-) -> memoryview | None:
-    """None, and no memory held, where the kernel does not do it: what does not compress grows a little."""
-    compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * (len(unsealed) + 1), np.uint8)
-    places = unsealed.copy()
-    merged_codec = -1 if plan.merged_codec is None else int(plan.merged_codec)
-    end = compress_batches(out, length, places, merged_codec, compressed, calls)
-    if end < 0:
-        return None
-    sealed = compressed[:end].data
-    plan.saved += seal(sealed, places)
-    return sealed if end > SCRATCH_BYTES else memoryview(bytes(sealed))
-
-
-def _compress_here(plan: _Plan, out: Bytes, length: int, unsealed: npt.NDArray[np.int64]) -> list[memoryview]:
-    """What the kernel does, batch by batch, for any codec."""
-    parts: list[memoryview] = []
-    done = 0
-    for start, end, attributes, apart in unsealed.tolist():
-        own = Codec(attributes)
-        codec = plan.merged_codec if apart and plan.merged_codec is not None else own
-        batch = memoryview(_compressed(out[start:end], codec))
-        parts += (out[done:start].data, batch)
-        done = end
-        if apart:
-            plan.saved += apart - len(batch)
-    return [*parts, out[done:length].data]
-
-
-def _compressed(batch: Bytes, codec: Codec) -> bytearray:
-    """A batch, whose records are not compressed, with compressed ones."""
-    result = bytearray(batch[:BATCH_OVERHEAD].data)
-    for part in compressed_parts(codec, batch[BATCH_OVERHEAD:].data):
-        result += part
-    result[ATTRIBUTES + 1] = result[ATTRIBUTES + 1] & ~CODEC_MASK | codec
-    result[BATCH_LENGTH : BATCH_LENGTH + 4] = (len(result) - LENGTH_OVERHEAD).to_bytes(4, "big")
-    write_checksum(memoryview(result), 0, len(result))
-    return result
+def _sealed(job: _Job, out: Bytes, unsealed: npt.NDArray[np.int64]) -> list[memoryview]:
+    """What was written, `unsealed` of it with compression and checksums."""
+    merged_codec = job.rewriting.merged_codec
+    if not recompresses(unsealed, merged_codec):
+        job.saved += seal(out.data, unsealed)
+        return [out.data]
+    with job.times.compress():
+        buffers, saved = compress_and_seal(out, out.size, unsealed, merged_codec)
+    job.saved += saved
+    job.note(out.size + sum(map(len, buffers)))
+    return buffers

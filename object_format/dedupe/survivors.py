@@ -145,7 +145,8 @@ class SurvivorFinder:
             raise FatalError("pass 1 finishes inside a section")
         if self._ahead is not None:
             self._ahead.finish(exact=self._answer.exact)
-        return self._answer.finish(max_buffer_bytes=self._max_buffer_bytes)
+        largest = max(self._max_buffer_bytes, self._fingerprinter.largest_opened)
+        return self._answer.finish(max_buffer_bytes=largest)
 
     def _make_room(self) -> None:
         """Judge what is held where that is sound, else hold more, else let go of some (`long_sections`)."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from object_format.dedupe.filter import FilteredBatches, new_totals, seal, sum_up_filtered
+from object_format.dedupe.filtered import FilteredBatches, new_totals, sum_up_filtered
+from object_format.dedupe.sealing import seal
 from object_format.errors import MalformedBatchError
 from object_format.kernels.native import compress_batches
 from object_format.kernels.thinning import thin_opened
@@ -71,4 +72,4 @@ def thin_piece(
         return None, length
     written = goal[:size].data
     saved = seal(written, unsealed)
-    return sum_up_filtered((written,) if size else (), totals, saved), length
+    return sum_up_filtered((written,) if size else (), totals, saved, 0), length

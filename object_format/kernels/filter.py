@@ -230,17 +230,36 @@ def thin_row(
     fault, position, end = thin_records(
         records, row, shift, kept, moved, 0, out, start + BATCH_OVERHEAD, span
     )
+    finish_thinned(data, row, shift, leader_epoch, kept.size, stamp, horizon, span, out, start, end, totals)
+    return fault, position, end
+
+
+@njit(nogil=True, cache=True)
+def finish_thinned(
+    data: ByteArray,
+    row: Integers,
+    shift: Integer,
+    leader_epoch: Integer,
+    count: Integer,
+    stamp: Integer,
+    horizon: Integer,
+    span: Numbers,
+    out: ByteArray,
+    start: Integer,
+    end: Integer,
+    totals: Numbers,
+) -> None:
+    """The header of a thinned batch, all but its CRC; `span` is of its `count` records, before `end`."""
     copy_header(data, row, shift, leader_epoch, out, start)
     if row.attributes & LOG_APPEND_TIME != 0:
         span[0], span[1] = row.max_timestamp, row.max_timestamp
     store(out, start + BATCH_LENGTH, end - start - LENGTH_OVERHEAD, 4)
     store(out, start + MAX_TIMESTAMP, span[1], 8)
-    store(out, start + RECORD_COUNT, kept.size, 4)
+    store(out, start + RECORD_COUNT, count, 4)
     if stamp:
         store(out, start + BASE_TIMESTAMP, horizon, 8)
         store(out, start + ATTRIBUTES, row.attributes | DELETE_HORIZON, 2)
-    add_totals(totals, kept.size, span[0], span[1])
-    return fault, position, end
+    add_totals(totals, count, span[0], span[1])
 
 
 @njit(nogil=True, cache=True)

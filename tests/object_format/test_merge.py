@@ -23,7 +23,7 @@ from tests.object_format.test_dedupe import NOW, find, sections
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from object_format.dedupe.filter import FilteredBatches
+    from object_format.dedupe.filtered import FilteredBatches
 
 
 def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: int = 1) -> list[model.Batch]:

@@ -93,7 +93,6 @@ class Worker:
         """The same by the exact plan; what Spark would shuffle waits in a file."""
         plan = plan_shuffle(self.spec)
         context = StageContext(spec=self.spec, plan=plan, clock=self.clock, check=lambda: None)
-        known = [KnownShare() for _ in plan.shares]
         counts: dict[str, int] = {}
         with tempfile.TemporaryFile() as file:
             rows: list[tuple[BlobRow, int]] = []
@@ -108,29 +107,39 @@ class Worker:
                 places.append((row, end, length))
                 end += length
             places.sort(key=lambda each: (each[0].judge, each[0].kind, each[0].number, -each[0].first_offset))
+            found: list[tuple[SurvivorRow, int, int, int]] = []
             for judge in range(plan.judges):
                 mine = [each for each in places if each[0].judge == judge]
                 with self.task("judge"):
-                    found: list[SurvivorRow] = [
-                        row._replace(data=bytes(row.data), tombstones=bytes(row.tombstones))
-                        for row in read_survivor_rows(
-                            write_survivor_rows(judge_buckets(context, _rows(file.fileno(), mine)))
-                        )
-                    ]
-                for each in found:
-                    known[each.share].add(each)
-        for share, survivors in enumerate(known):
-            with self.task("write") as store:
-                result = write_share(context, share, survivors, store, self.ids.new_uuid(), self.ids)
-            for name, count in result.counts.items():
-                peak = name.endswith(("_bytes", "rss_bytes")) and not name.startswith(("shuffle", "merged"))
-                counts[name] = max(counts.get(name, 0), count) if peak else counts.get(name, 0) + count
+                    verdicts = judge_buckets(context, _rows(file.fileno(), mine))
+                    for each in read_survivor_rows(write_survivor_rows(verdicts)):
+                        lengths = len(each.data), len(each.tombstones)
+                        found.append((each._replace(data=b"", tombstones=b""), end, *lengths))
+                        end += os.pwrite(file.fileno(), bytes(each.data) + bytes(each.tombstones), end)
+            for share in range(len(plan.shares)):
+                with self.task("write") as store:
+                    known = KnownShare()  # its bitmaps are the task's
+                    for each in _survivor_rows(file.fileno(), found, share):
+                        known.add(each)
+                    result = write_share(context, share, known, store, self.ids.new_uuid(), self.ids)
+                for name, count in result.counts.items():
+                    peak = name.endswith("_bytes") and not name.startswith(("shuffle", "merged"))
+                    counts[name] = max(counts.get(name, 0), count) if peak else counts.get(name, 0) + count
         return counts | {"shares": len(plan.shares)}
 
 
 def _rows(descriptor: int, places: list[tuple[BlobRow, int, int]]) -> Iterator[BlobRow]:
     for row, position, length in places:
         yield row._replace(data=os.pread(descriptor, length, position))
+
+
+def _survivor_rows(
+    descriptor: int, places: list[tuple[SurvivorRow, int, int, int]], share: int
+) -> Iterator[SurvivorRow]:
+    for row, position, length, more in places:
+        if row.share == share:
+            data = os.pread(descriptor, length + more, position)
+            yield row._replace(data=data[:length], tombstones=data[length:])
 
 
 def main(plan: str, warm: str, case: str, limit: str) -> None:

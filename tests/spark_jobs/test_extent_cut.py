@@ -11,7 +11,7 @@ from bedrock.errors import CorruptDataError
 from catalog.model import Extent, FileKind
 from object_format.errors import MalformedBatchError
 from object_format.records import encode_batch
-from spark_jobs.extent_cut import ExtentCutter, Piece, spans_of
+from spark_jobs.extent_cut import ExtentCutter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,17 +78,6 @@ def test_every_batch_goes_to_its_extent(plan: Sequence[tuple[int, bool]], log_en
         owner = extents[piece.extent_index]
         assert piece.batch_count == len(expected[piece.extent_index])
         assert piece.record_count == owner.last_offset - owner.base_offset + 1
-        assert spans_of(piece, owner.offset_shift).full.tolist() == [[owner.base_offset, owner.last_offset]]
-
-
-def test_batches_with_gaps_are_told_apart() -> None:
-    gapped = encode_batch([0, 0], [b"k"] * 2, [b"v"] * 2, base_offset=3, offset_deltas=[0, 2])
-    data = memoryview(batches(3) + gapped + encode_batch([0], [b"k"], [b"v"], base_offset=6))
-
-    spans = spans_of(Piece(data, 0, 3, 6), offset_shift=10)
-
-    assert spans.full.tolist() == [[10, 12], [16, 16]]
-    assert spans.gapped_positions.tolist() == [len(batches(3))]
 
 
 def test_a_batch_across_the_end_of_an_extent_is_corrupt() -> None:

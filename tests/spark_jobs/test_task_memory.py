@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from catalog.job_json import write_spec
 from catalog.model import PartitionId
 from object_format.codecs import MAX_DECOMPRESSED_BATCH_BYTES, Codec
 from object_store.local import LocalStore
+from tests.spark_jobs.dense_log import DenseCase, write_dense
 from tests.spark_jobs.memory_child import SPEC, TABLE_BYTES
 from tests.spark_jobs.model_log import BatchToWrite, ModelLog
 from tests.spark_jobs.sparse_section import keep_sparse
@@ -104,10 +105,12 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(tmp_path)  # hundreds of megabytes
 
 
-def run_child(plan: str, warm: Path, case: Path | int) -> tuple[dict[str, int], dict[str, int]]:
+def run_child(
+    plan: str, warm: Path, case: Path | int, allowed: int = ALLOWED_BYTES
+) -> tuple[dict[str, int], dict[str, int]]:
     """What the tasks of a plan count, and what each kind of them took at most."""
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.spark_jobs.memory_child", plan, warm, str(case), str(ALLOWED_BYTES)],
+        [sys.executable, "-m", "tests.spark_jobs.memory_child", plan, warm, str(case), str(allowed)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -216,6 +219,40 @@ def test_what_a_task_takes_goes_with_its_records_and_not_with_their_offsets(
     assert counts["records_in"] == 2 * (SPARSE_RECORDS + SPARSE_RECORDS // 100)
     assert counts["records_in"] - counts["records_out"] == SPARSE_RECORDS // 100
     assert counts["bytes_out"] < 100 * counts["records_out"]
+
+
+STAMPED = DenseCase(codec=Codec.LZ4, table_bytes=128 << 20, records=3_400_000, unique_keys=True)
+DENSE = {
+    "lz4: each gets a horizon": ("task", STAMPED),
+    "gzip: each gets a horizon": ("task", replace(STAMPED, codec=Codec.GZIP)),
+    "zstd: the table is too small": ("task", DenseCase(codec=Codec.ZSTD, table_bytes=TABLE_BYTES)),
+    "snappy: some go": ("shuffle", DenseCase(codec=Codec.SNAPPY, table_bytes=TABLE_BYTES, repeats=True)),
+    "lz4: copied, with a gap": (
+        "task",
+        DenseCase(codec=Codec.LZ4, table_bytes=TABLE_BYTES, gap=True, deduplicate=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_the_largest_batch_of_the_smallest_records_takes_no_more(name: str, directory: Path) -> None:
+    """Nothing is held for each of its millions of records, but for what the table holds.
+
+    The batch that gets a horizon grows by five bytes for each, to about the most that can be opened.
+    """
+    plan, dense = DENSE[name]
+    warm, case = write_inputs(directory / "warm", WARM), write_dense(directory / "case", dense)
+    allowed = dense.table_bytes + (256 << 20)
+
+    counts, taken = run_child(plan, warm, case, allowed)
+
+    assert max(taken.values()) <= allowed
+    assert counts["records_in"] == dense.records
+    assert counts["records_out"] == dense.records - (dense.records // 100 if dense.repeats else 0)
+    if dense.unique_keys:
+        assert counts["largest_buffer_bytes"] > 1.6 * MAX_DECOMPRESSED_BATCH_BYTES  # opened and written
+    else:
+        assert counts["largest_buffer_bytes"] > 0.99 * MAX_DECOMPRESSED_BATCH_BYTES
 
 
 @pytest.mark.timeout(300 + LONG_SECTION_MIB // 10)

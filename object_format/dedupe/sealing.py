@@ -1,0 +1,100 @@
+"""The last step of pass 2: batches that were written anew get their compression and their checksum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from object_format.codecs import Codec, compressed_parts
+from object_format.dedupe.rewriting import FRAME_OVERHEAD, GROWTH_SHIFT
+from object_format.kernels.layout import (
+    ATTRIBUTES,
+    BATCH_LENGTH,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    LENGTH_OVERHEAD,
+)
+from object_format.kernels.native import compress_batches
+from object_format.native_codecs import SCRATCH_BYTES, native_calls
+from object_format.record_batch import write_checksum
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from object_format.buffers import Bytes
+    from object_format.native_codecs import Calls
+
+    Unsealed = npt.NDArray[np.int64]
+    """As `kernels.merge.assemble` writes it: start, end and codec of each, and what its parts would take."""
+
+
+def recompresses(unsealed: Unsealed, merged_codec: Codec | None) -> bool:
+    """Whether a batch that is written anew has a codec, or had one."""
+    return bool(unsealed[:, 2].any()) or (bool(merged_codec) and bool(unsealed[:, 3].any()))
+
+
+def seal(batches: memoryview, unsealed: Unsealed) -> int:
+    """Give checksums to all batches that are new; how many bytes merging has saved."""
+    saved = 0
+    for start, end, _codec, apart in unsealed.tolist():
+        write_checksum(batches, start, end - start)
+        if apart:
+            saved += apart - (end - start)
+    return saved
+
+
+def compress_and_seal(
+    out: Bytes, length: int, unsealed: Unsealed, merged_codec: Codec | None
+) -> tuple[list[memoryview], int]:
+    """Compress what is to be compressed, in one call where that can be; and how many bytes merging has saved.
+
+    Merged batches get `merged_codec`, or their own when that is None.
+    """
+    calls = native_calls()
+    done = _compress_natively(out, length, unsealed, merged_codec, calls) if calls is not None else None
+    return _compress_here(out, length, unsealed, merged_codec) if done is None else done
+
+
+def _compress_natively(
+    out: Bytes, length: int, unsealed: Unsealed, merged_codec: Codec | None, calls: Calls
+) -> tuple[list[memoryview], int] | None:
+    """None, and no memory held, where the kernel does not do it: what does not compress grows a little."""
+    compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * (len(unsealed) + 1), np.uint8)
+    places = unsealed.copy()
+    end = compress_batches(
+        out, length, places, -1 if merged_codec is None else int(merged_codec), compressed, calls
+    )
+    if end < 0:
+        return None
+    sealed = compressed[:end].data
+    saved = seal(sealed, places)
+    return [sealed if end > SCRATCH_BYTES else memoryview(bytes(sealed))], saved
+
+
+def _compress_here(
+    out: Bytes, length: int, unsealed: Unsealed, merged_codec: Codec | None
+) -> tuple[list[memoryview], int]:
+    """What the kernel does, batch by batch, for any codec."""
+    parts: list[memoryview] = []
+    done = saved = 0
+    for start, end, attributes, apart in unsealed.tolist():
+        own = Codec(attributes)
+        codec = merged_codec if apart and merged_codec is not None else own
+        batch = memoryview(_compressed(out[start:end], codec))
+        parts += (out[done:start].data, batch)
+        done = end
+        if apart:
+            saved += apart - len(batch)
+    return [*parts, out[done:length].data], saved
+
+
+def _compressed(batch: Bytes, codec: Codec) -> bytearray:
+    """A batch, whose records are not compressed, with compressed ones."""
+    result = bytearray(batch[:BATCH_OVERHEAD].data)
+    for part in compressed_parts(codec, batch[BATCH_OVERHEAD:].data):
+        result += part
+    result[ATTRIBUTES + 1] = result[ATTRIBUTES + 1] & ~CODEC_MASK | codec
+    result[BATCH_LENGTH : BATCH_LENGTH + 4] = (len(result) - LENGTH_OVERHEAD).to_bytes(4, "big")
+    write_checksum(memoryview(result), 0, len(result))
+    return result
