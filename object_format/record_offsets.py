@@ -19,7 +19,7 @@ from object_format.errors import MalformedBatchError
 from object_format.kernels.layout import CODEC_MASK
 from object_format.kernels.offsets import full_ranges, record_offsets, spread_ranges
 from object_format.payloads import Scratch, decompress_batches, runs_by_compression
-from object_format.record_batch import scan_rising_batches
+from object_format.record_batch import scan_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 _PENDING_OFFSETS: Final = 1 << 17
 """One MiB of them, twice."""
+
+_RANGES: Final = 4096
+"""Of offsets that have a record each, which headers tell at a time."""
 
 _LONG_RANGE: Final = 1024
 """From so many offsets on, a range goes into the bitmap as such."""
@@ -57,6 +60,7 @@ class RecordOffsets:
         self._scratch = scratch or Scratch()
         self._bitmap = BitMap64()
         self._in_ranges, self._in_gapped = _Pending(), _Pending()
+        self._ranges = np.empty((_RANGES, 2), np.int64)
         self._next_offset = 0
         self.largest_opened = 0
         """Bytes of the largest array that batches were decompressed into."""
@@ -67,14 +71,19 @@ class RecordOffsets:
         Checksums are not verified. Raises MalformedBatchError.
         """
         array = readable(batches)
-        found = scan_rising_batches(array, offset_shift, self._next_offset)
-        rows, self._next_offset = found.rows, found.next_offset
-        ranges = np.empty((rows.size, 2), np.int64)
-        gapped = np.empty(rows.size, np.int64)
-        full, opened = full_ranges(rows, offset_shift, ranges, gapped)
-        self._add_ranges(ranges[:full])
-        if opened:
-            self._add_gapped(array, rows, gapped[:opened], offset_shift)
+        at, any_gapped = 0, False
+        while at < array.size:
+            fault, at, self._next_offset, full, gapped = full_ranges(
+                array, at, offset_shift, self._next_offset, self._ranges
+            )
+            if fault:
+                raise MalformedBatchError.at(fault, at)
+            self._add_ranges(self._ranges[:full])
+            any_gapped |= gapped
+        if any_gapped:
+            rows = scan_batches(array)
+            gaps = (rows["record_count"] > 0) & (rows["record_count"] <= rows["last_offset_delta"])
+            self._add_gapped(array, rows, np.flatnonzero(gaps), offset_shift)
 
     def take(self) -> BitMap64:
         """All of them; and there are none any more, and what comes next may lie anywhere."""

@@ -8,40 +8,52 @@ import numpy as np
 from numba import njit
 
 from object_format.errors import Fault
+from object_format.kernels.layout import BASE_OFFSET, LAST_OFFSET_DELTA, RECORD_COUNT
 from object_format.kernels.machine import borrowed
+from object_format.kernels.primitives import load_i32, load_i64
 from object_format.kernels.record import parse_record
+from object_format.kernels.walk import MOST_OFFSET, check_header
 
 if TYPE_CHECKING:
     from object_format.kernels.signatures import ByteArray, Integer, Integers, Numbers, Rows
 
 _NONE = int(Fault.NONE)
+_OFFSET_RANGE = int(Fault.OFFSET_RANGE)
 _OFFSET = int(Fault.RECORD_OFFSET)
 _TRAILING = int(Fault.TRAILING_BYTES)
 
 
 @njit(nogil=True, cache=True)
-def full_ranges(rows: Rows, shift: Integer, ranges: Numbers, gapped: Numbers) -> Integers:
-    """Which offsets the headers alone tell: fills `ranges` and `gapped`, and returns how many of each.
+def full_ranges(data: ByteArray, at: Integer, shift: Integer, lowest: Integer, ranges: Numbers) -> Integers:
+    """Which offsets the headers of the batches from `at` on tell, until `ranges` (int64[any, 2]) is full.
 
-    `ranges` (int64[rows, 2]) gets the first and last absolute offset of stretches that have a record at each,
-    as long as they can be; `gapped` (int64[rows]) the indexes of batches with fewer records than offsets.
+    That gets the first and last absolute offset of stretches that have a record at each, as long as they can
+    be. Batches rise from `lowest` on. Returns a fault; its position, or that of the batch to go on at; the
+    offset behind the batches so far; how many ranges; and whether a batch has fewer records than offsets.
     """
-    rows, ranges, gapped = borrowed(rows), borrowed(ranges), borrowed(gapped)
+    data, ranges = borrowed(data), borrowed(ranges)
     full = 0
-    opened = 0
-    for b in range(rows.size):
-        row = rows[b]
-        first = row.base_offset + shift
-        if row.record_count != row.last_offset_delta + 1:
-            if row.record_count > 0:
-                gapped[opened] = b
-                opened += 1
+    gapped = False
+    while at < data.size:
+        fault, size = check_header(data, at)
+        if fault != _NONE:
+            return fault, at, lowest, full, gapped
+        first = load_i64(data, at + BASE_OFFSET) + shift
+        if first < lowest or first >= MOST_OFFSET:
+            return _OFFSET_RANGE, at, lowest, full, gapped
+        last = first + load_i32(data, at + LAST_OFFSET_DELTA)
+        if load_i32(data, at + RECORD_COUNT) != last - first + 1:
+            gapped = True
         elif full > 0 and ranges[full - 1, 1] + 1 == first:
-            ranges[full - 1, 1] = first + row.last_offset_delta
+            ranges[full - 1, 1] = last
+        elif full == len(ranges):
+            break
         else:
-            ranges[full, 0], ranges[full, 1] = first, first + row.last_offset_delta
+            ranges[full, 0], ranges[full, 1] = first, last
             full += 1
-    return full, opened
+        lowest = last + 1
+        at += size
+    return _NONE, at, lowest, full, gapped
 
 
 @njit(nogil=True, cache=True)

@@ -43,15 +43,16 @@ def stored(batches: list[tuple[set[int], int, Codec]]) -> list[bytes]:
     return made
 
 
-@given(BATCHES, st.integers(1, 40), st.integers(1, 12), st.sampled_from([0, 2**40]))
+@given(BATCHES, st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.sampled_from([0, 2**40]))
 def test_offsets_are_those_that_decoding_finds(
-    batches: list[tuple[set[int], int, Codec]], room: int, pieces: int, shift: int
+    batches: list[tuple[set[int], int, Codec]], room: int, pieces: int, ranges: int, shift: int
 ) -> None:
     """Whatever is pending at a time, and in however many pieces they come."""
     made = stored(batches)
     with (
         patch.object(record_offsets, "_PENDING_OFFSETS", room),
         patch.object(record_offsets, "_LONG_RANGE", 9),
+        patch.object(record_offsets, "_RANGES", ranges),
     ):
         found = RecordOffsets()
         for _ in range(2):
@@ -92,6 +93,17 @@ def test_records_that_do_not_rise_are_malformed() -> None:
         RecordOffsets().add(swapped, offset_shift=0)
 
     assert (caught.value.fault, caught.value.position) == (Fault.RECORD_OFFSET, third)
+
+
+def test_batches_do_not_overlap() -> None:
+    whole = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3)
+    found = RecordOffsets()
+    found.add(whole, offset_shift=0)
+
+    for batches, shift, position in ((whole, 2, 0), (whole * 2, 3, len(whole)), (whole, 2**62, 0)):
+        with pytest.raises(MalformedBatchError) as caught:
+            found.add(batches, offset_shift=shift)
+        assert (caught.value.fault, caught.value.position) == (Fault.OFFSET_RANGE, position)
 
 
 def test_offsets_of_a_batch_do_not_fill_memory() -> None:
