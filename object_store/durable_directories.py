@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _MOST = 16  # an agent writes to one at a time
@@ -38,9 +39,10 @@ class _OpenDirectory:
         """Make the names in it durable."""
         os.fsync(self.descriptor)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # As an argument: when the interpreter ends, the module's own names may be gone before this is.
         if self.descriptor >= 0:
-            os.close(self.descriptor)
+            close(self.descriptor)
 
 
 def synchronise_directory(directory: Path) -> None:

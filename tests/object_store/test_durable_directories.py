@@ -1,0 +1,30 @@
+"""Directories that are kept open, and what becomes of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from object_store.durable_directories import DurableDirectories
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_directory_is_closed_also_when_the_interpreter_has_let_go_of_its_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does at its end, where the last reference may go only then."""
+    directories = DurableDirectories(tmp_path)
+    directories.synchronise(tmp_path)
+    assert _is_open(tmp_path)
+    monkeypatch.setattr(os, "close", None)
+    directories.forget()
+    assert not _is_open(tmp_path)
+
+
+def _is_open(directory: Path) -> bool:
+    names = os.listdir("/proc/self/fd")  # noqa: PTH208 - not by a descriptor that pathlib would have to close
+    return any(os.path.realpath(f"/proc/self/fd/{name}") == str(directory.resolve()) for name in names)
