@@ -7,13 +7,14 @@ commit, one whose configuration changed is validated by the old one until then.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from agent.errors import UnknownPartitionError
+from bedrock.errors import NotFoundError
 from catalog.model import RunRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from agent.ingestion_file import SealedFile
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from catalog.model import SectionResult, Topic
 
 _MOST_REMEMBERED = 100_000
+_LOOK_UP = 5_000  # with one query
+Key = TypeVar("Key")
 
 
 class Topics(Protocol):
@@ -33,6 +36,14 @@ class Topics(Protocol):
 
     def by_id(self, topic_id: UUID, /) -> Topic:
         """The topic, or `NotFoundError`."""
+        ...
+
+    def named(self, names: Sequence[str], /) -> Sequence[Topic]:
+        """Those of the topics that there are."""
+        ...
+
+    def identified(self, topic_ids: Sequence[UUID], /) -> Sequence[Topic]:
+        """Those of the topics that there are."""
         ...
 
 
@@ -62,16 +73,47 @@ class TopicDirectory:
         topic = self.fresh(name)
         if topic is not None:
             return topic
-        self._known.pop(name, None)
-        return self._remember(await self._pool.run(partial(self._topics.get, name)))
+        try:
+            return self._remember(await self._pool.run(partial(self._topics.get, name)))
+        except NotFoundError:
+            self._known.pop(name, None)
+            raise
 
     async def get_by_id(self, topic_id: UUID) -> Topic:
         """The topic of that identifier; `NotFoundError` when there is none."""
         topic = self.fresh_by_id(topic_id)
         if topic is not None:
             return topic
-        self._by_id.pop(topic_id, None)
-        return self._remember(await self._pool.run(partial(self._topics.by_id, topic_id)))
+        try:
+            return self._remember(await self._pool.run(partial(self._topics.by_id, topic_id)))
+        except NotFoundError:
+            self._by_id.pop(topic_id, None)
+            raise
+
+    async def get_many(self, names: Iterable[str]) -> dict[str, Topic]:
+        """The topics of these names, in one look-up for thousands; those that do not exist are left out."""
+        found, missing = _split(names, self.fresh)
+        for some in _slices(missing):
+            topics = await self._pool.run(partial(self._topics.named, some))
+            for name in some:
+                self._known.pop(name, None)
+            found.update((topic.name, self._remember(topic)) for topic in topics)
+        return found
+
+    async def get_many_by_id(self, topic_ids: Iterable[UUID]) -> dict[UUID, Topic]:
+        """As `get_many`, by identifiers."""
+        found, missing = _split(topic_ids, self.fresh_by_id)
+        for some in _slices(missing):
+            topics = await self._pool.run(partial(self._topics.identified, some))
+            for topic_id in some:
+                self._by_id.pop(topic_id, None)
+            found.update((topic.topic_id, self._remember(topic)) for topic in topics)
+        return found
+
+    def last_known(self, name: str) -> Topic | None:
+        """The topic as it was last seen, for when the catalog does not tell; None if it is not remembered."""
+        known = self._known.get(name)
+        return None if known is None else known[1]
 
     def known(self, topic_id: UUID) -> Topic | None:
         """The topic as it was last seen, however long ago; None when it is not remembered."""
@@ -112,6 +154,22 @@ class TopicDirectory:
             self._known = {
                 name: known for name, known in self._known.items() if known[1].topic_id not in gone
             }
+
+
+def _split(wanted: Iterable[Key], fresh: Callable[[Key], Topic | None]) -> tuple[dict[Key, Topic], list[Key]]:
+    """What is remembered, and what is to be looked up."""
+    found, missing = {}, []
+    for key in dict.fromkeys(wanted):
+        topic = fresh(key)
+        if topic is None:
+            missing.append(key)
+        else:
+            found[key] = topic
+    return found, missing
+
+
+def _slices(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    return (keys[start : start + _LOOK_UP] for start in range(0, len(keys), _LOOK_UP))
 
 
 def require_partition(topic: Topic, partition: int) -> None:

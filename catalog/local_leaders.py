@@ -15,7 +15,7 @@ from catalog.model import PartitionId
 from catalog.sql_files import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
     from catalog.connecting import Row
@@ -51,8 +51,15 @@ class LocalLeaders:
 
     def of_topic(self, topic_id: UUID) -> dict[int, LocalLeader]:
         """The leaders of a topic's partitions; those that nobody leads yet are left out."""
-        rows = self._database.read("local_leaders.of_topic", _SQL["leaders_of_topic"], {"topic_id": topic_id})
-        return {row[0]: LocalLeader(node_id=row[1], leader_epoch=row[2]) for row in rows}
+        return self.of_topics([topic_id])[topic_id]
+
+    def of_topics(self, topic_ids: Sequence[UUID]) -> dict[UUID, dict[int, LocalLeader]]:
+        """As `of_topic`, of several topics by their identifiers."""
+        params = {"topic_ids": arrays.uuids(topic_ids)}
+        found: dict[UUID, dict[int, LocalLeader]] = {topic_id: {} for topic_id in topic_ids}
+        for row in self._database.read("local_leaders.of_topics", _SQL["leaders_of_topics"], params):
+            found[row[0]][row[1]] = LocalLeader(node_id=row[2], leader_epoch=row[3])
+        return found
 
     def begin_epochs(self, node_id: int) -> dict[PartitionId, int]:
         """The new epochs of all partitions that the node leads; once, each time that it opens its logs."""

@@ -91,6 +91,17 @@ class Topics:
             raise TopicNotFoundError(f"there is no topic with identifier {topic_id}")
         return topic_of(rows[0])
 
+    def named(self, names: Sequence[str]) -> list[Topic]:
+        """The topics of these names, which are all different; those that do not exist are left out."""
+        params = {"names": [name for name in names if "\0" not in name]}
+        return [topic_of(row) for row in self._database.read("topics.named", _SQL["topics_named"], params)]
+
+    def identified(self, topic_ids: Sequence[UUID]) -> list[Topic]:
+        """The topics of these identifiers, which are all different; those that do not exist are left out."""
+        params = {"topic_ids": arrays.uuids(topic_ids)}
+        rows = self._database.read("topics.identified", _SQL["topics_identified"], params)
+        return [topic_of(row) for row in rows]
+
     def alter_config(
         self, name: str, changes: Mapping[str, str | None] | Callable[[TopicConfig], Mapping[str, str | None]]
     ) -> Topic:

@@ -73,3 +73,16 @@ async def placement_of(topic: Topic, brokers: Sequence[Broker], context: Context
     """Where the topic's partitions are for the client that asks."""
     leaders = await context.services.leaders.of(topic, brokers) if is_local(topic) else {}
     return Placement(topic=topic, brokers=brokers, zone=zone_of(context.client_id), leaders=leaders)
+
+
+async def placements_of(
+    topics: Sequence[Topic], brokers: Sequence[Broker], context: Context
+) -> list[Placement]:
+    """The same of each of many topics; of local ones as last known while the catalog does not tell."""
+    local = [topic for topic in topics if is_local(topic)]
+    leaders = await context.services.leaders.of_many(local, brokers) if local else {}
+    zone = zone_of(context.client_id)
+    return [
+        Placement(topic=topic, brokers=brokers, zone=zone, leaders=leaders.get(topic.topic_id, {}))
+        for topic in topics
+    ]

@@ -9,7 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import structlog
+
 from agent.kafka.brokers import choose, partition_subject
+from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 _KEEP_SECONDS = 1.0
 _MOST_REMEMBERED = 100_000
+_LOOK_UP = 1_000  # with one query; each has a number of partitions
+_UNKNOWN: tuple[float, Mapping[int, LocalLeader]] = (float("-inf"), {})
+_log = structlog.get_logger(__name__)
 
 
 class LeaderDirectory:
@@ -36,23 +42,47 @@ class LeaderDirectory:
 
     async def of(self, topic: Topic, brokers: Sequence[Broker]) -> Mapping[int, LocalLeader]:
         """The leader of each partition of a local topic; without live agents that have disks, of some."""
-        known = self._known.get(topic.topic_id)
-        if known is not None and known[0] > self._clock.monotonic():
-            return known[1]
-        found = await self._pool.run(partial(self._table.of_topic, topic.topic_id))
+        until, leaders = self._known.get(topic.topic_id, _UNKNOWN)
+        if until > self._clock.monotonic():
+            return leaders
+        return (await self._look_up([topic], brokers))[topic.topic_id]
+
+    async def of_many(
+        self, topics: Sequence[Topic], brokers: Sequence[Broker]
+    ) -> Mapping[UUID, Mapping[int, LocalLeader]]:
+        """The same of many topics, by a few look-ups; as last known, if at all, where nobody tells."""
+        now = self._clock.monotonic()
+        known = {topic.topic_id: self._known.get(topic.topic_id, _UNKNOWN) for topic in topics}
+        missing = [topic for topic in topics if known[topic.topic_id][0] <= now]
+        found = {topic_id: leaders for topic_id, (_, leaders) in known.items()}
+        try:
+            for start in range(0, len(missing), _LOOK_UP):
+                found.update(await self._look_up(missing[start : start + _LOOK_UP], brokers))
+        except SiltstoneError as error:
+            _log.warning("leaders of local topics could not be looked up", reason=str(error))
+        return found
+
+    async def _look_up(
+        self, topics: Sequence[Topic], brokers: Sequence[Broker]
+    ) -> Mapping[UUID, Mapping[int, LocalLeader]]:
+        of_topics = partial(self._table.of_topics, [topic.topic_id for topic in topics])
+        found = await self._pool.run(of_topics)
         candidates = [broker for broker in brokers if broker.has_local_logs]
-        missing = [number for number in range(topic.partition_count) if number not in found]
-        if missing and candidates:
-            wanted = {
-                PartitionId(topic.topic_id, number): choose(
-                    candidates, partition_subject(topic.topic_id, number)
-                ).node_id
-                for number in missing
-            }
+        wanted = {
+            PartitionId(topic.topic_id, number): choose(
+                candidates, partition_subject(topic.topic_id, number)
+            ).node_id
+            for topic in (topics if candidates else ())
+            for number in range(topic.partition_count)
+            if number not in found[topic.topic_id]
+        }
+        if wanted:
             await self._pool.run(partial(self._table.claim, wanted))
-            found = await self._pool.run(partial(self._table.of_topic, topic.topic_id))
-        if len(self._known) >= _MOST_REMEMBERED:
+            found = await self._pool.run(of_topics)
+        if len(self._known) + len(topics) > _MOST_REMEMBERED:
             self._known.clear()
-        if len(found) == topic.partition_count:
-            self._known[topic.topic_id] = (self._clock.monotonic() + _KEEP_SECONDS, found)
+        until = self._clock.monotonic() + _KEEP_SECONDS
+        for topic in topics:
+            if len(found[topic.topic_id]) == topic.partition_count:
+                self._known[topic.topic_id] = (until, found[topic.topic_id])
         return found

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import code_of, message_of
-from agent.kafka.topics import check_partition, find_topic
+from agent.kafka.topics import check_partition, find_topics
 from agent.local_logs.local_topics import is_local
 from bedrock.errors import SiltstoneError
 
@@ -22,21 +22,25 @@ if TYPE_CHECKING:
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe each partition, or say why not."""
+    topics = await find_topics(context.services.directory, (wanted.name for wanted in request.topics))
     return Struct(
         topics=[
             Struct(
                 name=wanted.name,
-                partitions=[await _one(wanted.name, index, context) for index in wanted.partition_indexes],
+                partitions=[
+                    await _one(topics[wanted.name], index, context) for index in wanted.partition_indexes
+                ],
             )
             for wanted in request.topics
         ]
     )
 
 
-async def _one(name: str, index: int, context: Context) -> Struct:
+async def _one(topic: Topic | SiltstoneError, index: int, context: Context) -> Struct:
     services = context.services
     try:
-        topic = await find_topic(services.directory, name, None, by_id=False)
+        if isinstance(topic, SiltstoneError):
+            return _failed(index, topic)
         check_partition(topic, index)
         if is_local(topic):
             return await _of_local(topic, index, context)
@@ -44,7 +48,7 @@ async def _one(name: str, index: int, context: Context) -> Struct:
             partial(services.catalog.producers.of_partition, topic.topic_id, index)
         )
     except SiltstoneError as error:
-        return Struct(partition_index=index, error_code=code_of(error), error_message=message_of(error))
+        return _failed(index, error)
     return Struct(
         partition_index=index,
         active_producers=[
@@ -58,6 +62,10 @@ async def _one(name: str, index: int, context: Context) -> Struct:
             for producer in known
         ],
     )
+
+
+def _failed(index: int, error: SiltstoneError) -> Struct:
+    return Struct(partition_index=index, error_code=code_of(error), error_message=message_of(error))
 
 
 async def _of_local(topic: Topic, index: int, context: Context) -> Struct:

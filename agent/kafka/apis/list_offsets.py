@@ -7,22 +7,23 @@ pending upload (-6): none, as in a Kafka without remote storage.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from agent.kafka.topics import check_partition, find_topic
+from agent.kafka.topics import check_partition, find_topics
 from agent.local_logs.local_topics import is_local
 from agent.timestamp_lookup import TimedOffset
+from agent.turns import some_at_a_time
 from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from agent.kafka.api import Context
     from catalog.model import PartitionState, Topic
@@ -32,53 +33,72 @@ _TIERED = frozenset({-5, -6})
 # The versions that brought the special timestamps (Kafka's ReplicaManager); the lowest is 1 in any case.
 _SINCE = {_MAX_TIMESTAMP: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
 _NONE = TimedOffset(-1, -1)
+# Of one request, that wait for the catalog or read objects: others have their share of the pools.
+_AT_ONCE = 8
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Look up every partition that is asked for."""
-    topics: dict[str, Topic] = {}
-    errors: dict[str, SiltstoneError] = {}
-    for wanted in request.topics:
-        try:
-            topics[wanted.name] = await find_topic(context.services.directory, wanted.name, None, by_id=False)
-        except SiltstoneError as failure:
-            errors[wanted.name] = failure
-    ids = [
-        PartitionId(topics[wanted.name].topic_id, each.partition_index)
-        for wanted in request.topics
-        if wanted.name in topics and not is_local(topics[wanted.name])
-        for each in wanted.partitions
-    ]
-    found = await context.services.pools.catalog.run(partial(context.services.catalog.topics.states, ids))
-    states = {PartitionId(state.topic_id, state.partition): state for state in found}
+    topics = await find_topics(context.services.directory, (wanted.name for wanted in request.topics))
     counts = Counter(
         (wanted.name, each.partition_index) for wanted in request.topics for each in wanted.partitions
     )
-    answers = []
-    for wanted in request.topics:
-        topic, error = topics.get(wanted.name), errors.get(wanted.name)
-        twice = KafkaError(ErrorCode.invalid_request, "a partition is asked for twice")
-        parts = [
-            _answer(None, twice, states, each, context)
-            if counts[wanted.name, each.partition_index] > 1
-            else _answer(topic, error, states, each, context)
-            for each in wanted.partitions
+    states = await _states(counts, topics, context)
+    twice = KafkaError(ErrorCode.invalid_request, "a partition is asked for twice")
+    asked = [
+        (twice if counts[wanted.name, each.partition_index] > 1 else topics[wanted.name], each)
+        for wanted in request.topics
+        for each in wanted.partitions
+    ]
+    answers = iter(await some_at_a_time(lambda one: _answer(*one, states, context), asked, at_once=_AT_ONCE))
+    return Struct(
+        topics=[
+            Struct(name=wanted.name, partitions=list(islice(answers, len(wanted.partitions))))
+            for wanted in request.topics
         ]
-        answers.append(Struct(name=wanted.name, partitions=await asyncio.gather(*parts)))
-    return Struct(topics=answers)
+    )
+
+
+def refuse(request: Struct, context: Context, error: Exception) -> Struct:
+    """The same code for every partition."""
+    del context
+    return Struct(
+        topics=[
+            Struct(
+                name=wanted.name,
+                partitions=[
+                    Struct(partition_index=each.partition_index, error_code=code_of(error))
+                    for each in wanted.partitions
+                ],
+            )
+            for wanted in request.topics
+        ]
+    )
+
+
+async def _states(
+    asked: Iterable[tuple[str, int]], topics: Mapping[str, Topic | SiltstoneError], context: Context
+) -> dict[PartitionId, PartitionState]:
+    """The bounds of the partitions whose home is the object store."""
+    ids = []
+    for name, partition in asked:
+        topic = topics[name]
+        if not isinstance(topic, SiltstoneError) and not is_local(topic):
+            ids.append(PartitionId(topic.topic_id, partition))
+    found = await context.services.pools.catalog.run(partial(context.services.catalog.topics.states, ids))
+    return {PartitionId(state.topic_id, state.partition): state for state in found}
 
 
 async def _answer(
-    topic: Topic | None,
-    error: SiltstoneError | None,
-    states: Mapping[PartitionId, PartitionState],
+    topic: Topic | SiltstoneError,
     wanted: Struct,
+    states: Mapping[PartitionId, PartitionState],
     context: Context,
 ) -> Struct:
     index = wanted.partition_index
     try:
-        if topic is None:
-            raise error or KafkaError(ErrorCode.unknown_topic_or_partition)
+        if isinstance(topic, SiltstoneError):
+            return Struct(partition_index=index, error_code=code_of(topic))
         check_partition(topic, index, wanted.current_leader_epoch)
         state = states.get(PartitionId(topic.topic_id, index))
         if is_local(topic):
@@ -146,4 +166,4 @@ async def _at_or_after(
     )
 
 
-API = Api(name="list_offsets", lowest=1, highest=11, handle=handle)
+API = Api(name="list_offsets", lowest=1, highest=11, handle=handle, refuse=refuse)

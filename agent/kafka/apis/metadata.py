@@ -5,29 +5,29 @@ identifier (KIP-516). A topic that does not exist is created on the way where cl
 it, and is there in the answer. The leader of a partition is a hint, as any agent can serve it: an agent of
 the zone that the client's name gives, if there is one. The other replicas are those whom clients of other
 zones are sent to. A partition of a local topic is led by the node that has its log.
+
+While the catalog does not tell, topics are described as they were last seen, as by a Kafka broker without a
+controller; those that nobody asked for before are LEADER_NOT_AVAILABLE, so that clients ask again. Who asks
+for all topics gets an answer without brokers then, which clients pass over: a shorter list would be believed.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.kafka.named_topics import find_named
 from agent.kafka.permitted import ON_CLUSTER, ON_TOPIC, permitted
-from agent.kafka.placement import placement_of
-from bedrock.errors import NotFoundError
-from catalog.errors import InvalidTopicError, TopicExistsError
-from catalog.topic_names import check_topic_name
+from agent.kafka.placement import placements_of
+from agent.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from agent.kafka.api import Context
+    from agent.kafka.placement import Placement
     from catalog.model import Broker, Topic
 
 
@@ -37,12 +37,19 @@ async def handle(request: Struct, context: Context) -> Struct:
     brokers = await services.brokers.live()
     controller = await services.brokers.controller()
     if request.topics is None or (context.version == 0 and not request.topics):
-        found = await services.pools.catalog.run(services.catalog.topics.list)
-        topics = [await _describe_topic(topic, request, brokers, context) for topic in found]
+        every = await services.pools.catalog.run(services.catalog.topics.list)
+        topics = await _describe_all(every, request, brokers, context)
     else:
-        topics = list(
-            await asyncio.gather(*(_one(wanted, request, brokers, context) for wanted in request.topics))
+        found = await find_named(request, context)
+        described = iter(
+            await _describe_all(
+                [each for each in found if not isinstance(each, ErrorCode)], request, brokers, context
+            )
         )
+        topics = [
+            _missing(each, wanted, context) if isinstance(each, ErrorCode) else next(described)
+            for wanted, each in zip(request.topics, found, strict=True)
+        ]
     return Struct(
         brokers=describe_brokers(brokers),
         cluster_id=services.brokers.cluster_id,
@@ -62,57 +69,38 @@ def describe_brokers(brokers: Sequence[Broker]) -> list[Struct]:
     ]
 
 
-async def _one(wanted: Struct, request: Struct, brokers: Sequence[Broker], context: Context) -> Struct:
-    directory = context.services.directory
-    if context.version < 12 and (wanted.name is None or wanted.topic_id is not None):
-        # They carry identifiers, and name topics by names all the same.
-        return Struct(error_code=ErrorCode.invalid_request, name=wanted.name or "", topic_id=wanted.topic_id)
-    if wanted.name is None or (context.version >= 12 and wanted.topic_id is not None):
-        try:
-            topic = await directory.get_by_id(wanted.topic_id)
-        except NotFoundError:
-            return _missing(ErrorCode.unknown_topic_id, None, wanted.topic_id, context)
-        return await _describe_topic(topic, request, brokers, context)
-    try:
-        check_topic_name(wanted.name)
-        may_create = request.allow_auto_topic_creation and context.services.settings.auto_create_topics
-        topic = await (_get_or_create(wanted.name, context) if may_create else directory.get(wanted.name))
-    except InvalidTopicError:
-        return _missing(ErrorCode.invalid_topic_exception, wanted.name, None, context)
-    except NotFoundError:
-        return _missing(ErrorCode.unknown_topic_or_partition, wanted.name, None, context)
-    return await _describe_topic(topic, request, brokers, context)
+def _missing(code: ErrorCode, wanted: Struct, context: Context) -> Struct:
+    """A topic that cannot be described; by a version that knows no identifiers it has a name in any case."""
+    is_named = wanted.name is not None and (context.version < 12 or wanted.topic_id is None)
+    name = wanted.name if is_named else None if context.version >= 12 else ""
+    return Struct(error_code=code, name=name, topic_id=wanted.topic_id)
 
 
-async def _get_or_create(name: str, context: Context) -> Topic:
-    services = context.services
-    try:
-        return await services.directory.get(name)
-    except NotFoundError:
-        pass
-    create = partial(services.catalog.topics.create, name, services.settings.default_partitions, {})
-    with contextlib.suppress(TopicExistsError):  # another client was first
-        await services.pools.catalog.run(create)
-    services.directory.forget(name)
-    return await services.directory.get(name)
+async def _describe_all(
+    topics: Sequence[Topic], request: Struct, brokers: Sequence[Broker], context: Context
+) -> list[Struct]:
+    """Topics with their partitions."""
+    asked = request.include_topic_authorized_operations
+    turns, described = Turns(), []
+    for placement in await placements_of(topics, brokers, context):
+        described.append(
+            Struct(
+                name=placement.topic.name,
+                topic_id=placement.topic.topic_id,
+                partitions=await _partitions(placement, turns),
+                topic_authorized_operations=permitted(ON_TOPIC, asked=asked),
+            )
+        )
+        await turns.did()
+    return described
 
 
-def _missing(code: ErrorCode, name: str | None, topic_id: UUID | None, context: Context) -> Struct:
-    shown = name if name is not None or context.version >= 12 else ""
-    return Struct(error_code=code, name=shown, topic_id=topic_id)
-
-
-async def _describe_topic(
-    topic: Topic, request: Struct, brokers: Sequence[Broker], context: Context
-) -> Struct:
-    """A topic with its partitions."""
-    placement = await placement_of(topic, brokers, context)
-    return Struct(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[placement.describe(partition) for partition in range(topic.partition_count)],
-        topic_authorized_operations=permitted(ON_TOPIC, asked=request.include_topic_authorized_operations),
-    )
+async def _partitions(placement: Placement, turns: Turns) -> list[Struct]:
+    parts = []
+    for partition in range(placement.topic.partition_count):
+        parts.append(placement.describe(partition))
+        await turns.did()
+    return parts
 
 
 API = Api(name="metadata", lowest=0, highest=13, handle=handle)

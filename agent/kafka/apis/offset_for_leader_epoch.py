@@ -12,45 +12,74 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from agent.kafka.topics import LEADER_EPOCH, check_partition, find_topic
+from agent.kafka.topics import LEADER_EPOCH, check_partition, find_topics
 from agent.local_logs.local_topics import is_local
+from agent.turns import Turns
 from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agent.kafka.api import Context
+    from catalog.model import Topic
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Look up every partition that is asked for."""
+    topics = await find_topics(context.services.directory, (wanted.topic for wanted in request.topics))
+    ids = []
+    for wanted in request.topics:
+        topic = topics[wanted.topic]
+        if not isinstance(topic, SiltstoneError) and not is_local(topic):
+            ids += [PartitionId(topic.topic_id, each.partition) for each in wanted.partitions]
+    found = await context.services.pools.catalog.run(partial(context.services.catalog.topics.states, ids))
+    ends = {PartitionId(state.topic_id, state.partition): state.high_watermark for state in found}
+    turns, answers = Turns(), []
+    for wanted in request.topics:
+        parts = []
+        for each in wanted.partitions:
+            parts.append(await _one(topics[wanted.topic], each, ends, context))
+            await turns.did()
+        answers.append(Struct(topic=wanted.topic, partitions=parts))
+    return Struct(topics=answers)
+
+
+def refuse(request: Struct, context: Context, error: Exception) -> Struct:
+    """The same code for every partition."""
+    del context
     return Struct(
         topics=[
             Struct(
                 topic=wanted.topic,
-                partitions=[await _one(wanted.topic, each, context) for each in wanted.partitions],
+                partitions=[
+                    Struct(partition=each.partition, error_code=code_of(error)) for each in wanted.partitions
+                ],
             )
             for wanted in request.topics
         ]
     )
 
 
-async def _one(name: str, wanted: Struct, context: Context) -> Struct:
-    services = context.services
+async def _one(
+    topic: Topic | SiltstoneError, wanted: Struct, ends: Mapping[PartitionId, int], context: Context
+) -> Struct:
     try:
-        topic = await find_topic(services.directory, name, None, by_id=False)
+        if isinstance(topic, SiltstoneError):
+            return Struct(partition=wanted.partition, error_code=code_of(topic))
         check_partition(topic, wanted.partition, wanted.current_leader_epoch)
         if is_local(topic):
-            end = await services.disks.end_of_epoch(topic, wanted.partition, wanted.leader_epoch)
-            return Struct(partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.start_offset)
+            disks = context.services.disks
+            found = await disks.end_of_epoch(topic, wanted.partition, wanted.leader_epoch)
+            return Struct(partition=wanted.partition, leader_epoch=found.epoch, end_offset=found.start_offset)
         if wanted.leader_epoch != LEADER_EPOCH:
             return Struct(partition=wanted.partition)
-        ids = [PartitionId(topic.topic_id, wanted.partition)]
-        states = await services.pools.catalog.run(partial(services.catalog.topics.states, ids))
-        if not states:
+        end = ends.get(PartitionId(topic.topic_id, wanted.partition))
+        if end is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
     except SiltstoneError as error:
         return Struct(partition=wanted.partition, error_code=code_of(error))
-    return Struct(partition=wanted.partition, leader_epoch=LEADER_EPOCH, end_offset=states[0].high_watermark)
+    return Struct(partition=wanted.partition, leader_epoch=LEADER_EPOCH, end_offset=end)
 
 
-API = Api(name="offset_for_leader_epoch", lowest=2, highest=4, handle=handle)
+API = Api(name="offset_for_leader_epoch", lowest=2, highest=4, handle=handle, refuse=refuse)

@@ -8,9 +8,12 @@ JOIN partitions USING (topic_id, partition)
 ORDER BY wanted.topic_id, wanted.partition
 ON CONFLICT DO NOTHING;
 
--- name: leaders_of_topic
--- Who leads which partition of a topic.
-SELECT partition, node_id, leader_epoch FROM local_leaders WHERE topic_id = %(topic_id)s ORDER BY partition;
+-- name: leaders_of_topics
+-- Who leads which partition of these topics.
+SELECT topic_id, partition, node_id, leader_epoch
+FROM unnest(%(topic_ids)s::uuid[]) AS wanted (topic_id)
+JOIN local_leaders USING (topic_id)
+ORDER BY topic_id, partition;
 
 -- name: begin_epochs
 -- A node that has opened its logs anew: each partition that it leads goes on in the next epoch.

@@ -26,6 +26,20 @@ SELECT topic_id, name, partition_count, config, created_ms
 FROM topics
 WHERE topic_id = %(topic_id)s AND deleted_ms IS NULL;
 
+-- name: topics_named
+-- The topics of exactly these names; those that do not exist are left out.
+SELECT t.topic_id, t.name, t.partition_count, t.config, t.created_ms
+FROM unnest(%(names)s::text[]) AS wanted (name)
+JOIN topics AS t ON translate(t.name, '.', '_') = translate(wanted.name, '.', '_') AND t.name = wanted.name
+WHERE t.deleted_ms IS NULL;
+
+-- name: topics_identified
+-- The topics of these identifiers; those that do not exist or were deleted are left out.
+SELECT t.topic_id, t.name, t.partition_count, t.config, t.created_ms
+FROM unnest(%(topic_ids)s::uuid[]) AS wanted (topic_id)
+JOIN topics AS t USING (topic_id)
+WHERE t.deleted_ms IS NULL;
+
 -- name: list_topics
 -- All topics by name.
 SELECT topic_id, name, partition_count, config, created_ms
