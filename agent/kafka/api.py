@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.services import Services
 
+MOST_ITEMS = 20_000
+"""Of a request, unless its API says else: an item may take a microsecond to read and a kilobyte to answer."""
+
 
 # Not frozen, for a request makes one of each and frozen ones take three times as long to make.
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +110,10 @@ class Api:
     """One API: `name` is its schema's (`list_offsets`), versions are inclusive.
 
     `advertised_lowest` is for an API that old clients must see in a version that nobody serves. A request
-    that `outlives_client` is handled also when its connection is lost before its turn comes.
+    that `outlives_client` is handled also when its connection is lost before its turn comes. One that
+    `carries_records` has few items for its bytes, and an answer that `gives_records` is counted where they
+    were read. `most_items` bounds what all arrays of a request may hold: beyond it the request is not read
+    on, and its connection is closed.
     """
 
     name: str
@@ -118,6 +124,9 @@ class Api:
     refuse: Callable[[Struct, Context, Exception], Struct] | None = None
     advertised_lowest: int | None = None
     outlives_client: bool = False
+    carries_records: bool = False
+    gives_records: bool = False
+    most_items: int = MOST_ITEMS
 
     @property
     def key(self) -> int:

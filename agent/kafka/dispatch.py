@@ -13,6 +13,7 @@ from agent.kafka.api import Context, HeldBuffers, Later, RequestFrame
 from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
 from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
 from agent.kafka.errors import ErrorCode, code_of
+from agent.kafka.large_messages import LARGE_BYTES, elsewhere, hold, is_large
 from bedrock.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -106,7 +107,11 @@ class Dispatch:
         try:
             answer = await self._in_turn(api, whole, context)
             if answer is None:
-                answer = await self._handle(api, message.read_request(cursor), context, correlation_id)
+                cursor.items_left = api.most_items
+                read: Callable[[], Struct] = partial(message.read_request, cursor)
+                is_large = len(frame) > LARGE_BYTES and not api.carries_records
+                request = await elsewhere(self._services.pools.rendering, read) if is_large else read()
+                answer = await self._handle(api, request, context, correlation_id)
         except BaseException:
             HeldBuffers([], context.releases).release()
             raise
@@ -159,7 +164,12 @@ class Dispatch:
             return None
         if isinstance(answer, Later):
             return partial(self._finish, api, request, context, correlation_id, answer)
-        return encode(api, context.version, correlation_id, answer)
+        if api.gives_records or not is_large(answer):
+            return encode(api, context.version, correlation_id, answer)
+        write = partial(encode, api, context.version, correlation_id, answer)
+        buffers = await elsewhere(self._services.pools.rendering, write)
+        hold(buffers, context)
+        return buffers
 
     async def _finish(
         self, api: Api, request: Struct, context: Context, correlation_id: int, later: Later

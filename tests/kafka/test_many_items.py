@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from agent.kafka.codec import Struct
+from agent.kafka.api import MOST_ITEMS
+from agent.kafka.apis import describe_configs
+from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.errors import ErrorCode
+from agent.kafka.table import APIS
 from catalog.errors import CatalogUnavailableError
-from tests.kafka.wire import Wire
+from tests.kafka.waiting import until
+from tests.kafka.wire import Wire, request_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from agent.kafka.api import Api
     from tests.kafka.brokers import BrokerThread
 
 _TOPICS, _PARTITIONS = 60, 120
@@ -174,3 +181,96 @@ def test_a_catalog_that_is_away_is_said_of_each_partition(broker: BrokerThread, 
     with patch.object(type(broker.catalog.topics), "states", side_effect=away):
         answer = wire.ask(api, 4, asked)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.request_timed_out
+
+
+def configs_of(names: Sequence[str]) -> Struct:
+    wanted = [Struct(resource_type=2, resource_name=name, configuration_keys=None) for name in names]
+    return Struct(resources=wanted, include_synonyms=True, include_documentation=True)
+
+
+def threads_of(monkeypatch: pytest.MonkeyPatch, name: str, version: int) -> set[str]:
+    """The threads that read requests and write answers of one API, from now on."""
+    threads: set[str] = set()
+    message = Message.of(name, version)
+
+    def read(cursor: Cursor) -> Struct:
+        threads.add(threading.current_thread().name)
+        return message.read_request(cursor)
+
+    def write(out: Output, answer: Struct) -> None:
+        threads.add(threading.current_thread().name)
+        message.write_response(out, answer)
+
+    noted, of = replace(message, read_request=read, write_response=write), Message.of
+    monkeypatch.setattr(
+        Message, "of", staticmethod(lambda *what: noted if what == (name, version) else of(*what))
+    )
+    return threads
+
+
+def test_large_messages_are_read_and_written_away_from_the_loop(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small ones are not: two changes of threads would take longer."""
+    threads = threads_of(monkeypatch, "metadata", 9)
+    frames = [
+        request_frame(
+            "metadata", 9, 7, Struct(topics=[Struct(name=f"{'marble' * 20}-{each}") for each in range(many)])
+        )
+        for many in (1, 1_000)
+    ]
+    for frame, thread in zip(frames, ["broker", "siltstone-rendering"], strict=True):
+        threads.clear()
+        wire.send(frame)
+        assert wire.receive() is not None
+        assert len(threads) == 1
+        assert threads.pop().startswith(thread)
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_no_api_takes_hundreds_of_thousands_of_items(api: Api) -> None:
+    assert api.most_items <= 100_000
+
+
+@pytest.mark.parametrize("count", [MOST_ITEMS, MOST_ITEMS + 1])
+def test_a_request_with_more_items_than_its_api_takes_closes_the_connection(wire: Wire, count: int) -> None:
+    """It is not read to its end; the most that may be is answered."""
+    asked = Struct(coordinator_keys=["g"] * count, key_type=0)
+    wire.send(request_frame("find_coordinator", 4, 7, asked))
+    assert (wire.receive() is None) == (count > MOST_ITEMS)
+
+
+def test_settings_that_many_topics_share_are_made_once(
+    wire: Wire, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("marble", retention_ms="5")
+    made = Mock(wraps=describe_configs._settings)
+    monkeypatch.setattr(describe_configs, "_settings", made)
+    answer = wire.ask("describe_configs", 4, configs_of([*_NAMES, "marble"]))
+    assert made.call_count == 2
+    values = [{each.name: each.value for each in result.configs} for result in answer.results]
+    assert [each["retention.ms"] for each in values] == ["604800000"] * _TOPICS + ["5"]
+
+
+def test_a_large_answer_is_counted_until_it_has_left(broker: BrokerThread) -> None:
+    """With a reader that does not take them, answers are refused once the requests' memory is full."""
+    budget = broker.agent.request_budget
+    with Wire(broker.host_and_port) as idle:
+        idle.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 50)))
+        until(lambda: budget.held > 10_000_000)
+        budget.limit = budget.held
+        with Wire(broker.host_and_port) as refused:
+            refused.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 5)))
+            assert refused.receive() is None
+    until(lambda: budget.held == 0)
+
+
+def test_topics_beyond_what_is_created_at_once_are_refused_and_none_is_made(wire: Wire) -> None:
+    wanted = [
+        Struct(name=f"marble-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        for number in range(2_001)
+    ]
+    answer = wire.ask("create_topics", 7, Struct(topics=wanted, timeout=1, validate_only=False))
+    assert [each.error_code for each in answer.topics] == [ErrorCode.policy_violation] * 2_001
+    found = described(wire, 9, [Struct(name=each.name) for each in wanted[:3]])
+    assert {topic.error_code for topic in found.topics} == {ErrorCode.unknown_topic_or_partition}

@@ -13,7 +13,7 @@ from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
 from bedrock.errors import SiltstoneError
-from catalog.topic_names import check_partition_count
+from catalog.topic_names import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from agent.kafka.api import Context
@@ -52,11 +52,15 @@ async def _grow(wanted: Struct, context: Context, *, validate_only: bool) -> Non
             ErrorCode.invalid_replica_assignment,
             f"{len(wanted.assignments)} partitions are assigned and {added} are new",
         )
-    check_partition_count(wanted.name, wanted.count)
+    if wanted.count > MAX_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.invalid_partitions,
+            f"a topic has at most {MAX_PARTITIONS} partitions, not {wanted.count}",
+        )
     if not validate_only:
         grow = partial(services.catalog.topics.add_partitions, wanted.name, wanted.count)
         await services.pools.catalog.run(grow)
         services.directory.forget(wanted.name)
 
 
-API = Api(name="create_partitions", lowest=0, highest=3, handle=handle)
+API = Api(name="create_partitions", lowest=0, highest=3, handle=handle, most_items=50_000)

@@ -16,6 +16,7 @@ from agent.kafka.apis.describe_configs import config_source
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
 from bedrock.errors import SiltstoneError
+from catalog.errors import InvalidTopicError
 from catalog.topic_config import TopicConfig
 from catalog.topic_names import check_partition_count, check_topic_name
 
@@ -23,10 +24,16 @@ if TYPE_CHECKING:
     from agent.kafka.api import Context
     from catalog.model import Topic
 
+# Kafka's controller takes 10,000 partitions with one request (ReplicationControlManager); each answer has all
+# settings.
+_MOST_TOPICS = 2_000
+
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Create each topic, or say why not."""
     names = Counter(wanted.name for wanted in request.topics)
+    if len(names) > _MOST_TOPICS:
+        raise KafkaError(ErrorCode.policy_violation, f"at most {_MOST_TOPICS} topics are created at once")
     answers = []
     for wanted in {each.name: each for each in request.topics}.values():
         try:
@@ -38,6 +45,15 @@ async def handle(request: Struct, context: Context) -> Struct:
                 Struct(name=wanted.name, error_code=code_of(error), error_message=message_of(error))
             )
     return Struct(topics=answers)
+
+
+def refuse(request: Struct, context: Context, error: Exception) -> Struct:
+    """The same code for every topic."""
+    del context
+    code, words = code_of(error), message_of(error)
+    return Struct(
+        topics=[Struct(name=wanted.name, error_code=code, error_message=words) for wanted in request.topics]
+    )
 
 
 async def _create(wanted: Struct, context: Context, *, validate_only: bool) -> Struct:
@@ -84,16 +100,21 @@ def _partition_count(wanted: Struct, default: int) -> int:
             raise KafkaError(
                 ErrorCode.invalid_replica_assignment, "the partitions assigned are not 0, 1, 2 and so on"
             )
-        return len(wanted.assignments)
+        return _checked(wanted.name, len(wanted.assignments))
     if wanted.replication_factor == 0 or wanted.replication_factor < -1:
         raise KafkaError(
             ErrorCode.invalid_replication_factor, "the replication factor must be positive, or -1"
         )
     count: int = default if wanted.num_partitions == -1 else wanted.num_partitions
-    if count < 1:
-        raise KafkaError(ErrorCode.invalid_partitions, f"a topic cannot have {count} partitions")
-    check_partition_count(wanted.name, count)
+    return _checked(wanted.name, count)
+
+
+def _checked(name: str, count: int) -> int:
+    try:
+        check_partition_count(name, count)
+    except InvalidTopicError as error:
+        raise KafkaError(ErrorCode.invalid_partitions, str(error)) from error
     return count
 
 
-API = Api(name="create_topics", lowest=2, highest=7, handle=handle)
+API = Api(name="create_topics", lowest=2, highest=7, handle=handle, refuse=refuse, most_items=50_000)

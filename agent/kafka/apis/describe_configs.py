@@ -8,7 +8,6 @@ and no loggers that could be changed.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,6 +22,7 @@ from agent.kafka.resources import (
     require_own,
     resource_type_of,
 )
+from agent.turns import Turns
 from bedrock.errors import SiltstoneError
 from catalog.topic_names import check_topic_name
 
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 _TOPIC_SOURCE, _STATIC_BROKER_SOURCE, _DEFAULT_SOURCE, _GROUP_SOURCE = 1, 4, 5, 8
 # More topics than these are looked up all at once.
 _ONE_BY_ONE = 8
+# What settings are made once for; a request comes upon few that differ.
+_MOST_SHARED = 256
+_SETTINGS_IN_ONE = 40
+# An answer has up to 5 KB for each of them.
+_MOST_ITEMS = 10_000
 LookUp: TypeAlias = "Callable[[str], Awaitable[Topic]]"
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "replicas": 7}
 
@@ -46,16 +51,48 @@ async def handle(request: Struct, context: Context) -> Struct:
     """Describe each resource, or say why not."""
     results = []
     look_up = await _topics(request, context)
-    of_broker = broker_settings(context.services)
+    shown = _Shown(request, broker_settings(context.services))
+    turns = Turns()
     for wanted in request.resources:
         answer = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
         try:
-            found = await _describe(wanted, context, look_up, of_broker)
-            answer.configs = [_as_asked(each, request) for each in found if _is_asked(each, wanted)]
+            found = await _describe(wanted, context, look_up, shown)
+            answer.configs = [each for each in found if _is_asked(each, wanted)]
         except SiltstoneError as error:
             answer.error_code, answer.error_message = code_of(error), message_of(error)
         results.append(answer)
+        await turns.did(_SETTINGS_IN_ONE)
     return Struct(results=results)
+
+
+class _Shown:
+    """Settings as a request wants to see them, made once for all resources that have the same."""
+
+    def __init__(self, request: Struct, of_broker: Mapping[str, BrokerSetting]) -> None:
+        self._request = request
+        self._of_broker = of_broker
+        self._known: dict[Configured, list[Struct]] = {}
+
+    def of(self, config: Configured, own_source: int) -> list[Struct]:
+        """Those of a topic or a group, and where each comes from."""
+        known = self._known.get(config)
+        if known is None:
+            if len(self._known) >= _MOST_SHARED:
+                self._known.clear()
+            found = _settings(config, own_source, self._of_broker)
+            known = self._known[config] = [self._as_asked(each) for each in found]
+        return known
+
+    def of_broker(self) -> list[Struct]:
+        """Those of this broker."""
+        return [self._as_asked(_broker_setting(each)) for each in self._of_broker.values()]
+
+    def _as_asked(self, found: Struct) -> Struct:
+        if not self._request.include_synonyms:
+            found.synonyms = []
+        if not self._request.include_documentation:
+            found.documentation = None
+        return found
 
 
 def config_source(config: TopicConfig, name: str) -> int:
@@ -68,14 +105,6 @@ def _is_asked(found: Struct, wanted: Struct) -> bool:
     return not asked or found.name in asked
 
 
-def _as_asked(found: Struct, request: Struct) -> Struct:
-    if not request.include_synonyms:
-        found.synonyms = []
-    if not request.include_documentation:
-        found.documentation = None
-    return found
-
-
 async def _topics(request: Struct, context: Context) -> LookUp:
     """Finds topics by name: one by one, or where many are asked for, among all that there are."""
     topics, run = context.services.catalog.topics, context.services.pools.catalog.run
@@ -85,7 +114,6 @@ async def _topics(request: Struct, context: Context) -> LookUp:
     known = {each.name: each for each in await run(topics.list)}
 
     async def find(name: str) -> Topic:
-        await asyncio.sleep(0)  # others have their turn between two of them
         if name not in known:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
         return known[name]
@@ -93,19 +121,17 @@ async def _topics(request: Struct, context: Context) -> LookUp:
     return find
 
 
-async def _describe(
-    wanted: Struct, context: Context, look_up: LookUp, of_broker: Mapping[str, BrokerSetting]
-) -> Iterable[Struct]:
+async def _describe(wanted: Struct, context: Context, look_up: LookUp, shown: _Shown) -> Iterable[Struct]:
     kind, name = resource_type_of(wanted.resource_type), wanted.resource_name
     services = context.services
     if kind is ResourceType.TOPIC:
         check_topic_name(name)
         topic = await look_up(name)
-        return _settings(topic.config, _TOPIC_SOURCE, of_broker)
+        return shown.of(topic.config, _TOPIC_SOURCE)
     if kind is ResourceType.GROUP:
         require_group_name(name)
         config = await services.pools.catalog.run(partial(services.catalog.group_configs.get, name))
-        return _settings(config, _GROUP_SOURCE, of_broker)
+        return shown.of(config, _GROUP_SOURCE)
     if kind is ResourceType.CLIENT_METRICS:
         require_name(name)
         return []
@@ -114,7 +140,7 @@ async def _describe(
     require_own(name, context)
     if kind is ResourceType.BROKER_LOGGER:
         return []
-    return [_broker_setting(each) for each in of_broker.values()]
+    return shown.of_broker()
 
 
 def _settings(
@@ -160,4 +186,4 @@ def _broker_setting(setting: BrokerSetting) -> Struct:
     )
 
 
-API = Api(name="describe_configs", lowest=1, highest=4, handle=handle)
+API = Api(name="describe_configs", lowest=1, highest=4, handle=handle, most_items=_MOST_ITEMS)

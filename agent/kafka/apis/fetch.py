@@ -61,4 +61,12 @@ def _key(name: str, topic_id: UUID | None, partition: int, *, by_id: bool) -> Ke
     return _NO_IDENTIFIER if topic_id is None else topic_id.bytes, partition
 
 
-API = Api(name="fetch", lowest=4, highest=18, handle=handle, at_once=PlainFetch)
+API = Api(
+    name="fetch",
+    lowest=4,
+    highest=18,
+    handle=handle,
+    at_once=PlainFetch,
+    gives_records=True,
+    most_items=100_000,
+)

@@ -224,4 +224,5 @@ API = Api(
     at_once=PlainProduce,
     advertised_lowest=0,
     outlives_client=True,
+    carries_records=True,
 )

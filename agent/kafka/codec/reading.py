@@ -35,10 +35,10 @@ class Cursor:
 
     __slots__ = ("data", "items_left", "position")
 
-    def __init__(self, data: memoryview, position: int = 0) -> None:
+    def __init__(self, data: memoryview, position: int = 0, items: int = _MOST_ITEMS) -> None:
         self.data = data
         self.position = position
-        self.items_left = _MOST_ITEMS
+        self.items_left = items
 
     def take(self, count: int) -> memoryview:
         """The next `count` bytes, not copied."""
