@@ -28,7 +28,7 @@ class Configured:
     def of(cls, settings: Mapping[str, str]) -> Self:
         """Validate `settings`; InvalidConfigError names the setting, its value and what is allowed."""
         for name, text in settings.items():
-            known_setting(cls.known, name).parse(text)
+            known_setting(cls.known, name).check_new(text)
         config = cls.stored(settings)
         config._check()  # noqa: SLF001  # its own
         return config

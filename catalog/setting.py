@@ -82,6 +82,20 @@ class Setting:
                 remedy=self.remedy or f"give {self.allowed}",
             ) from None
 
+    def check_new(self, text: str) -> None:
+        """As `parse`, of a value that is about to be set: no choice twice (Kafka's ConfigDef.ValidList).
+
+        What was stored before may have some.
+        """
+        self.parse(text)
+        items = [item.lower() for item in items_of(text)]
+        if self.kind == "list" and len(set(items)) < len(items):
+            raise InvalidConfigError(
+                f"{self.of} setting {self.name} cannot be {text!r}: it names a value twice",
+                setting=self.name,
+                remedy=self.remedy or f"give {self.allowed}",
+            )
+
     def _parse(self, text: str) -> bool | int | float | str:
         if self.kind == "boolean":
             known = text.lower() in (self.choices or ("true", "false"))

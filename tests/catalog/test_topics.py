@@ -212,9 +212,16 @@ def test_lags_must_not_cross() -> None:
 
 
 def test_both_policies_in_any_order() -> None:
-    for text in ("delete, compact", "compact,delete", "COMPACT,delete,compact"):
+    for text in ("delete, compact", "compact,delete", "COMPACT,delete"):
         config = TopicConfig.of({"cleanup.policy": text})
         assert (config.cleanup_policy, config.compacts, config.deletes) == ("compact,delete", True, True)
+
+
+def test_a_policy_cannot_be_named_twice_and_is_read_where_it_was() -> None:
+    twice = {"cleanup.policy": "COMPACT,delete,compact"}
+    with pytest.raises(InvalidConfigError, match="twice"):
+        TopicConfig.of(twice)
+    assert TopicConfig.stored(twice).cleanup_policy == "compact,delete"
 
 
 @given(

@@ -8,6 +8,7 @@ import pytest
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from catalog.topic_config import TopicConfig
 from tests.kafka.wire import Wire
 
 if TYPE_CHECKING:
@@ -146,3 +147,37 @@ def test_the_cluster_is_described_by_brokers(wire: Wire, endpoint_type: int, exp
 def test_a_producer_without_transactions_does_not_give_an_empty_name_for_them(wire: Wire) -> None:
     asked = Struct(transactional_id="", transaction_timeout=1000)
     assert wire.ask("init_producer_id", 5, asked).error_code == ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize("count", [0, -2, 100_001, 2_000_000])
+def test_a_number_of_partitions_that_no_topic_can_have_is_invalid_partitions(wire: Wire, count: int) -> None:
+    wanted = Struct(name="granite", num_partitions=count, replication_factor=1, assignments=[], configs=[])
+    asked = Struct(topics=[wanted], timeout=1000, validate_only=False)
+    (answer,) = wire.ask("create_topics", 7, asked).topics
+    assert answer.error_code == ErrorCode.invalid_partitions
+
+
+def test_a_policy_that_is_named_twice_is_refused(broker: BrokerThread, wire: Wire) -> None:
+    """Where it is set; a topic that has it from before is read as ever."""
+    config = Struct(name="cleanup.policy", value="delete,delete")
+    wanted = Struct(name="granite", num_partitions=1, replication_factor=1, assignments=[], configs=[config])
+    asked = Struct(topics=[wanted], timeout=1000, validate_only=False)
+    (answer,) = wire.ask("create_topics", 7, asked).topics
+    assert answer.error_code == ErrorCode.invalid_config
+    assert broker.catalog.topics.list() == []
+    assert TopicConfig.stored({"cleanup.policy": "delete,delete"}).deletes
+
+
+def test_offsets_that_are_to_be_kept_for_ever_are_committed(broker: BrokerThread, wire: Wire) -> None:
+    """The largest time that a client can say is no error."""
+    broker.create_topic("granite")
+    part = Struct(partition_index=0, committed_offset=1, committed_metadata="")
+    asked = Struct(
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        retention_time=2**63 - 1,
+        topics=[Struct(name="granite", partitions=[part])],
+    )
+    (topic,) = wire.ask("offset_commit", 3, asked).topics
+    assert [each.error_code for each in topic.partitions] == [ErrorCode.none]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from catalog.model import Topic
 
 _KNOWS_EPOCHS, _BY_ID = 9, 10
+# For ever; with the time of a commit added it is a 64-bit integer still.
+_LONGEST_KEEP_MS = 2**62
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -60,7 +62,7 @@ async def _commit(request: Struct, offsets: list[CommittedOffset], context: Cont
             generation=request.generation_id_or_member_epoch,
         ),
         offsets,
-        keep_ms=None if keep_ms is None or keep_ms < 0 else keep_ms,
+        keep_ms=None if keep_ms is None or keep_ms < 0 else min(keep_ms, _LONGEST_KEEP_MS),
         knows_epochs=context.version >= _KNOWS_EPOCHS,
     )
 
