@@ -31,6 +31,7 @@ from object_format.kernels.layout import (
     LOG_APPEND_TIME,
     MAGIC,
     MAX_TIMESTAMP,
+    PRODUCER_ID,
     TRANSACTIONAL,
 )
 from object_format.kernels.walk import (
@@ -155,6 +156,13 @@ def peek_attributes(data: memoryview) -> PeekedAttributes | None:
     low = data[ATTRIBUTES + 1]
     size = LENGTH_OVERHEAD + int.from_bytes(data[BATCH_LENGTH : BATCH_LENGTH + 4], "big", signed=True)
     return PeekedAttributes(low & CODEC_MASK, bool(low & TRANSACTIONAL), size)
+
+
+def peek_producer_id(data: memoryview) -> int:
+    """Whose the batch is that `data` begins with, whatever is wrong with it; negative for nobody's."""
+    if len(data) < BATCH_OVERHEAD or data[MAGIC] != _MAGIC_V2:
+        return -1
+    return int.from_bytes(data[PRODUCER_ID : PRODUCER_ID + 8], "big", signed=True)
 
 
 def seems_compressed(data: memoryview) -> bool:

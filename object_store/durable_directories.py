@@ -28,12 +28,11 @@ class _OpenDirectory:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def is_at(self, path: Path) -> bool:
-        """Whether that is what this is."""
+        """Whether that is what this is; no also where a file system that others share has lost this one."""
         try:
-            there = path.stat()
-        except FileNotFoundError:
+            return os.path.samestat(path.stat(), os.fstat(self.descriptor))
+        except OSError:
             return False
-        return os.path.samestat(there, os.fstat(self.descriptor))
 
     def synchronise(self) -> None:
         """Make the names in it durable."""

@@ -292,6 +292,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._steer()
                 answer = await self._dispatch.take(frame, self._host, was_tried=was_tried)
                 if self._current is not frame:
+                    OpenRequest(answer).release()
                     return  # the client has gone, and what was held for it
                 self._current = None
                 self._open(frame, answer, len(frame))

@@ -76,15 +76,17 @@ def _runs(request: FetchRequest, data: memoryview, directory: TopicDirectory, *,
         return None
     parts = list(zip(partitions, offsets, most, epochs, strict=True))
     runs = Runs([], [])
+    seen: set[bytes] = set()
     end = 0
     while end < len(starts):
         begin, end = end, bisect_right(starts, starts[end], end)
         name, numbers = bytes(data[starts[begin] : ends[begin]]), partitions[begin:end]
-        topic = None if name in runs.names else _topic(name, directory, by_id=by_id)
+        topic = None if name in seen else _topic(name, directory, by_id=by_id)
         if topic is None or len(set(numbers)) < len(numbers):
             return None
         if min(numbers) < 0 or max(numbers) >= topic.partition_count:
             return None
+        seen.add(name)
         runs.names.append(name)
         runs.topics.append((topic, parts[begin:end]))
     return runs

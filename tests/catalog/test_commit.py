@@ -100,6 +100,21 @@ def test_a_producer_that_outlives_a_topic_goes_on_in_the_next_of_that_name(scene
     assert answer.runs[0].refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
 
 
+def test_who_was_refused_for_good_goes_on_with_any_number(scene: Scene) -> None:
+    catalog, topic = scene.catalog, scene.topic(partitions=2)
+    known, admitted, other = (catalog.producers.new_id() for _ in range(3))
+    scene.commit(topic, run_of(1, producer=(known, 0, 0)))
+    catalog.producers.admit([(topic.topic_id, 0, each) for each in (known, admitted, 2**63 - 1)])
+    catalog.producers.admit([(topic.topic_id, 7, admitted)])
+    catalog.producers.admit([])
+
+    def begin(producer: int, partition: int = 0) -> RunRefusal | None:
+        return scene.commit(topic, run_of(1, producer=(producer, 0, 5)), partition=partition).runs[0].refusal
+
+    wrong = RunRefusal.OUT_OF_ORDER_SEQUENCE
+    assert [begin(known), begin(other), begin(admitted, partition=1), begin(admitted)] == [wrong] * 3 + [None]
+
+
 def test_names_of_past_topics_are_forgotten_in_the_end(scene: Scene, clock: ManualClock) -> None:
     topic = scene.topic()
     scene.catalog.topics.delete(topic.name)

@@ -64,3 +64,19 @@ async def test_aiokafka_produces_and_consumes(broker: BrokerThread) -> None:
     finally:
         await consumer.stop()
     assert received == sent
+
+
+@pytest.mark.anyio
+async def test_aiokafka_goes_on_after_its_first_record_was_refused(broker: BrokerThread) -> None:
+    """It never uses a refused batch's sequence number again. INVALID_RECORD is newer than what it knows."""
+    broker.create_topic("gneiss", cleanup_policy="compact")
+    async with aiokafka.AIOKafkaProducer(
+        bootstrap_servers=broker.address, enable_idempotence=True
+    ) as producer:
+        with pytest.raises(aiokafka.errors.UnknownError):
+            await producer.send_and_wait("gneiss", b"keyless", partition=0)
+        offsets = [
+            (await producer.send_and_wait("gneiss", b"value", key=b"key", partition=0)).offset
+            for _ in range(3)
+        ]
+    assert offsets == [0, 1, 2]

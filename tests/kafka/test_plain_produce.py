@@ -157,7 +157,8 @@ def _dispatch(
         directory=_Directory(),
         appends=appends,
         clock=SimpleNamespace(now_ms=lambda: _NOW_MS),
-        pools=SimpleNamespace(kernels=pool or _Pool(), rendering=_Pool()),
+        catalog=SimpleNamespace(producers=SimpleNamespace(admit=lambda _: None)),
+        pools=SimpleNamespace(kernels=pool or _Pool(), rendering=_Pool(), catalog=_Pool()),
         metrics=AgentMetrics(),
     )
     api = produce.API if short else replace(produce.API, at_once=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,23 @@ def test_a_directory_is_closed_also_when_the_interpreter_has_let_go_of_its_modul
     monkeypatch.setattr(os, "close", None)
     directories.forget()
     assert not _is_open(tmp_path)
+
+
+def test_a_directory_that_a_shared_file_system_has_lost_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directories = DurableDirectories(tmp_path)
+    directories.synchronise(tmp_path)
+    synchronised: list[int] = []
+
+    def lost(descriptor: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", lost)
+        patch.setattr(os, "fsync", synchronised.append)
+        directories.synchronise(tmp_path)
+    assert len(synchronised) == 1
 
 
 def _is_open(directory: Path) -> bool:

@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import structlog
+
+from agent.errors import InvalidRecordError
 from agent.kafka.api import Api, Later
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
@@ -31,7 +34,12 @@ from agent.validation import validate
 from bedrock.errors import SiltstoneError
 from object_format.buffers import readable
 from object_format.codecs import Codec
-from object_format.record_batch import peek_attributes, scan_sound_batches, seems_compressed
+from object_format.record_batch import (
+    peek_attributes,
+    peek_producer_id,
+    scan_sound_batches,
+    seems_compressed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
     from agent.pending_append import PendingAppend
     from catalog.model import Topic
 
+_log = structlog.get_logger(__name__)
 _ZSTD_SINCE = 7
 # Uncompressed batches of that many bytes are judged in 50 µs, or in 300 µs where all records are tiny; a pool
 # takes two changes of threads, which on a busy machine cost more than that.
@@ -76,6 +85,7 @@ async def handle(request: Struct, context: Context) -> Later | None:
         else:
             await _validate_elsewhere(items, context, now_ms)
         _enqueue(items, context)
+        await _admit_refused(items, context)
     for item in items:
         item.records = None  # what the write path needs of it, it holds
     if request.acks == 0:
@@ -193,6 +203,27 @@ def _enqueue(items: Sequence[_Item], context: Context) -> None:
         return
     for item, appended in zip(valid, pending, strict=True):
         item.pending = appended
+
+
+async def _admit_refused(items: Sequence[_Item], context: Context) -> None:
+    """Let go on, with any number, whose first batch is refused for good: aiokafka counts on from it.
+
+    Before the connection's next request is taken. What a damaged batch says of its producer is not believed.
+    """
+    refused = [
+        (item.topic.topic_id, item.index, producer_id)
+        for item in items
+        if isinstance(item.error, InvalidRecordError) and item.error.code != "CORRUPT_MESSAGE"
+        if item.topic is not None and item.records is not None
+        if (producer_id := peek_producer_id(item.records)) >= 0
+    ]
+    if not refused:
+        return
+    services = context.services
+    try:
+        await services.pools.catalog.run(partial(services.catalog.producers.admit, refused))
+    except SiltstoneError as error:
+        _log.warning("producers whose batches were refused may be unable to go on", reason=str(error))
 
 
 def _require_none_refused(items: Sequence[_Item]) -> None:

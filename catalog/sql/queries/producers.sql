@@ -9,3 +9,31 @@ FROM producers
 WHERE topic_id = %(topic_id)s AND partition = %(partition)s
 ORDER BY updated_ms DESC, producer_id
 LIMIT %(limit)s;
+
+-- name: admit_producers
+-- Lets producers that their partitions do not know begin there with any number; only ids that were given.
+WITH wanted AS (
+    SELECT topic_id, partition, max(producer_id) + 1 AS producers_from
+    FROM unnest(
+        %(topic_ids)s::uuid[],
+        %(partitions)s::integer[],
+        %(producer_ids)s::bigint[]
+    ) AS named (topic_id, partition, producer_id)
+    CROSS JOIN producer_ids AS given
+    WHERE producer_id BETWEEN 0 AND given.last_value
+      AND NOT EXISTS (
+          SELECT FROM producers AS p
+          WHERE p.topic_id = named.topic_id AND p.partition = named.partition AND p.producer_id = named.producer_id
+      )
+    GROUP BY topic_id, partition
+),
+held AS (
+    SELECT topic_id, partition, w.producers_from
+    FROM wanted AS w JOIN partitions AS p USING (topic_id, partition)
+    WHERE p.producers_from < w.producers_from
+    ORDER BY topic_id, partition
+    FOR UPDATE OF p
+)
+UPDATE partitions AS p SET producers_from = greatest(p.producers_from, h.producers_from)
+FROM held AS h
+WHERE p.topic_id = h.topic_id AND p.partition = h.partition;
