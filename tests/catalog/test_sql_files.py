@@ -99,6 +99,29 @@ def test_schema_and_migrations_give_one_schema(new_catalog_url: Callable[..., st
     assert all(routes[0])
 
 
+def test_producers_from_before_they_were_kept_apart_may_all_have_been_forgotten(
+    new_catalog_url: Callable[..., str],
+) -> None:
+    (*before, step) = load_migrations()[:9]
+    with _connect(new_catalog_url(empty=True)) as connection:
+        connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
+        for migration in before:
+            connection.execute(migration.sql)
+        connection.execute(
+            b"INSERT INTO topics (topic_id, name, partition_count, config, created_ms, deleted_ms) VALUES"
+            b" ('00000000-0000-0000-0000-000000000001', 'live', 1, '{}', 1, NULL),"
+            b" ('00000000-0000-0000-0000-000000000002', 'past', 1, '{}', 1, 2),"
+            b" ('00000000-0000-0000-0000-000000000003', 'past', 1, '{}', 2, 3)"
+        )
+        connection.execute(
+            b"INSERT INTO partitions (topic_id, partition) VALUES ('00000000-0000-0000-0000-000000000001', 0)"
+        )
+        connection.execute(b"SELECT nextval('producer_ids') FROM generate_series(1, 5)")
+        connection.execute(step.sql)
+        assert connection.execute(b"SELECT producers_from FROM partitions").fetchall() == [(5,)]
+        assert connection.execute(b"SELECT * FROM past_topics").fetchall() == [("past", 5, 3)]
+
+
 def test_many_may_open_an_empty_database_at_once(
     new_catalog_url: Callable[..., str], clock: Clock, ids: Ids
 ) -> None:

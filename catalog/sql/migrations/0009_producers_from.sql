@@ -9,3 +9,8 @@ CREATE TABLE past_topics (
     deleted_ms bigint NOT NULL
 );
 CREATE INDEX past_topics_age ON past_topics (deleted_ms);
+INSERT INTO past_topics (name, producers_from, deleted_ms)
+SELECT name, (SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 END FROM producer_ids), max(deleted_ms)
+FROM topics
+WHERE deleted_ms IS NOT NULL
+GROUP BY name;
