@@ -252,7 +252,7 @@ def test_what_is_written_is_the_same_with_and_without_the_kernel(
 
     expected = written()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.dedupe.filter.native_calls", lambda: None)
+        patch.setattr("object_format.dedupe.sealing.native_calls", lambda: None)
         patch.setattr(payloads, "native_calls", lambda: None)
         assert written() == expected
 

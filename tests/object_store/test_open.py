@@ -61,7 +61,6 @@ def test_forms_of_a_directory(url: str) -> None:
         ("s3://buc.ket-1/what?#", "s3://buc.ket-1/what?#"),
     ],
 )
-@pytest.mark.usefixtures("s3_environment")
 def test_forms_of_a_bucket(url: str, expected: str) -> None:
     config = StoreConfig(url, "http://127.0.0.1:1")
     assert not config.is_local
@@ -70,7 +69,6 @@ def test_forms_of_a_bucket(url: str, expected: str) -> None:
         assert store.url == expected
 
 
-@pytest.mark.usefixtures("s3_environment")
 def test_without_an_endpoint_it_is_amazons() -> None:
     with closing(opened(StoreConfig("s3://bucket", region="eu-central-1"))) as store:
         assert store.url == "s3://bucket"
