@@ -149,7 +149,7 @@ def test_what_is_not_delivered_in_time_is_unconfirmed(agents: Agents) -> None:
 def test_who_waits_long_for_an_acknowledgement_is_told_so(
     agents: Agents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent whose store is full refuses for now, and the client repeats without a word for two minutes."""
+    """An agent whose store is full says "again", and the client repeats without a word for two minutes."""
     topic = agents.create_topic()
     tell = produce._tell_of_waiting
 
