@@ -1,6 +1,7 @@
 # Siltstone: what CI does, and what a newcomer needs, from nothing but a clone.
 #   make demo    installs and runs the main job on real data
 #   make test    installs and passes the tests
+#   make test-again  what failed in the last run, one after another
 #   make fuzz    the kernels' tests with bounds checking, and fuzzing for a bounded time
 #   make check   formatting, lint, types, import contracts
 #   make bench   the benchmarks
@@ -13,7 +14,7 @@ BIN := .venv/bin
 # Kafka clients for Node are tested with where there is Node.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test fuzz check bench cost format lock kafka-tools clean
+.PHONY: demo test test-again fuzz check bench cost format lock kafka-tools clean
 
 demo: .venv/.installed
 	$(BIN)/siltstone demo
@@ -21,6 +22,13 @@ demo: .venv/.installed
 # Three workers on two cores: much of the time tests wait, for processes to start or to be found dead.
 test: .venv/.installed-dev kafka-tools $(NODE_CLIENTS)
 	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
+
+# More than three are no accident of the machine: those who wait for the answer should not wait longer.
+FAILED := .pytest_cache/v/cache/lastfailed
+test-again:
+	@test -e $(FAILED) || { echo "No test has failed here."; exit 1; }
+	@test "$$(grep -c ': true' $(FAILED))" -le 3 || { echo "More than three tests failed: they are not run again."; exit 1; }
+	$(BIN)/pytest --last-failed --last-failed-no-failures none -p no:randomly $(ARGS)
 
 # Kernels are compiled anew with numba's bounds checking, into a cache of their own. Runs are the same each time.
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.venv/checked-kernels
