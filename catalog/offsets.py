@@ -10,7 +10,7 @@ from catalog import arrays
 from catalog.sql_files import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
     from catalog.connecting import Row
@@ -85,19 +85,23 @@ class Offsets:
 
         return self._database.transact("offsets.commit", work)
 
-    def fetch(self, group_id: str, partitions: Sequence[PartitionId]) -> list[CommittedOffset]:
-        """Where a group is in these partitions; those in which it has committed nothing are left out."""
-        rows = self._database.read("offsets.fetch", _SQL["fetch_offsets"], _of(group_id, partitions))
-        return [_offset_of(row) for row in rows]
-
-    def fetch_all(self, group_id: str) -> list[tuple[str, CommittedOffset]]:
-        """Where a group is, everywhere, with the topics' names; by name and partition."""
-        rows = self._database.read("offsets.fetch_all", _SQL["fetch_all_offsets"], {"group_id": group_id})
+    def fetch(self, wanted: Sequence[tuple[str, PartitionId]]) -> list[tuple[str, CommittedOffset]]:
+        """Where these groups are, each in this partition; what none was committed for is left out."""
+        params = {"group_ids": [group_id for group_id, _ in wanted], **_of(each for _, each in wanted)}
+        rows = self._database.read("offsets.fetch", _SQL["fetch_offsets"], params)
         return [(row[5], _offset_of(row)) for row in rows]
+
+    def fetch_all(self, group_ids: Sequence[str]) -> dict[str, list[tuple[str, CommittedOffset]]]:
+        """Where each group is, everywhere, with the topics' names; by name and partition."""
+        found: dict[str, list[tuple[str, CommittedOffset]]] = {group_id: [] for group_id in group_ids}
+        params = {"group_ids": list(found)}
+        for row in self._database.read("offsets.fetch_all", _SQL["fetch_all_offsets"], params):
+            found[row[5]].append((row[6], _offset_of(row)))
+        return found
 
     def delete(self, group_id: str, claim_id: UUID, partitions: Sequence[PartitionId]) -> bool:
         """Forget where a group is in these partitions; False when another coordinator has claimed it."""
-        params = {**_of(group_id, partitions), "claim_id": claim_id}
+        params = {**_of(partitions), "group_id": group_id, "claim_id": claim_id}
 
         def work(transaction: Transaction) -> bool:
             if not transaction.rows(_SQL["lock_claimed_group"], params):
@@ -119,12 +123,12 @@ class Offsets:
         return [row[0] for row in self._database.transact("offsets.expire", work)]
 
 
-def _of(group_id: str, partitions: Sequence[PartitionId]) -> dict[str, object]:
-    return {
-        "group_id": group_id,
-        "topic_ids": arrays.uuids(each.topic_id for each in partitions),
-        "partitions": arrays.integers([each.partition for each in partitions]),
-    }
+def _of(partitions: Iterable[PartitionId]) -> dict[str, object]:
+    topic_ids, indexes = [], []
+    for each in partitions:
+        topic_ids.append(each.topic_id)
+        indexes.append(each.partition)
+    return {"topic_ids": arrays.uuids(topic_ids), "partitions": arrays.integers(indexes)}
 
 
 def _offset_of(row: Row) -> CommittedOffset:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PAGE = 1000
+_GROUPS_AT_ONCE = 100  # with all that they have committed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +88,12 @@ class Offsets(ExpiringOffsets, Protocol):
         """Note where a group is."""
         ...
 
-    def fetch(self, group_id: str, partitions: Sequence[PartitionId], /) -> list[CommittedOffset]:
-        """Where a group is in these partitions."""
+    def fetch(self, wanted: Sequence[tuple[str, PartitionId]], /) -> list[tuple[str, CommittedOffset]]:
+        """Where groups are in these partitions."""
         ...
 
-    def fetch_all(self, group_id: str, /) -> list[tuple[str, CommittedOffset]]:
-        """Where a group is, everywhere."""
+    def fetch_all(self, group_ids: Sequence[str], /) -> dict[str, list[tuple[str, CommittedOffset]]]:
+        """Where groups are, everywhere."""
         ...
 
     def delete(self, group_id: str, claim_id: UUID, partitions: Sequence[PartitionId], /) -> bool:
@@ -283,8 +284,9 @@ class GroupCoordinator:
         self.held.moved(held)
         return [code] * max(1, len(offsets))
 
-    async def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Raise unless a member of a consumer group with this epoch may ask where the group is."""
+    async def check_fetch(self, group_id: str, member_id: str | None = None, epoch: int = -1) -> None:
+        """Raise unless it may be asked here where the group is, by a member of it with this epoch, if any."""
+        await self.held.require_own(group_id)
         if member_id is None and epoch < 0:
             return
         held = await self.held.find(group_id)
@@ -293,15 +295,20 @@ class GroupCoordinator:
             if code is not ErrorCode.none:
                 raise KafkaError(code)
 
-    async def fetch(self, group_id: str, partitions: Sequence[PartitionId]) -> list[CommittedOffset]:
-        """Where a group is in these partitions, as far as it has committed anything."""
-        await self.held.require_own(group_id)
-        return await self.held.call(partial(self._offsets.fetch, group_id, partitions))
+    async def fetch(
+        self, wanted: Sequence[tuple[str, PartitionId]]
+    ) -> dict[tuple[str, PartitionId], CommittedOffset]:
+        """Where groups that `check_fetch` let pass are, as far as they have committed anything."""
+        found = await self.held.call(partial(self._offsets.fetch, wanted))
+        return {(group_id, PartitionId(each.topic_id, each.partition)): each for group_id, each in found}
 
-    async def fetch_all(self, group_id: str) -> list[tuple[str, CommittedOffset]]:
-        """Where a group is, everywhere, with the topics' names."""
-        await self.held.require_own(group_id)
-        return await self.held.call(partial(self._offsets.fetch_all, group_id))
+    async def fetch_all(self, group_ids: Sequence[str]) -> dict[str, list[tuple[str, CommittedOffset]]]:
+        """Where groups that `check_fetch` let pass are, everywhere, with the topics' names."""
+        found = {}
+        for start in range(0, len(group_ids), _GROUPS_AT_ONCE):
+            some = group_ids[start : start + _GROUPS_AT_ONCE]
+            found.update(await self.held.call(partial(self._offsets.fetch_all, some)))
+        return found
 
     async def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, PartitionId]]

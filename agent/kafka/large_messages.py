@@ -31,18 +31,16 @@ _COUNTED_BYTES = 256 * 1024
 
 
 def is_large(answer: Struct) -> bool:
-    """Whether an answer has so many items in its lists, or in theirs, that it is written elsewhere."""
-    count = 0
-    for value in answer.__dict__.values():
-        if not isinstance(value, list):
-            continue
-        count += len(value)
-        for item in value:
-            if count > _LARGE_ITEMS:
-                return True
-            if isinstance(item, Struct):
-                count += sum([len(inner) for inner in item.__dict__.values() if isinstance(inner, list)])
-    return count > _LARGE_ITEMS
+    """Whether an answer has so many items in its lists, and in theirs, that it is written elsewhere."""
+    count, inside = 0, [answer]
+    while inside:
+        for value in inside.pop().__dict__.values():
+            if isinstance(value, list):
+                count += len(value)
+                if count > _LARGE_ITEMS:
+                    return True
+                inside += [item for item in value if isinstance(item, Struct)]
+    return False
 
 
 class AnswerDeniedError(MalformedMessageError):

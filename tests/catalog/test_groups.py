@@ -37,8 +37,8 @@ def offset(topic: Topic, value: int, partition: int = 0, metadata: str = "") -> 
 
 
 def fetched(catalog: Catalog, topic: Topic, group_id: str = "g") -> list[int]:
-    found = catalog.offsets.fetch(group_id, [PartitionId(topic.topic_id, number) for number in range(9)])
-    return [each.offset for each in found]
+    wanted = [(group_id, PartitionId(topic.topic_id, number)) for number in range(9)]
+    return [each.offset for _, each in catalog.offsets.fetch(wanted)]
 
 
 def test_a_group_is_made_by_its_first_claim_only_where_asked(catalog: Catalog) -> None:
@@ -91,7 +91,7 @@ def test_offsets_keep_their_metadata_and_the_last_of_a_request_counts(scene: Sce
     catalog.offsets.commit(
         "g", OLD, None, [offset(topic, 1), offset(topic, 9, 1), offset(topic, 2, metadata="any\0thing: ü")]
     )
-    assert catalog.offsets.fetch_all("g") == [
+    assert catalog.offsets.fetch_all(["g"])["g"] == [
         ("t", offset(topic, 2, metadata="any\0thing: ü")),
         ("t", offset(topic, 9, 1)),
     ]
@@ -104,7 +104,7 @@ def test_offsets_of_a_deleted_topic_are_gone_and_commits_to_it_are_passed_over(s
     catalog.groups.claim("g", OLD, create=True)
     catalog.offsets.commit("g", OLD, None, [offset(topic, 1), offset(other, 1)])
     catalog.topics.delete("t")
-    assert [name for name, _ in catalog.offsets.fetch_all("g")] == ["other"]
+    assert [name for name, _ in catalog.offsets.fetch_all(["g"])["g"]] == ["other"]
     committed = catalog.offsets.commit("g", OLD, None, [offset(topic, 2), offset(other, 2)])
     assert committed is CommitOutcome.COMMITTED
     assert fetched(catalog, other) == [2]

@@ -49,7 +49,7 @@ class Sweep:
 
     async def left(self, group_id: str) -> list[str]:
         """The topics that the group still has offsets of."""
-        return [name for name, _ in await self.coordinator.fetch_all(group_id)]
+        return [name for name, _ in (await self.coordinator.fetch_all([group_id]))[group_id]]
 
     async def after(self, hours: float) -> None:
         self.clock.advance(hours * _HOURS)

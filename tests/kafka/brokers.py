@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,6 +67,11 @@ class BrokerThread:
     def host_and_port(self) -> tuple[str, int]:
         host, _, port = self.address.rpartition(":")
         return host, int(port)
+
+    def catalog_calls(self) -> Counter[str]:
+        """How often the catalog was asked, by operation."""
+        counts = self.catalog.operation_counts()
+        return Counter({operation: count.calls for operation, count in counts.items()})
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> Topic:
         """A topic, made behind the agent's back; underscores in names of settings stand for dots."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock, patch
@@ -47,12 +46,6 @@ def wire(broker: BrokerThread) -> Iterator[Wire]:
         yield opened
 
 
-def catalog_calls(broker: BrokerThread) -> Counter[str]:
-    """How often the catalog was asked, by operation."""
-    counts = broker.catalog.operation_counts()
-    return Counter({operation: count.calls for operation, count in counts.items()})
-
-
 def described(wire: Wire, version: int, topics: Sequence[Struct]) -> Struct:
     asked = Struct(topics=list(topics), allow_auto_topic_creation=False)
     return wire.ask("metadata", version, asked)
@@ -63,10 +56,10 @@ def test_many_topics_are_described_by_one_look_at_the_catalog(
     broker: BrokerThread, wire: Wire, version: int
 ) -> None:
     """Those that do not exist have an error of their own, and brokers are always told."""
-    before = catalog_calls(broker)
+    before = broker.catalog_calls()
     wanted = [*_NAMES, "marble", *(f"basalt-{number}" for number in range(_TOPICS)), "no such name"]
     answer = described(wire, version, [Struct(name=name, topic_id=None) for name in wanted])
-    asked = catalog_calls(broker) - before
+    asked = broker.catalog_calls() - before
     assert asked["topics.named"] == 1
     assert asked["topics.get"] == 0
     assert [topic.name for topic in answer.topics] == wanted
@@ -80,9 +73,9 @@ def test_many_topics_are_described_by_one_look_at_the_catalog(
 
 def test_many_topics_are_described_by_their_identifiers_at_once(broker: BrokerThread, wire: Wire) -> None:
     ids = [topic.topic_id for topic in broker.catalog.topics.list()]
-    before = catalog_calls(broker)
+    before = broker.catalog_calls()
     answer = described(wire, 12, [Struct(name=None, topic_id=topic_id) for topic_id in ids])
-    asked = catalog_calls(broker) - before
+    asked = broker.catalog_calls() - before
     assert (asked["topics.identified"], asked["topics.by_id"]) == (1, 0)
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.none}
     assert [topic.topic_id for topic in answer.topics] == ids
@@ -138,7 +131,7 @@ def test_offsets_of_many_partitions_are_found(wire: Wire, timestamp: int) -> Non
 def test_what_else_is_asked_of_many_partitions_is_answered(broker: BrokerThread, wire: Wire) -> None:
     """Epochs, producers and the log start; what many can share is asked once."""
     indexes = range(_PARTITIONS)
-    before = catalog_calls(broker)
+    before = broker.catalog_calls()
     epochs = wire.ask(
         "offset_for_leader_epoch",
         4,
@@ -155,7 +148,7 @@ def test_what_else_is_asked_of_many_partitions_is_answered(broker: BrokerThread,
             ],
         ),
     )
-    assert (catalog_calls(broker) - before)["topics.states"] == 1
+    assert (broker.catalog_calls() - before)["topics.states"] == 1
     assert {(part.error_code, part.end_offset) for part in epochs.topics[0].partitions} == {(0, 0)}
     assert {part.error_code for part in epochs.topics[1].partitions} == {ErrorCode.unknown_topic_or_partition}
     producers = wire.ask(
@@ -225,6 +218,17 @@ def test_large_messages_are_read_and_written_away_from_the_loop(
         assert wire.receive() is not None
         assert len(threads) == 1
         assert threads.pop().startswith(thread)
+
+
+@pytest.mark.parametrize("count", [1, 2_000])
+def test_an_answer_is_large_by_what_lies_deep_in_it(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """One group with one topic may have thousands of partitions."""
+    threads = threads_of(monkeypatch, "offset_fetch", 9)
+    topic = Struct(name="wide", partition_indexes=list(range(count)))
+    wire.ask("offset_fetch", 9, Struct(groups=[Struct(group_id="g", topics=[topic])]))
+    assert any(each.startswith("siltstone-rendering") for each in threads) == (count > 1)
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)

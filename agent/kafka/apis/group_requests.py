@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from bedrock.errors import NotFoundError, RetryableError
+from bedrock.errors import RetryableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent.kafka.api import Context
     from catalog.model import Topic
 
@@ -26,15 +28,14 @@ def refuse(request: Struct, context: Context, error: Exception) -> Struct:
     return Struct(error_code=group_code_of(error))
 
 
-async def topic_of(wanted: Struct, context: Context, *, by_id: bool) -> Topic | None:
-    """The topic that part of a request names, by identifier or by name; None when there is none."""
+async def topics_of(wanted: Sequence[Struct], context: Context, *, by_id: bool) -> list[Topic | None]:
+    """The topic that each part of a request names, by identifier or by name; None where there is none."""
     directory = context.services.directory
-    try:
-        if by_id:
-            return None if wanted.topic_id is None else await directory.get_by_id(wanted.topic_id)
-        return await directory.get(wanted.name)
-    except NotFoundError:
-        return None
+    if by_id:
+        identified = await directory.get_many_by_id(each.topic_id for each in wanted if each.topic_id)
+        return [identified.get(each.topic_id) for each in wanted]
+    named = await directory.get_many(each.name for each in wanted)
+    return [named.get(each.name) for each in wanted]
 
 
 def missing_topic_code(*, by_id: bool) -> ErrorCode:

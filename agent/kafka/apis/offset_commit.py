@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from agent.groups.messages import MemberStamp
 from agent.kafka.api import Api
-from agent.kafka.apis.group_requests import group_code_of, missing_topic_code, topic_of
+from agent.kafka.apis.group_requests import group_code_of, missing_topic_code, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.turns import Turns
 from catalog.offsets import CommittedOffset
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ async def handle(request: Struct, context: Context) -> Struct:
     checked: list[list[ErrorCode]] = []
     offsets: list[CommittedOffset] = []
     is_for_coordinator = False
-    for wanted in request.topics:
-        topic = await topic_of(wanted, context, by_id=context.version >= _BY_ID)
+    turns = Turns()
+    topics = await topics_of(request.topics, context, by_id=context.version >= _BY_ID)
+    for wanted, topic in zip(request.topics, topics, strict=True):
         codes = [_check(partition, topic, context) for partition in wanted.partitions]
         checked.append(codes)
         if topic is not None:
@@ -41,6 +43,7 @@ async def handle(request: Struct, context: Context) -> Struct:
                 for partition, code in zip(wanted.partitions, codes, strict=True)
                 if code is ErrorCode.none
             ]
+        await turns.did(len(codes))
     # What names nothing but unknown partitions is answered without the coordinator, as Kafka does.
     if is_for_coordinator:
         committed = iter(await _commit(request, offsets, context))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
-from agent.kafka.apis.group_requests import refuse, topic_of
+from agent.kafka.apis.group_requests import refuse, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from catalog.model import PartitionId
@@ -21,8 +21,8 @@ async def handle(request: Struct, context: Context) -> Struct:
     """Delete what can be deleted; each partition has a code of its own."""
     codes: dict[tuple[str, int], ErrorCode] = {}
     known: list[tuple[str, PartitionId]] = []
-    for wanted in request.topics:
-        topic = await topic_of(wanted, context, by_id=False)
+    topics = await topics_of(request.topics, context, by_id=False)
+    for wanted, topic in zip(request.topics, topics, strict=True):
         for partition in wanted.partitions:
             index = partition.partition_index
             codes[wanted.name, index] = ErrorCode.unknown_topic_or_partition

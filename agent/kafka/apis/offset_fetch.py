@@ -11,16 +11,17 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
-from agent.kafka.apis.group_requests import group_code_of, missing_topic_code, topic_of
+from agent.kafka.apis.group_requests import group_code_of, missing_topic_code, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.turns import Turns
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from uuid import UUID
+    from collections.abc import Iterator, Mapping, Sequence
 
     from agent.kafka.api import Context
+    from catalog.model import Topic
     from catalog.offsets import CommittedOffset
 
 _MANY_GROUPS, _BY_ID = 8, 10
@@ -28,10 +29,12 @@ _NOWHERE = -1
 
 
 async def handle(request: Struct, context: Context) -> Struct:
-    """Look up one group, or each of many."""
+    """Look up one group, or all of many together."""
     if context.version >= _MANY_GROUPS:
-        return Struct(groups=[await _one_of_many(group, context) for group in request.groups])
-    return Struct(topics=await _topics(request.group_id, request.topics, context))
+        return Struct(groups=await _groups(request.groups, context))
+    await context.services.groups.check_fetch(request.group_id)
+    (topics,) = await _topics([request], context)
+    return Struct(topics=topics)
 
 
 def refuse(request: Struct, context: Context, error: Exception) -> Struct:
@@ -52,56 +55,97 @@ def refuse(request: Struct, context: Context, error: Exception) -> Struct:
     )
 
 
-async def _one_of_many(group: Struct, context: Context) -> Struct:
+async def _groups(groups: Sequence[Struct], context: Context) -> list[Struct]:
+    """What is said of each group; what is wrong with one does not matter to the others."""
+    turns = Turns()
+    codes = []
+    for group in groups:
+        codes.append(await _check(group, context))
+        await turns.did()
+    asked = [group for group, code in zip(groups, codes, strict=True) if code is ErrorCode.none]
+    found: Iterator[list[Struct]] = iter(())
+    try:
+        found = iter(await _topics(asked, context))
+    except Exception as error:  # noqa: BLE001  # those who were told why already are not told this
+        away = group_code_of(error)
+        codes = [away if code is ErrorCode.none else code for code in codes]
+    return [
+        Struct(group_id=group.group_id, topics=next(found))
+        if code is ErrorCode.none
+        else Struct(group_id=group.group_id, error_code=code)
+        for group, code in zip(groups, codes, strict=True)
+    ]
+
+
+async def _check(group: Struct, context: Context) -> ErrorCode:
     try:
         await context.services.groups.check_fetch(group.group_id, group.member_id, group.member_epoch)
-        topics = await _topics(group.group_id, group.topics, context)
     except Exception as error:  # noqa: BLE001  # each group has an error of its own
-        return Struct(group_id=group.group_id, error_code=group_code_of(error))
-    return Struct(group_id=group.group_id, topics=topics)
+        return group_code_of(error)
+    return ErrorCode.none
 
 
-async def _topics(group_id: str, wanted: Sequence[Struct] | None, context: Context) -> list[Struct]:
-    if wanted is None:
-        return await _everything(group_id, context)
+async def _topics(groups: Sequence[Struct], context: Context) -> list[list[Struct]]:
+    """The topics of each group: those that are asked for, or all that it has offsets in."""
+    turns = Turns()
+    named = [each for group in groups for each in group.topics or ()]
     by_id = context.version >= _BY_ID
-    topics = [await topic_of(each, context, by_id=by_id) for each in wanted]
-    found = await context.services.groups.fetch(
-        group_id,
-        [
-            PartitionId(topic.topic_id, index)
-            for topic, each in zip(topics, wanted, strict=True)
-            if topic is not None
-            for index in each.partition_indexes
-        ],
-    )
-    known = {(each.topic_id, each.partition): each for each in found}
+    topics = iter(await topics_of(named, context, by_id=by_id))
+    asked = [[(each, next(topics)) for each in group.topics or ()] for group in groups]
+    wanted = []
+    for group, pairs in zip(groups, asked, strict=True):
+        for each, topic in pairs:
+            if topic is not None:
+                wanted += [
+                    (group.group_id, PartitionId(topic.topic_id, index)) for index in each.partition_indexes
+                ]
+                await turns.did(len(each.partition_indexes))
+    known = await context.services.groups.fetch(wanted) if wanted else {}
+    all_of = [group.group_id for group in groups if group.topics is None]
+    everything = await context.services.groups.fetch_all(all_of) if all_of else {}
     answers = []
-    for topic, each in zip(topics, wanted, strict=True):
-        # By name, an unknown topic is one without offsets; an unknown identifier is an error.
-        code = missing_topic_code(by_id=True) if topic is None and by_id else ErrorCode.none
-        topic_id: UUID | None = None if topic is None else topic.topic_id
-        answers.append(
-            Struct(
-                **({"topic_id": each.topic_id} if by_id else {"name": each.name}),
-                partitions=[
-                    _partition(index, None if topic_id is None else known.get((topic_id, index)), code)
-                    for index in each.partition_indexes
-                ],
-            )
-        )
+    for group, pairs in zip(groups, asked, strict=True):
+        if group.topics is None:
+            answers.append(await _everything(everything[group.group_id], context, turns))
+            continue
+        answers.append([_topic(each, topic, known, group.group_id, by_id=by_id) for each, topic in pairs])
+        await turns.did(sum(len(each.partition_indexes) for each, _ in pairs))
     return answers
 
 
-async def _everything(group_id: str, context: Context) -> list[Struct]:
-    found = await context.services.groups.fetch_all(group_id)
-    return [
-        Struct(
-            **({"topic_id": topic_id} if context.version >= _BY_ID else {"name": name}),
-            partitions=[_partition(offset.partition, offset, ErrorCode.none) for _, offset in offsets],
-        )
-        for (name, topic_id), offsets in groupby(found, key=lambda row: (row[0], row[1].topic_id))
-    ]
+def _topic(
+    wanted: Struct,
+    topic: Topic | None,
+    known: Mapping[tuple[str, PartitionId], CommittedOffset],
+    group_id: str,
+    *,
+    by_id: bool,
+) -> Struct:
+    # By name, an unknown topic is one without offsets; an unknown identifier is an error.
+    code = missing_topic_code(by_id=True) if topic is None and by_id else ErrorCode.none
+    return Struct(
+        **({"topic_id": wanted.topic_id} if by_id else {"name": wanted.name}),
+        partitions=[
+            _partition(
+                index,
+                None if topic is None else known.get((group_id, PartitionId(topic.topic_id, index))),
+                code,
+            )
+            for index in wanted.partition_indexes
+        ],
+    )
+
+
+async def _everything(
+    found: Sequence[tuple[str, CommittedOffset]], context: Context, turns: Turns
+) -> list[Struct]:
+    answers = []
+    for (name, topic_id), offsets in groupby(found, key=lambda row: (row[0], row[1].topic_id)):
+        partitions = [_partition(offset.partition, offset, ErrorCode.none) for _, offset in offsets]
+        key = {"topic_id": topic_id} if context.version >= _BY_ID else {"name": name}
+        answers.append(Struct(**key, partitions=partitions))
+        await turns.did(len(partitions))
+    return answers
 
 
 def _partition(index: int, offset: CommittedOffset | None, code: ErrorCode) -> Struct:

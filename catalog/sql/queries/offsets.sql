@@ -22,19 +22,19 @@ SET committed_offset = EXCLUDED.committed_offset, leader_epoch = EXCLUDED.leader
     metadata = EXCLUDED.metadata, committed_ms = EXCLUDED.committed_ms, expires_ms = EXCLUDED.expires_ms;
 
 -- name: fetch_offsets
--- The offsets of a group in these partitions.
-SELECT topic_id, partition, committed_offset, leader_epoch, metadata
-FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
-JOIN committed_offsets USING (topic_id, partition)
-WHERE group_id = %(group_id)s;
+-- The offsets of groups in the partitions that are named with each.
+SELECT topic_id, partition, committed_offset, leader_epoch, metadata, group_id
+FROM unnest(%(group_ids)s::text[], %(topic_ids)s::uuid[], %(partitions)s::integer[])
+    AS wanted (group_id, topic_id, partition)
+JOIN committed_offsets USING (group_id, topic_id, partition);
 
 -- name: fetch_all_offsets
--- All offsets of a group, with the names of their topics.
-SELECT o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, t.name
+-- All offsets of some groups, with the names of their topics.
+SELECT o.topic_id, o.partition, o.committed_offset, o.leader_epoch, o.metadata, o.group_id, t.name
 FROM committed_offsets AS o
 JOIN topics AS t USING (topic_id)
-WHERE o.group_id = %(group_id)s AND t.deleted_ms IS NULL
-ORDER BY t.name, o.partition;
+WHERE o.group_id = ANY(%(group_ids)s::text[]) AND t.deleted_ms IS NULL
+ORDER BY o.group_id, t.name, o.partition;
 
 -- name: delete_offsets
 -- Forgets the offsets of a group in these partitions.

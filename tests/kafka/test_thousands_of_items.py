@@ -1,0 +1,175 @@
+"""Requests about thousands of topics at once: what they cost the catalog, and what each item is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+
+from agent.kafka.apis import offset_fetch
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from bedrock.clock import SystemClock
+from bedrock.ids import SystemIds
+from catalog.open import open_catalog
+from object_store.local import LocalStore
+from tests.agent.faulty_store import FaultyStore
+from tests.kafka.brokers import BrokerThread
+from tests.kafka.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.fixtures.postgres import PostgresForTests
+
+_MANY = 2_000
+_NAMES = [f"granite-{number:04}" for number in range(_MANY)]
+
+
+@pytest.fixture(scope="module")
+def broker(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
+    """One agent for all tests, in whose pools four calls may wait."""
+    clock = SystemClock()
+    ids = SystemIds(clock)
+    address = postgres.create(empty=False)
+    with open_catalog(address, clock, ids) as catalog:
+        store = FaultyStore(LocalStore(tmp_path_factory.mktemp("objects"), ids))
+        broker = BrokerThread(catalog, store, clock, ids, {"max_waiting_calls": 4})
+        broker.start()
+        yield broker
+        broker.stop()
+    postgres.drop(address)
+
+
+@pytest.fixture(scope="module")
+def wire(broker: BrokerThread) -> Iterator[Wire]:
+    with Wire(broker.host_and_port) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def topics(wire: Wire) -> dict[str, UUID]:
+    """The identifiers of two thousand topics, by name; made by one request."""
+    wanted = [
+        Struct(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        for name in _NAMES
+    ]
+    answer = wire.ask("create_topics", 7, Struct(topics=wanted, timeout=120_000, validate_only=False))
+    assert [(each.name, each.error_code) for each in answer.topics] == [(name, 0) for name in _NAMES]
+    return {each.name: each.topic_id for each in answer.topics}
+
+
+def committed(wire: Wire, version: int, wanted: Sequence[Struct], **fields: Any) -> list[Struct]:  # noqa: ANN401
+    """What OffsetCommit says of topics; as a consumer without a group unless `fields` say else."""
+    stamp = {"group_id": "masons", "generation_id_or_member_epoch": -1, "member_id": ""}
+    found: list[Struct] = wire.ask("offset_commit", version, Struct(**stamp | fields, topics=wanted)).topics
+    return found
+
+
+def to_commit(offset: int, partition: int = 0, **named: object) -> Struct:
+    """Part of a request; the topic is `named` one way or the other."""
+    part = Struct(partition_index=partition, committed_offset=offset, committed_metadata="")
+    return Struct(**named, partitions=[part])
+
+
+@pytest.fixture(scope="module")
+def others(wire: Wire, topics: dict[str, UUID]) -> list[int]:
+    """What a group is told that commits an offset in all topics but the first."""
+    return codes(committed(wire, 9, [to_commit(5, name=name) for name in [*topics][1:]], group_id="others"))
+
+
+def codes(answer: Sequence[Struct]) -> list[int]:
+    """The codes of all partitions of all topics."""
+    return [each.error_code for topic in answer for each in topic.partitions]
+
+
+@pytest.mark.parametrize("version", [2, 9, 10])
+def test_offsets_of_thousands_of_topics_are_committed_by_one_statement(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID], version: int
+) -> None:
+    """Topics are looked up together, at the most; what does not exist is told so, one by one."""
+    named = [{"topic_id": topics[name]} if version >= 10 else {"name": name} for name in _NAMES]
+    missing = {"topic_id": UUID(int=7)} if version >= 10 else {"name": "marble"}
+    wanted = [to_commit(version, **each) for each in named]
+    before = broker.catalog_calls()
+    answer = committed(
+        wire, version, [*wanted, to_commit(1, **missing), to_commit(1, partition=1, **named[0])]
+    )
+    asked = broker.catalog_calls() - before
+    unknown = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
+    assert codes(answer) == [ErrorCode.none] * _MANY + [unknown, ErrorCode.unknown_topic_or_partition]
+    assert asked["offsets.commit"] == 1
+    assert asked["topics.named"] + asked["topics.identified"] == 1
+    assert asked["topics.get"] + asked["topics.by_id"] == 0
+    refused = committed(wire, version, wanted, generation_id_or_member_epoch=3, member_id="nobody")
+    assert codes(refused) == [ErrorCode.unknown_member_id] * _MANY
+    everything = wire.ask("offset_fetch", 2, Struct(group_id="masons", topics=None)).topics
+    assert [(each.name, each.partitions[0].committed_offset) for each in everything] == [
+        (name, version) for name in _NAMES
+    ]
+
+
+@pytest.mark.parametrize("version", range(offset_fetch.API.lowest, offset_fetch.API.highest + 1))
+def test_offsets_in_thousands_of_topics_are_found_by_one_statement(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID], others: list[int], version: int
+) -> None:
+    """Of several groups as of one; those of a group that nobody asked anything of are all that it has."""
+    assert others
+    wanted = [
+        Struct(**({"topic_id": topics[name]} if version >= 10 else {"name": name}), partition_indexes=[0])
+        for name in _NAMES
+    ]
+    request = Struct(group_id="others", topics=wanted)
+    if version >= 8:
+        groups = [
+            Struct(group_id=group_id, topics=some, member_id=None, member_epoch=-1)
+            for group_id, some in [("others", wanted), ("nobody", wanted[:1]), ("others", None), ("\0", [])]
+        ]
+        request = Struct(groups=groups)
+    before = broker.catalog_calls()
+    answer = wire.ask("offset_fetch", version, request)
+    asked = broker.catalog_calls() - before
+    assert asked["offsets.fetch"] == 1
+    assert asked["topics.named"] + asked["topics.identified"] <= 1
+    assert asked["topics.get"] + asked["topics.by_id"] == 0
+    found = answer
+    if version >= 8:
+        found, nobody, everything, nameless = answer.groups
+        assert [each.partitions[0].committed_offset for each in nobody.topics] == [-1]
+        assert [each.partitions[0].committed_offset for each in everything.topics] == [5] * (_MANY - 1)
+        assert (asked["offsets.fetch_all"], nameless.error_code) == (1, ErrorCode.invalid_group_id)
+        assert [each.error_code for each in (found, nobody, everything)] == [ErrorCode.none] * 3
+    assert [each.partitions[0].committed_offset for each in found.topics] == [-1] + [5] * (_MANY - 1)
+    assert codes(found.topics) == [ErrorCode.none] * _MANY
+
+
+def test_a_thousand_groups_are_looked_up_together(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID]
+) -> None:
+    """With all that they have, a bounded number of them with one statement."""
+    assert topics
+    groups = [f"masons-{number}" for number in range(1_000)]
+    committed(wire, 9, [to_commit(8, name=_NAMES[0])], group_id=groups[-1])
+    for some, operation, calls in ([_NAMES[0]], "offsets.fetch", 1), (None, "offsets.fetch_all", 10):
+        wanted = None if some is None else [Struct(name=name, partition_indexes=[0]) for name in some]
+        asked = Struct(groups=[Struct(group_id=each, topics=wanted) for each in groups])
+        before = broker.catalog_calls()
+        answer = wire.ask("offset_fetch", 9, asked)
+        assert (broker.catalog_calls() - before)[operation] == calls
+        assert [each.group_id for each in answer.groups] == groups
+        assert answer.groups[-1].topics[0].partitions[0].committed_offset == 8
+
+
+def test_offsets_in_thousands_of_topics_are_deleted_by_one_statement(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID]
+) -> None:
+    assert topics
+    committed(wire, 9, [to_commit(5, name=name) for name in _NAMES], group_id="leavers")
+    wanted = [Struct(name=name, partitions=[Struct(partition_index=0)]) for name in [*_NAMES, "marble"]]
+    before = broker.catalog_calls()
+    answer = wire.ask("offset_delete", 0, Struct(group_id="leavers", topics=wanted)).topics
+    asked = broker.catalog_calls() - before
+    assert codes(answer) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
+    assert (asked["offsets.delete"], asked["topics.named"], asked["topics.get"]) == (1, 1, 0)
+    assert wire.ask("offset_fetch", 2, Struct(group_id="leavers", topics=None)).topics == []
