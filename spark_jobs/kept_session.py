@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from bedrock.errors import InvalidInputError
@@ -88,8 +88,7 @@ class KeptSession:
     def drop(self) -> None:
         """End a session that does not work any more."""
         self._spark = None
-        with suppress(Exception):  # whatever its end raises: it is gone
-            self._open.close()
+        self._open.close()
 
     def _started(self) -> SparkSession:
         if self._spark is None:

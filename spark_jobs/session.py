@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -154,11 +155,13 @@ def start_session(settings: SparkSettings) -> SparkSession:
 def stop_session(spark: SparkSession) -> None:
     """Ends the session and, where it was started here, its Java process.
 
-    Where that has died, PySpark raises what it likes; a later session starts anew all the same.
+    Where that died before, as by a signal to the whole process group, there is nothing left to end.
     """
     gateway = None if "PYSPARK_GATEWAY_PORT" in os.environ else _gateway_of(spark)
     try:
-        spark.stop()
+        with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # so does it tell of a Java that is gone
+            spark.stop()
     finally:
         if gateway is not None:
             _forget_sessions()

@@ -31,7 +31,7 @@ print(find_java(os.environ).origin, [row.id for row in rows], master, os.path.ex
 """
 
 DIED = """
-import contextlib, os, tempfile
+import os, tempfile
 from pyspark import SparkContext
 from spark_jobs.session import SparkSettings, start_session, stop_session
 
@@ -40,8 +40,7 @@ spark = start_session(settings)
 java = SparkContext._gateway.proc
 java.kill()
 java.wait()
-with contextlib.suppress(Exception):
-    stop_session(spark)
+stop_session(spark)
 again = start_session(settings)
 rows = again.range(0, 2, 1, 2).collect()
 stop_session(again)
@@ -81,7 +80,7 @@ def test_a_session_starts_anew_where_java_was_killed(tmp_path: Path) -> None:
         timeout=240,
         check=False,
     )
-    assert (child.returncode, child.stdout) == (0, "[0, 1] []\n"), child.stderr
+    assert (child.returncode, child.stdout, child.stderr) == (0, "[0, 1] []\n", "")
 
 
 @pytest.mark.spark
