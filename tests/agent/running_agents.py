@@ -75,7 +75,7 @@ class Agents:
         addresses = await agent.start()
         try:
             async with httpx.AsyncClient(
-                base_url=f"http://{addresses['http']}", timeout=60, trust_env=False
+                base_url=f"http://{addresses['http']}", timeout=240, trust_env=False
             ) as http:
                 yield RunningAgent(agent, http)
         finally:

@@ -79,7 +79,7 @@ def test_a_signal_flushes_and_answers_what_was_taken(
     catalog.topics.create("t", 1)
 
     async def produce_and_stop() -> httpx.Response:
-        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=f"http://{address}", timeout=240, trust_env=False) as http:
             waiting = asyncio.ensure_future(
                 http.post("/v1/topics/t/records", json={"records": [{"value": "taken"}]})
             )
@@ -91,7 +91,7 @@ def test_a_signal_flushes_and_answers_what_was_taken(
     answer = asyncio.run(produce_and_stop())
 
     assert (answer.status_code, answer.json()["results"][0]["offset"]) == (200, 0)
-    assert (process.wait(timeout=60), process.stderr and process.stderr.read()) == (0, "")
+    assert (process.wait(timeout=240), process.stderr and process.stderr.read()) == (0, "")
     found = catalog.sessions.get(session.session_id)
     assert found is not None
     assert found.state == "ended"
@@ -204,7 +204,7 @@ async def test_clients_are_refused_until_the_kernels_are_there(
         for address in bound:
             with socket.socket() as client:
                 refused.append(client.connect_ex(address) == errno.ECONNREFUSED)
-        assert told.wait(60)
+        assert told.wait(240)
 
     def tell(doing: str) -> None:
         tell_in_earnest(doing)

@@ -423,7 +423,7 @@ async def test_what_was_committed_is_let_go_at_once(store: FaultyStore) -> None:
             (results,) = [await each.wait() for each in pending]
             del pending
             assert results[0].appended
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 await until(lambda: held() is None)
     finally:
         gc.enable()

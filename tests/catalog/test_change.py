@@ -62,7 +62,7 @@ def test_a_change_of_policy_and_a_swap_come_one_after_the_other(scene: Scene, ca
         while not watcher.execute(_WAITING).rowcount:
             pass
         other.commit()
-        done.result(timeout=60)
+        done.result(timeout=240)
     assert scene.extents(topic) == before
 
 
@@ -156,7 +156,7 @@ def test_everybody_at_once(catalog_url: str, clock: Clock, ids: Ids) -> None:
         busy = [(crowd.write, 25)] * 3 + [(crowd.compact, 15), (crowd.cut, 15)] * 2 + [(crowd.change, 10)]
         with ThreadPoolExecutor(len(busy)) as pool:
             for each in [pool.submit(keep_at, what, seed, times) for seed, (what, times) in enumerate(busy)]:
-                each.result(timeout=120)
+                each.result(timeout=600)
         while catalog.garbage.remove_deleted():
             pass
         assert InvariantChecker(catalog).violations() == []

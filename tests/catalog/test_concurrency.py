@@ -83,7 +83,7 @@ def test_processes_do_not_overlap(scene: Scene, catalog_url: str) -> None:
     children = [
         subprocess.Popen([*command, str(seed), "15"], stdout=subprocess.PIPE, text=True) for seed in (2, 3)
     ]
-    told = [child.communicate(timeout=120)[0] for child in children]
+    told = [child.communicate(timeout=600)[0] for child in children]
     assert [child.returncode for child in children] == [0, 0]
     _check(scene, [tuple(each) for line in told for each in json.loads(line)])
 

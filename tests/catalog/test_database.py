@@ -104,11 +104,11 @@ def test_commits_have_connections_of_their_own(catalog_url: str, clock: Clock, i
     def hold(transaction: Transaction) -> None:
         transaction.rows(_query(b"SELECT 1"))
         held.set()
-        done.wait(60)
+        done.wait(240)
 
     holding = threading.Thread(target=database.transact, args=("hold", hold))
     holding.start()
-    held.wait(60)
+    held.wait(240)
     assert database.transact("commit", lambda each: each.rows(_query(b"SELECT 2")), apart=True) == [(2,)]
     done.set()
     holding.join()
@@ -188,12 +188,22 @@ def test_who_waits_in_vain_for_a_connection_is_told_why_there_is_none(
     """The pool connects in the background; its reason is in the error, on one line, and in no other."""
     with WireProxy(catalog_url, tmp_path) as wire:
         database = Database(wire.url, clock, ids, DatabaseLimits(connect_seconds=1))
-        assert database.read("test", _query(b"SELECT 1")) == [(1,)]
-    with pytest.raises(CatalogUnavailableError) as refused:
-        database.read("test", _query(b"SELECT 1"))
+        # On a busy machine a second may be too short to connect, and also to fail to.
+        while _refusal(database) is not None:
+            pass
+    while "couldn't get a connection" in (refused := str(_refusal(database))):
+        pass
     database.close()
-    assert re.search("did not answer test: connection .*(refused|No such file)", refused.value.message)
-    assert "\n" not in str(refused.value)
+    assert re.search("did not answer test: connection .*(refused|No such file)", refused)
+    assert "\n" not in refused
+
+
+def _refusal(database: Database) -> CatalogUnavailableError | None:
+    try:
+        assert database.read("test", _query(b"SELECT 1")) == [(1,)]
+    except CatalogUnavailableError as refusal:
+        return refusal
+    return None
 
 
 def test_nobody_there_is_said_without_the_password(clock: Clock, ids: Ids, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ _WAITING = (
 
 
 def _wait_for_a_waiter(url: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     with psycopg.connect(url, autocommit=True) as connection:
         while connection.execute(_WAITING.encode()).fetchone() == (0,):
             assert time.monotonic() < deadline
@@ -48,7 +48,7 @@ def test_a_swap_locks_extents_before_files(
         _wait_for_a_waiter(catalog_url)
         remover.execute("SELECT FROM siltstone.files FOR UPDATE NOWAIT")
         remover.rollback()
-        done.result(timeout=30)
+        done.result(timeout=240)
 
     assert scene.catalog.operation_counts()["jobs.complete"].retries == 0
     while scene.catalog.garbage.remove_deleted():

@@ -45,8 +45,9 @@ class WireProxy:
     ) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._threads[0].join()  # who was just accepted is broken off, too
         self.break_connections()
-        for thread in list(self._threads):
+        for thread in self._threads:
             thread.join()
 
     def lose_next_commit(self) -> None:

@@ -89,7 +89,7 @@ def agent(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
 def leftovers(data_dir: Path) -> list[str]:
     """Command lines of processes that name a data directory and live on; they have a moment to leave."""
     found = [process for process in psutil.process_iter() if str(data_dir) in _command_line(process)]
-    _, alive = psutil.wait_procs(found, timeout=60)
+    _, alive = psutil.wait_procs(found, timeout=240)
     return [_command_line(process) for process in alive]
 
 

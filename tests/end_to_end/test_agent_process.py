@@ -35,7 +35,8 @@ def test_records_go_in_and_come_out_and_the_agent_leaves_in_good_order(tmp_path:
     with agent(data_dir) as (process, ready):
         assert (ready["event"], ready["pid"]) == ("ready", process.pid)
         assert (
-            httpx.get(f"http://{ready['http']}/healthz", timeout=60, trust_env=False).json()["status"] == "ok"
+            httpx.get(f"http://{ready['http']}/healthz", timeout=240, trust_env=False).json()["status"]
+            == "ok"
         )
         made = report("produce", "t", "--key-separator", ":", *where, stdin="a:1\nb:2\na:3\n")
         assert (made["accepted"], made["refused"]) == (3, 0)

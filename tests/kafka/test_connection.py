@@ -42,7 +42,7 @@ def produce_request(
     count = len(values)
     batch = encode_batch([1] * count, [b"key"] * count, values, producer=producer)
     partition = Struct(index=0, records=batch)
-    return Struct(acks=acks, timeout=20_000, topic_data=[Struct(name="granite", partition_data=[partition])])
+    return Struct(acks=acks, timeout=600_000, topic_data=[Struct(name="granite", partition_data=[partition])])
 
 
 def only_partition(answer: Struct) -> Struct:
@@ -215,7 +215,7 @@ def test_topics_are_found_by_identifier(broker: BrokerThread) -> None:
         batch = encode_batch([1], [b"key"], [b"value"])
         partition = Struct(index=0, records=batch)
         sent = Struct(topic_id=topic.topic_id, partition_data=[partition])
-        answer = wire.ask("produce", 13, Struct(acks=-1, timeout=20_000, topic_data=[sent]))
+        answer = wire.ask("produce", 13, Struct(acks=-1, timeout=600_000, topic_data=[sent]))
         assert only_partition(answer).base_offset == 0
         wanted = Struct(partition=0, fetch_offset=0, partition_max_bytes=1000)
         asked = Struct(topic_id=topic.topic_id, partitions=[wanted])

@@ -33,7 +33,7 @@ def _produce(broker: BrokerThread, topic: Topic, *values: str) -> None:
             Struct(index=number, records=bytes(batches(topic, number, value).data))
             for number in range(PARTITIONS)
         ]
-        request = Struct(acks=-1, timeout=10_000, topic_data=[Struct(name=topic.name, partition_data=parts)])
+        request = Struct(acks=-1, timeout=600_000, topic_data=[Struct(name=topic.name, partition_data=parts)])
         with Wire(broker.host_and_port) as wire:
             answer = wire.ask("produce", 9, request)
         assert {part.error_code for part in answer.responses[0].partition_responses} == {0}

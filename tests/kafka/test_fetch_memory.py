@@ -34,7 +34,7 @@ def _produce(broker: BrokerThread, topic: Topic, *sizes: int) -> None:
         for size in sizes:
             part = Struct(index=0, records=bytes(batches(topic, 0, "x" * size).data))
             topics = [Struct(name=topic.name, partition_data=[part])]
-            answer = wire.ask("produce", 9, Struct(acks=-1, timeout=10_000, topic_data=topics))
+            answer = wire.ask("produce", 9, Struct(acks=-1, timeout=600_000, topic_data=topics))
             assert answer.responses[0].partition_responses[0].error_code == 0
 
 
@@ -136,7 +136,7 @@ def test_a_small_valid_part_does_not_keep_a_large_frame_in_memory(broker: Broker
     parts = [Struct(index=0, records=bytes(damaged)), Struct(index=1, records=small)]
     topics = [Struct(name="t", partition_data=parts)]
     with Wire(broker.host_and_port) as wire:
-        answer = wire.ask("produce", 9, Struct(acks=-1, timeout=10_000, topic_data=topics))
+        answer = wire.ask("produce", 9, Struct(acks=-1, timeout=600_000, topic_data=topics))
     assert [part.error_code for part in answer.responses[0].partition_responses] == [2, 0]
     wanted = [PartitionFetch(topic=topic, partition=1, offset=0, max_bytes=KIB)]
     (result,) = broker.run(broker.agent.read_path.fetch(wanted, max_bytes=KIB))

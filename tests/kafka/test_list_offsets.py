@@ -25,7 +25,7 @@ def wire(broker: BrokerThread) -> Wire:
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 50})
     for timestamp in (1_000, 3_000, 2_000):
         producer.produce("granite", b"x", partition=0, timestamp=timestamp)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     return Wire(broker.host_and_port)
 
 

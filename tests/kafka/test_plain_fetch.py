@@ -89,7 +89,7 @@ def _produce(wire: Wire, partitions: Iterable[int], size: int) -> None:
     batch = bytes(encode_batch([1, 1], [b"k", b"k"], [bytes(size)] * 2, codec=codec))
     parts = [Struct(index=index, records=batch) for index in partitions]
     data = [Struct(name=name, partition_data=parts) for name in _TOPICS]
-    wire.ask("produce", 9, Struct(acks=-1, timeout=10_000, topic_data=data))
+    wire.ask("produce", 9, Struct(acks=-1, timeout=600_000, topic_data=data))
 
 
 def _request(chance: random.Random, ids: dict[str, UUID]) -> Struct:
@@ -125,7 +125,8 @@ def _request(chance: random.Random, ids: dict[str, UUID]) -> Struct:
 
 def _switched(start_broker: Callable[..., BrokerThread], **changes: int) -> tuple[BrokerThread, _Switched]:
     """An agent whose short way can be shut."""
-    broker = start_broker(flush_interval_ms=1, known_bounds_ms=3_600_000, topic_cache_ms=3_600_000, **changes)
+    believed = {"known_bounds_ms": 3_600_000, "topic_cache_ms": 3_600_000, "hot_window_ms": 3_600_000}
+    broker = start_broker(flush_interval_ms=1, max_wait_ms=600_000, **believed, **changes)
     way = _Switched()
     broker.agent._kafka._dispatch._at_once[_FETCH] = way  # type: ignore[union-attr]
     return broker, way
@@ -325,7 +326,7 @@ def test_who_waits_is_answered_the_short_way_too(start_broker: Callable[..., Bro
                     _until_waiting(broker, waiting)
                 else:
                     client.hear(12)
-            asked.max_wait = 20_000
+            asked.max_wait = 600_000
             if number:
                 _produce(writer, (0, 1), 100)
                 for client in clients:
@@ -371,7 +372,7 @@ def test_a_session_that_becomes_too_large_is_refused_and_holds_nothing(
 
 def test_nobody_waits_for_more_than_may_be_handed_out(start_broker: Callable[..., BrokerThread]) -> None:
     """As in Kafka, the least that is to be answered is at most the most that may be."""
-    broker, way = _switched(start_broker, max_wait_ms=600_000)
+    broker, way = _switched(start_broker)
     with Wire(broker.host_and_port) as wire:
         _write_log(wire)
         for parts in ([("one", 0)], [("one", 0), ("one", 1)], [("compacted", 0)]):

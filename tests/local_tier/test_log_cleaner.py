@@ -213,13 +213,13 @@ def test_a_clean_gives_way_to_whoever_needs_the_log(
 
     def slow(*args: object) -> object:
         reached.set()
-        assert go_on.wait(20)
+        assert go_on.wait(240)
         return find(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(DirtyPart, "find_survivors", slow)
     cleaner = threading.Thread(target=clean, args=(manager,))
     cleaner.start()
-    assert reached.wait(20)
+    assert reached.wait(240)
     during = state.state(name_of(0))
     truncation = threading.Thread(target=manager.truncate_to, args=(name_of(0), 5))
     truncation.start()
@@ -227,8 +227,8 @@ def test_a_clean_gives_way_to_whoever_needs_the_log(
         threading.Event().wait(0.001)
     ends = log.log_end_offset
     go_on.set()
-    truncation.join(20)
-    cleaner.join(20)
+    truncation.join(240)
+    cleaner.join(240)
 
     assert during == IN_PROGRESS
     assert (ends, log.log_end_offset) == (60, 5)

@@ -115,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers.pop("Range", None)
         upstream = urlsplit(self.proxy.upstream)
         assert upstream.hostname is not None
-        connection = HTTPConnection(upstream.hostname, upstream.port, timeout=30)
+        connection = HTTPConnection(upstream.hostname, upstream.port, timeout=240)
         try:
             connection.request(self.command, self.path, body, headers)
             answer = connection.getresponse()

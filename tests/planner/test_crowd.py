@@ -91,7 +91,7 @@ def test_nobody_blocks_and_nobody_is_left_behind(catalog_url: str, store: LocalS
         parts += [crowd.write for _ in range(AGENTS)]
         with ThreadPoolExecutor(len(parts)) as pool:
             for done in [pool.submit(part, Random(seed)) for seed, part in enumerate(parts)]:
-                done.result(timeout=120)
+                done.result(timeout=600)
         with psycopg.connect(catalog_url) as connection:
             query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
             assert connection.execute(query).fetchall() == [(0,)]

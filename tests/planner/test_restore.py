@@ -63,7 +63,7 @@ def compact(system: System) -> None:
 
 
 def run(*command: str | Path) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
 
 

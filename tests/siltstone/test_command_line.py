@@ -66,7 +66,7 @@ def test_the_front_door_lists_every_command_without_loading_one() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert loaded.stdout.strip() == "[]"

@@ -235,7 +235,7 @@ def test_a_follower_prints_what_comes_and_leaves_in_good_order(agents: Agents) -
             run(agents, "produce", topic, stdin=word)
             assert process.stdout.readline() == word + b"\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert orjson.loads(out) == {"topic": topic, "records": 2, "next_offsets": {"0": 2}}
     assert report(agents, "consume", topic, "-G", group, "-e")["records"] == 0
@@ -255,7 +255,7 @@ def test_a_producer_that_is_interrupted_sends_what_it_read(agents: Agents) -> No
         process.stdin.flush()
         assert len(consume(agents.bootstrap, topic, 2)) == 2  # while it waits for more
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert orjson.loads(out)["accepted"] == 2
     assert b"no more is read" in err

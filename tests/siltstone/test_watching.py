@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from spark_jobs.compact import JobBook
 
 pytestmark = pytest.mark.integration
-PATIENCE_SECONDS = 100
+PATIENCE_SECONDS = 240
 
 
 class HereSession(KeptSession):
@@ -250,7 +250,7 @@ def test_metrics_are_what_the_watch_has_counted(log: Log) -> None:
 
     with served_metrics(watcher.watch, ("127.0.0.1", 0)) as address:
         assert address is not None
-        with urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=60) as answer:
+        with urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=240) as answer:
             lines = answer.read().decode().splitlines()
         with pytest.raises(InvalidInputError, match="name another"), served_metrics(Watch(), address):
             pass

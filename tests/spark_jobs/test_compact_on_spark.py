@@ -95,7 +95,7 @@ def reports_of(command: Sequence[str], catalog_url: str, directory: Path) -> lis
         "SILTSTONE_CATALOG": catalog_url,
     }
     ran = subprocess.run(
-        command, env=environment, cwd=directory, capture_output=True, text=True, timeout=240, check=False
+        command, env=environment, cwd=directory, capture_output=True, text=True, timeout=600, check=False
     )
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
@@ -209,7 +209,7 @@ def test_a_stopped_run_on_a_connect_server_ends(spark: SparkForTests) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
 

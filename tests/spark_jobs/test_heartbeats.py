@@ -30,7 +30,7 @@ class Catalog:
 
     def wait_for(self, number: int, beats: int) -> None:
         with self._come:
-            assert self._come.wait_for(lambda: self.beats.count(number) >= beats, timeout=60)
+            assert self._come.wait_for(lambda: self.beats.count(number) >= beats, timeout=240)
 
 
 def test_jobs_are_kept_alive_while_their_run_is_busy_elsewhere() -> None:

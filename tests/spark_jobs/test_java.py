@@ -90,7 +90,7 @@ def test_the_wrapper_drops_what_java_cannot_take(tmp_path: Path, major: int, exp
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=240,
     )
 
     assert answer.stdout == expected.format(opens)

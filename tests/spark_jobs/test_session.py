@@ -77,7 +77,7 @@ def test_a_session_starts_anew_where_java_was_killed(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
     assert (child.returncode, child.stdout, child.stderr) == (0, "[0, 1] []\n", "")
@@ -99,7 +99,7 @@ def test_a_session_is_quiet_tidy_and_gone_at_its_end(tmp_path: Path, hidden: boo
         cwd=home,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
 

@@ -140,7 +140,7 @@ def test_the_shuffle_works_on_connect(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
         check=False,
     )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 4
 LIMITS = S3Limits(
-    attempts=ATTEMPTS, resumes=5, bytes_per_resume=1 << 20, read_timeout_seconds=20, part_size=5 << 20
+    attempts=ATTEMPTS, resumes=5, bytes_per_resume=1 << 20, read_timeout_seconds=240, part_size=5 << 20
 )
 DATA = np.arange(500_000, dtype=">u4").tobytes()
 
