@@ -29,13 +29,17 @@ class ByteBudget:
     def reserve(self, count: int) -> None:
         """Hold `count` more bytes, or raise `BusyError` and hold none of them."""
         if count > self.limit - self.held:
-            self.refusals += 1
-            raise BusyError(
-                f"{self.name} is full: it holds {self.held} of {self.limit} bytes, {count} more do not fit",
-                remedy="wait and send the same request again",
-                retry_after_seconds=self._retry_after_seconds,
-            )
+            raise self.refusal(count)
         self.held += count
+
+    def refusal(self, count: int) -> BusyError:
+        """Note, and say, that `count` more bytes have no room."""
+        self.refusals += 1
+        return BusyError(
+            f"{self.name} is full: it holds {self.held} of {self.limit} bytes, {count} more do not fit",
+            remedy="wait and send the same request again",
+            retry_after_seconds=self._retry_after_seconds,
+        )
 
     @property
     def is_full(self) -> bool:

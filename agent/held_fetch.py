@@ -1,4 +1,4 @@
-"""Fetches whose results hold memory until they were handed out, within one budget for all of them."""
+"""Fetches whose results hold memory until they were handed out (`fetch_memory`)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.errors import BusyError
+from agent.fetch_memory import LEAST_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.byte_budget import ByteBudget
+    from agent.fetch_memory import FetchMemory
     from agent.fetch_plan import PartitionFetch
     from agent.fetch_result import FetchResult
     from agent.read_path import ReadPath
-
-_LEAST_ROOM = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -25,7 +24,7 @@ class HeldFetch:
 
     results: list[FetchResult]
     size: int
-    budget: ByteBudget
+    budget: FetchMemory
 
     def release(self) -> None:
         """Let go of the memory; a second time does nothing."""
@@ -49,13 +48,14 @@ async def fetch_held(
     budget = read_path.budget
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait_ms / 1000
-    needed = min(_LEAST_ROOM, max(max_bytes, 1))
+    needed, most = min(LEAST_SHARE, max(max_bytes, 1)), max_bytes
     while await budget.room(needed, deadline - loop.time()):
+        planned = min(most, budget.share)
         try:
             results = await read_path.fetch(
                 wanted,
-                max_bytes=min(max_bytes, budget.free),
-                min_bytes=min(min_bytes, budget.free),
+                max_bytes=planned,
+                min_bytes=min(min_bytes, planned),
                 max_wait_ms=max(0, round((deadline - loop.time()) * 1000)),
             )
         except BusyError:
@@ -64,8 +64,10 @@ async def fetch_held(
             continue
         # A batch that is larger than all there may be is handed out alone.
         size = min(sum(result.size for result in results), budget.limit)
-        if size <= budget.free:
+        if budget.has_room_for(size):
             budget.reserve(size)
             return HeldFetch(results, size, budget)
-        needed = size  # a batch is never cut, or others were quicker
+        # Others were quicker; what cannot do with the least are batches, which are never cut.
+        needed = LEAST_SHARE if planned > LEAST_SHARE else budget.free_for(size)
+        most = LEAST_SHARE
     return HeldFetch(await read_path.bounds(wanted), 0, budget)

@@ -10,13 +10,14 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from agent.fetch_memory import LEAST_SHARE
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.byte_budget import ByteBudget
     from agent.commit_watch import CommitWatch
+    from agent.fetch_memory import FetchMemory
     from agent.hot_tail import HotTail, TailRead
     from agent.known_log import KnownBounds
     from agent.metrics import AgentMetrics
@@ -27,7 +28,6 @@ AT_ONCE = 1024
 """Partitions that are read in 1 ms, which is for how long others may be kept waiting."""
 
 _NOT_KNOWN: tuple[float, None] = (-1.0, None)
-_LEAST_ROOM = 64 * 1024  # as others are made to wait for (`held_fetch`)
 
 
 class Wanted(NamedTuple):
@@ -70,7 +70,7 @@ class MemoryReads:
         *,
         tail: HotTail,
         bounds: KnownBounds,
-        budget: ByteBudget,
+        budget: FetchMemory,
         watch: CommitWatch,
         clock: Clock,
         metrics: AgentMetrics,
@@ -118,16 +118,15 @@ class MemoryReads:
 
     def _begin(self, max_bytes: int) -> _Reading | None:
         """A look at everything; None where there is no room for what it would find."""
-        free = self._budget.free
-        if free < min(_LEAST_ROOM, max(max_bytes, 1)):
+        if self._budget.free < min(LEAST_SHARE, max(max_bytes, 1)):
             return None
-        most = min(max_bytes, free, self._max_fetch_bytes)
+        most = min(max_bytes, self._budget.share, self._max_fetch_bytes)
         return _Reading(self._tail, self._bounds, self._clock.monotonic(), most)
 
     def _end(self, reading: _Reading, min_bytes: int) -> _Read:
         """What was found, if it is all that there is, and enough."""
         found, size = reading.found, reading.most - reading.left
-        if (reading.left > 0 and reading.is_short) or size > self._budget.free:
+        if (reading.left > 0 and reading.is_short) or not self._budget.has_room_for(size):
             return Unread.NOT_KNOWN
         # As Kafka's brokers do, nobody is kept waiting for more than may be handed out.
         if size < min(min_bytes, reading.most) and not _has_more(found):

@@ -20,8 +20,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from agent.byte_budget import ByteBudget
 from agent.errors import ReadFailedError
+from agent.fetch_memory import FetchMemory
 from agent.fetch_plan import (
     Cursor,
     CursorPlan,
@@ -90,7 +90,7 @@ class ReadPath:
         disks: DiskReads,
     ) -> None:
         # Held here while a fetch reads; who gets its result holds it on until that is handed out.
-        self.budget = ByteBudget("the memory for fetches", settings.max_fetches_bytes)
+        self.budget = FetchMemory(settings.max_fetches_bytes)
         self._timestamps = timestamps
         self._settings = settings
         self._log = log

@@ -10,7 +10,7 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from agent.byte_budget import ByteBudget
+    from agent.fetch_memory import FetchMemory
     from agent.http.record_rendering import RecordsRendering
     from agent.work_pool import WorkPool
 
@@ -27,7 +27,7 @@ class HeldAnswer(Response):
     media_type = "application/json"
 
     def __init__(
-        self, rendering: RecordsRendering, *, fetched_bytes: int, budget: ByteBudget, pool: WorkPool
+        self, rendering: RecordsRendering, *, fetched_bytes: int, budget: FetchMemory, pool: WorkPool
     ) -> None:
         super().__init__()
         self._rendering: RecordsRendering | None = rendering
@@ -42,7 +42,7 @@ class HeldAnswer(Response):
             pieces = await self._render()
         size = sum(map(len, pieces))
         self.headers["content-length"] = str(size)
-        with self._budget.holding(size):
+        with self._budget.holding_answer(size):
             await send(
                 {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             )

@@ -324,6 +324,7 @@ class Connection(asyncio.BufferedProtocol):
                 if not self._is_receiving:
                     self._steer()
                 return
+            request.release_small()
         request.count(frame)
         self._hold(request.held - held)
         self._ready += request.ready
@@ -399,4 +400,5 @@ class Connection(asyncio.BufferedProtocol):
         request.write_to(self._outgoing, more=len(self._answers) > 1)
         if self._writable.is_set():
             return True
+        request.release_small()
         return await self._outgoing.drained(self._writable, self._limits.slow_reader_seconds)

@@ -5,18 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent.fetch_memory import SMALL_ANSWER
 from agent.kafka.api import HeldBuffers
 
 if TYPE_CHECKING:
+    from agent.kafka.codec.writing import Buffers
     from agent.kafka.dispatch import Answer
     from agent.kafka.outgoing import Outgoing
+
+# With what is around the batches.
+_SMALL_BYTES = SMALL_ANSWER + 64 * 1024
 
 
 @dataclass(slots=True)
 class OpenRequest:
     """One answer, there or to come, and the bytes of its connection's budget that are counted for it.
 
-    Of these, `ready` are the answer's own, which waits for its turn.
+    `ready` are the answer's own, which waits for its turn.
     """
 
     answer: Answer
@@ -29,7 +34,9 @@ class OpenRequest:
         if callable(self.answer):
             self.held = len(frame)
         elif isinstance(self.answer, list):
-            self.held = self.ready = sum([len(each) for each in self.answer])
+            self.held = self.ready = _size(self.answer)
+        elif self.answer is not None:  # what it holds is counted elsewhere
+            self.ready = _size(self.answer.buffers)
 
     def write_to(self, outgoing: Outgoing, *, more: bool = False) -> None:
         """Hand the answer's bytes over, once; what holds memory holds it until they have left.
@@ -49,3 +56,12 @@ class OpenRequest:
         if isinstance(self.answer, HeldBuffers):
             self.answer.release()
             self.answer = None
+
+    def release_small(self) -> None:
+        """As `release`, of a small answer that was written: what is left of it is the transport's."""
+        if isinstance(self.answer, HeldBuffers) and _size(self.answer.buffers) <= _SMALL_BYTES:
+            self.release()
+
+
+def _size(buffers: Buffers) -> int:
+    return sum([len(each) for each in buffers])

@@ -29,7 +29,8 @@ _QUIET_TURNS = 20
 class ScriptedTransport:
     """Notes each write and whether it is read.
 
-    Nothing leaves it while it is full, or a byte whenever it is asked while `is_draining`.
+    Nothing leaves it while it is full, or a byte whenever it is asked while `is_draining`. One that
+    `fills_up` is full with the next write.
     """
 
     def __init__(self) -> None:
@@ -38,12 +39,16 @@ class ScriptedTransport:
         self.is_closed = False
         self.waiting = 0
         self.is_draining = False
+        self.fills_up = False
         self.protocol: Connection | None = None
         self._is_full = False
 
     def write(self, data: bytes) -> None:
         assert not self.is_closed
         self.writes.append(data)
+        if self.fills_up:
+            self.fills_up = False
+            self.fill(full=True)
         if self._is_full:
             self.waiting += len(data)
 
@@ -96,10 +101,11 @@ class ScriptedTransport:
 class ScriptedDispatch:
     """Takes requests of eight bytes of number, a letter that says how, and padding; answers the number.
 
-    `o` at once, `h` at once and holding memory, `0` at once without an answer, `l` when `committed` is set,
-    `s` likewise and whether or not it is cancelled, `c` by a coroutine and `w` by one that waits for
-    `committed`, `n` by a coroutine without an answer, `b` at length by a coroutine; `x` and `y` are not to be
-    answered, as is found out at once or later, and `e` comes to nothing when `committed` is set.
+    `o` at once, `h` at once and holding memory, `g` likewise and at length, `0` at once without an answer,
+    `l` when `committed` is set, `s` likewise and whether or not it is cancelled, `c` by a coroutine
+    and `w` by one that waits for `committed`, `n` by a coroutine without an answer, `b` at length by a
+    coroutine; `x` and `y` are not to be answered, as is found out at once or later, and `e` comes to nothing
+    when `committed` is set.
     """
 
     def __init__(self) -> None:
@@ -111,13 +117,13 @@ class ScriptedDispatch:
         kind = chr(frame[8])
         if kind == "x":
             raise MalformedMessageError("this cannot be")
-        if kind not in "oh0lse":
+        if kind not in "ohg0lse":
             return None
         self._note(frame)
         number = bytes(frame[:8])
-        if kind == "h":
+        if kind in "hg":
             self.held += 1
-            return HeldBuffers([number], [self._release])
+            return HeldBuffers([number * (LONG // 8 if kind == "g" else 1)], [self._release])
         if kind in "lse":
             return partial(self._committed, frame)
         return [number] if kind == "o" else []

@@ -14,7 +14,7 @@ from tests.kafka.scripted import Scripted
 
 pytestmark = pytest.mark.anyio
 
-_BEFORE = st.lists(st.tuples(st.text("oh0lcwn", max_size=6), st.sampled_from([9, 300_000])), max_size=4)
+_BEFORE = st.lists(st.tuples(st.text("ohg0lcwn", max_size=6), st.sampled_from([9, 300_000])), max_size=4)
 _END = st.sampled_from(["x", "y", "length", "eof", "finish", "lose", "e", "abort"])
 
 
@@ -85,7 +85,8 @@ async def _play(before: list[tuple[str, int]], end: str, *, full: bool) -> None:
     scripted.dispatch.committed.set()
     await scripted.settle()
     wanted = [number for number, kind in scripted.sent if kind not in "0nxye"]
-    assert scripted.answered == wanted[: len(scripted.answered)]
+    answered = list(dict.fromkeys(scripted.answered))  # a long answer repeats its number
+    assert answered == wanted[: len(answered)]
     assert scripted.is_gone
     assert scripted.connection.is_idle
     assert scripted.budget.held == scripted.dispatch.held == 0

@@ -13,6 +13,7 @@ from agent.held_fetch import fetch_held
 from agent.kafka.codec import Struct
 from object_format.records import encode_batch
 from tests.agent.test_write_path import batches
+from tests.kafka.waiting import until
 from tests.kafka.wire import Wire, request_frame
 
 if TYPE_CHECKING:
@@ -54,14 +55,14 @@ def _small(start_broker: Callable[..., BrokerThread], batches_of_room: int) -> B
 
 
 def test_a_fetch_with_little_memory_left_brings_less(start_broker: Callable[..., BrokerThread]) -> None:
-    broker = _small(start_broker, 3)
+    broker = _small(start_broker, 20)
     topic = broker.create_topic("t")
     _produce(broker, topic, *[BATCH] * 5)
-    first, second = _hold(broker, topic, 2 * (BATCH + KIB)), _hold(broker, topic)
-    assert [len(held.results[0].batches) for held in (first, second)] == [2, 1]
+    all_held = [_hold(broker, topic) for _ in range(4)]
+    assert [len(held.results[0].batches) for held in all_held] == [4, 3, 2, 2]
     budget = broker.agent.read_path.budget
-    assert budget.held == first.size + second.size <= budget.limit
-    for held in (first, second):
+    assert budget.held == sum(held.size for held in all_held) <= budget.limit
+    for held in all_held:
         broker.run(_release(held))
     assert budget.held == 0
 
@@ -99,16 +100,7 @@ def test_readers_that_do_not_read_hold_no_more_than_there_is(
     broker = start_broker(max_fetches_bytes=4 * 2**20, max_fetch_bytes=2 * 2**20, default_fetch_bytes=2**20)
     topic = broker.create_topic("t", max_message_bytes=str(4 * 2**20))
     _produce(broker, topic, *[2**20] * 2)
-    part = Struct(partition=0, fetch_offset=0, partition_max_bytes=2**21)
-    request = Struct(
-        max_wait=100,
-        min_bytes=1,
-        max_bytes=2**21,
-        session_id=0,
-        session_epoch=-1,
-        topics=[Struct(topic="t", partitions=[part])],
-    )
-    frame = request_frame("fetch", 12, 1, request)
+    frame = request_frame("fetch", 12, 1, _fetch_request(2**21, max_wait=100))
     budget = broker.agent.read_path.budget
     wires = [Wire(broker.host_and_port) for _ in range(4)]
     for wire in wires:
@@ -118,6 +110,40 @@ def test_readers_that_do_not_read_hold_no_more_than_there_is(
     for wire in wires:
         wire.socket.close()
     _watch(budget, lambda: budget.held == 0)
+
+
+def test_those_who_read_go_on_however_many_do_not(start_broker: Callable[..., BrokerThread]) -> None:
+    """Of 40 clients that want all there may be, none reads an answer; each request of another has records."""
+    broker = start_broker(max_fetches_bytes=4 * 2**20, max_fetch_bytes=2**20)
+    topic = broker.create_topic("t")
+    _produce(broker, topic, *[32 * KIB] * 40)
+    budget = broker.agent.read_path.budget
+    wires = [Wire(broker.host_and_port) for _ in range(40)]
+    for wire in wires:
+        wire.send(request_frame("fetch", 12, 1, _fetch_request(2**20, max_wait=60_000)) * 300)
+    server = broker.agent._kafka
+    assert server is not None
+    until(lambda: sum(not connection._writable.is_set() for connection in server._connections) == 40)
+    with Wire(broker.host_and_port) as reader:
+        for _ in range(20):
+            answer = reader.ask("fetch", 12, _fetch_request(2**20, max_wait=0))
+            assert answer.responses[0].partitions[0].records
+            assert budget.held <= budget.limit - budget.limit // 8
+    for wire in wires:
+        wire.socket.close()
+    until(lambda: budget.held == 0)
+
+
+def _fetch_request(max_bytes: int, *, max_wait: int) -> Struct:
+    part = Struct(partition=0, fetch_offset=0, partition_max_bytes=max_bytes)
+    return Struct(
+        max_wait=max_wait,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        session_id=0,
+        session_epoch=-1,
+        topics=[Struct(topic="t", partitions=[part])],
+    )
 
 
 def _watch(budget: ByteBudget, until: Callable[[], bool]) -> int:

@@ -49,6 +49,40 @@ async def test_few_bytes_of_answers_wait_for_their_turn() -> None:
     scripted.lose()
 
 
+@pytest.mark.parametrize(("kind", "held"), [("h", 0), ("g", 1)])
+@pytest.mark.parametrize("before", ["", "l"])
+async def test_only_a_large_answer_is_held_for_a_client_that_reads_nothing(
+    before: str, kind: str, held: int
+) -> None:
+    """What a small one holds is let go of, whether it is written at once or in its turn."""
+    scripted = Scripted()
+    scripted.transport.fills_up = True
+    scripted.send(before + kind)
+    scripted.dispatch.committed.set()
+    await scripted.settle()
+    held_meanwhile = scripted.dispatch.held
+    scripted.transport.fill(full=False)
+    await scripted.settle()
+    assert held_meanwhile == held
+    assert scripted.dispatch.held == 0
+    assert not scripted.transport.is_closed
+    scripted.lose()
+
+
+async def test_few_answers_that_hold_memory_wait_for_their_turn() -> None:
+    """One connection cannot use that memory up behind a request that takes a while."""
+    scripted = Scripted()
+    scripted.send("l" + "g" * 20)
+    await scripted.settle()
+    held = scripted.dispatch.held
+    scripted.dispatch.committed.set()
+    await scripted.settle()
+    assert held == _MIB // LONG + 1
+    assert sorted(set(scripted.answered)) == list(range(21))
+    assert scripted.dispatch.held == scripted.budget.held == 0
+    scripted.lose()
+
+
 async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None:
     """So members of groups go on, and who has used it up is read again as what it sent is answered."""
     budget = ByteBudget("requests", 100_000)
