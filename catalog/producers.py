@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog import arrays
-from catalog.model import KnownProducer
+from catalog.model import KnownProducer, PartitionId
 from catalog.sequences import BATCH
 from catalog.sql_files import load_queries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from uuid import UUID
 
     from catalog.database import Database
@@ -44,16 +44,22 @@ class Producers:
             "producers.admit", lambda transaction: transaction.send(_SQL["admit_producers"], params)
         )
 
-    def of_partition(self, topic_id: UUID, partition: int, *, limit: int = 1000) -> list[KnownProducer]:
-        """The producers that a partition remembers, at most `limit`, the latest first."""
-        params = {"topic_id": topic_id, "partition": partition, "limit": limit}
-        rows = self._database.read("producers.of_partition", _SQL["producers_of"], params)
-        return [
-            KnownProducer(
-                producer_id=row[0],
-                producer_epoch=row[1],
-                last_sequence=BATCH.unpack(row[2][-BATCH.size :])[1],
-                updated_ms=row[3],
+    def of_partitions(
+        self, partitions: Collection[PartitionId], *, limit: int = 1000
+    ) -> dict[PartitionId, list[KnownProducer]]:
+        """The producers that each partition remembers, at most `limit` of it, the latest first."""
+        params = {
+            "topic_ids": arrays.uuids(each.topic_id for each in partitions),
+            "partitions": arrays.integers([each.partition for each in partitions]),
+            "limit": limit,
+        }
+        found: dict[PartitionId, list[KnownProducer]] = {each: [] for each in partitions}
+        for row in self._database.read("producers.of_partitions", _SQL["producers_of"], params):
+            producer = KnownProducer(
+                producer_id=row[2],
+                producer_epoch=row[3],
+                last_sequence=BATCH.unpack(row[4][-BATCH.size :])[1],
+                updated_ms=row[5],
             )
-            for row in rows
-        ]
+            found[PartitionId(row[0], row[1])].append(producer)
+        return found

@@ -75,15 +75,25 @@ class Retention:
 
         It never goes back. TopicNotFoundError when there is no such partition.
         """
-        params = {"topic_id": topic_id, "partition": partition, "offset": offset}
+        key = PartitionId(topic_id, partition)
+        starts = self.advance_log_starts({key: offset})
+        if key not in starts:
+            raise TopicNotFoundError(f"there is no partition {partition} of topic {topic_id}")
+        return starts[key]
+
+    def advance_log_starts(self, offsets: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
+        """The same of several partitions, all or none; those that do not exist are left out."""
+        params = {
+            "topic_ids": arrays.uuids(key.topic_id for key in offsets),
+            "partitions": arrays.integers([key.partition for key in offsets]),
+            "offsets": arrays.bigints(list(offsets.values())),
+        }
 
         def work(transaction: Transaction) -> list[Row]:
-            return transaction.rows(_SQL["advance_log_start"], params)
+            return transaction.rows(_SQL["advance_log_starts"], params)
 
-        rows = self._database.transact("retention.advance_log_start", work)
-        if not rows:
-            raise TopicNotFoundError(f"there is no partition {partition} of topic {topic_id}")
-        return int(rows[0][0])
+        rows = self._database.transact("retention.advance_log_starts", work)
+        return {PartitionId(row[0], row[1]): row[2] for row in rows}
 
     def due(
         self, rules: Mapping[UUID, Keep], *, after: PartitionId | None = None, limit: int = 10_000

@@ -14,6 +14,7 @@ from catalog.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from catalog.model import PartitionId
 from catalog.rows import state_of, topic_of
 from catalog.sql_files import load_queries
 from catalog.topic_config import TopicConfig
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from bedrock.ids import Ids
     from catalog.database import Database, Transaction
     from catalog.garbage import Garbage
-    from catalog.model import PartitionId, PartitionState, Topic
+    from catalog.model import PartitionState, Topic
 
 _SQL = load_queries("topics")
 _CREATE_TRIES = 5
@@ -174,10 +175,11 @@ class Topics:
             raise TopicNotFoundError(f"there is no topic with identifier {topic_id}")
         return [state_of(row) for row in rows]
 
-    def sizes(self, topic_id: UUID) -> dict[int, int]:
-        """Bytes of live data by partition; empty when there is no such topic."""
-        rows = self._database.read("topics.sizes", _SQL["partition_sizes"], {"topic_id": topic_id})
-        return {row[0]: row[1] for row in rows}
+    def sizes(self, topic_ids: Sequence[UUID]) -> dict[PartitionId, int]:
+        """Bytes of live data by partition; those of topics that do not exist are left out."""
+        params = {"topic_ids": arrays.uuids(topic_ids)}
+        rows = self._database.read("topics.sizes", _SQL["partition_sizes"], params)
+        return {PartitionId(row[0], row[1]): row[2] for row in rows}
 
     def states(self, partitions: Sequence[PartitionId]) -> list[PartitionState]:
         """Bounds of the given partitions, in section order; those that do not exist are left out."""

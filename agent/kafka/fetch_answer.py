@@ -17,7 +17,7 @@ from agent.kafka.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.fetch_sessions import Seen
-from agent.kafka.topics import check_partition, find_topic
+from agent.kafka.topics import check_partition, find_each
 from bedrock.errors import SiltstoneError
 from catalog.model import PartitionId
 from object_format.codecs import Codec
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from agent.kafka.api import Context
     from agent.kafka.fetch_sessions import FetchContext, Key
     from agent.memory_reads import Wanted
-    from catalog.model import Topic
 
 IDENTIFIERS_SINCE = 13
 """Version in which topics are named by their identifiers."""
@@ -141,19 +140,20 @@ async def _redirect(items: Sequence[_Item], rack: str, context: Context) -> None
 
 async def _find_topics(items: Sequence[_Item], context: Context) -> None:
     by_id = context.version >= IDENTIFIERS_SINCE
-    found: dict[tuple[str, UUID | None], Topic] = {}
+    keys = ((item.name, item.topic_id) for item in items)
+    found = await find_each(context.services.directory, keys, by_id=by_id)
     for item in items:
-        key = (item.name, item.topic_id)
-        wanted = item.wanted
+        topic, wanted = found[item.name, item.topic_id], item.wanted
+        if isinstance(topic, SiltstoneError):
+            item.error = topic
+            continue
         try:
-            if key not in found:
-                found[key] = await find_topic(context.services.directory, *key, by_id=by_id)
-            check_partition(found[key], wanted.partition, wanted.leader_epoch)
+            check_partition(topic, wanted.partition, wanted.leader_epoch)
         except SiltstoneError as error:
             item.error = error
         else:
             item.fetch = PartitionFetch(
-                topic=found[key],
+                topic=topic,
                 partition=wanted.partition,
                 offset=wanted.offset,
                 max_bytes=wanted.max_bytes,

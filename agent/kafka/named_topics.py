@@ -1,4 +1,4 @@
-"""The topics that a Metadata request names: looked up together, created where that is wanted."""
+"""The topics that a request for descriptions names: looked up together, created where that is wanted."""
 
 from __future__ import annotations
 
@@ -47,6 +47,20 @@ async def find_named(request: Struct, context: Context) -> list[Topic | ErrorCod
     ]
 
 
+async def find_by_name(names: Iterable[str], context: Context) -> dict[str, Topic | ErrorCode]:
+    """As `find_named`, of different names and creating none."""
+    found: dict[str, Topic | ErrorCode] = {}
+    valid = []
+    for name in names:
+        if _is_valid(name):
+            valid.append(name)
+        else:
+            found[name] = ErrorCode.invalid_topic_exception
+    directory = context.services.directory
+    missing = ErrorCode.unknown_topic_or_partition
+    return found | await _look_up(valid, directory.get_many, directory.last_known, missing)
+
+
 def _key(wanted: Struct, context: Context) -> str | UUID | ErrorCode:
     """What a topic is looked up by, or what is wrong with how it is named."""
     if context.version < 12 and (wanted.name is None or wanted.topic_id is not None):
@@ -57,11 +71,15 @@ def _key(wanted: Struct, context: Context) -> str | UUID | ErrorCode:
         return topic_id
     if wanted.name is None:
         return ErrorCode.unknown_topic_id
+    return str(wanted.name) if _is_valid(wanted.name) else ErrorCode.invalid_topic_exception
+
+
+def _is_valid(name: str) -> bool:
     try:
-        check_topic_name(wanted.name)
+        check_topic_name(name)
     except InvalidTopicError:
-        return ErrorCode.invalid_topic_exception
-    return str(wanted.name)
+        return False
+    return True
 
 
 async def _look_up(

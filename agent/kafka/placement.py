@@ -14,9 +14,10 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.topics import LEADER_EPOCH
 from agent.local_logs.local_topics import is_local
+from bedrock.errors import SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from agent.kafka.api import Context
     from catalog.local_leaders import LocalLeader
@@ -69,16 +70,10 @@ class Placement:
         )
 
 
-async def placement_of(topic: Topic, brokers: Sequence[Broker], context: Context) -> Placement:
-    """Where the topic's partitions are for the client that asks."""
-    leaders = await context.services.leaders.of(topic, brokers) if is_local(topic) else {}
-    return Placement(topic=topic, brokers=brokers, zone=zone_of(context.client_id), leaders=leaders)
-
-
 async def placements_of(
     topics: Sequence[Topic], brokers: Sequence[Broker], context: Context
 ) -> list[Placement]:
-    """The same of each of many topics; of local ones as last known while the catalog does not tell."""
+    """Where topics' partitions are for the client that asks; of local ones as last known, at the worst."""
     local = [topic for topic in topics if is_local(topic)]
     leaders = await context.services.leaders.of_many(local, brokers) if local else {}
     zone = zone_of(context.client_id)
@@ -86,3 +81,11 @@ async def placements_of(
         Placement(topic=topic, brokers=brokers, zone=zone, leaders=leaders.get(topic.topic_id, {}))
         for topic in topics
     ]
+
+
+async def learn_leaders(topics: Iterable[Topic | SiltstoneError], context: Context) -> None:
+    """Look up together who leads the local ones: otherwise each would be, when its log is asked."""
+    local = [topic for topic in topics if not isinstance(topic, SiltstoneError) and is_local(topic)]
+    if len(local) > 1:
+        services = context.services
+        await services.leaders.of_many(local, await services.brokers.live())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.local_logs.local_topics import is_local
@@ -10,11 +10,13 @@ from agent.topic_directory import require_partition
 from bedrock.errors import NotFoundError, SiltstoneError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from uuid import UUID
 
     from agent.topic_directory import TopicDirectory
     from catalog.model import Topic
+
+Key: TypeAlias = "tuple[str, UUID | None]"
 
 LEADER_EPOCH = 0
 """Of a topic whose home is the object store: agents hold no state that a new leader would have to fence."""
@@ -35,17 +37,37 @@ async def find_topic(directory: TopicDirectory, name: str, topic_id: UUID | None
 
 async def find_topics(directory: TopicDirectory, names: Iterable[str]) -> dict[str, Topic | SiltstoneError]:
     """As `find_topic`, by names, in one look-up for all of them: the topic or the error by each name."""
-    wanted = list(dict.fromkeys(names))
+    found = await find_each(directory, ((name, None) for name in names), by_id=False)
+    return {name: topic for (name, _), topic in found.items()}
+
+
+async def find_each(
+    directory: TopicDirectory, keys: Iterable[Key], *, by_id: bool
+) -> dict[Key, Topic | SiltstoneError]:
+    """The same by names and identifiers, as a request has them."""
+    wanted = list(dict.fromkeys(keys))
     if len(wanted) == 1:  # its words say more
         try:
-            return {wanted[0]: await find_topic(directory, wanted[0], None, by_id=False)}
+            return {wanted[0]: await find_topic(directory, *wanted[0], by_id=by_id)}
         except SiltstoneError as error:
             return {wanted[0]: error}
+    if by_id:
+        return await _find_by_id(directory, wanted)
     try:
-        found = await directory.get_many(wanted)
+        found = await directory.get_many(name for name, _ in wanted)
     except SiltstoneError as error:
-        return dict.fromkeys(wanted, error)
-    return {name: found[name] if name in found else _missing(name) for name in wanted}
+        return {key: directory.fresh(key[0]) or error for key in wanted}
+    return {key: found[key[0]] if key[0] in found else _missing(key[0]) for key in wanted}
+
+
+async def _find_by_id(directory: TopicDirectory, wanted: Sequence[Key]) -> dict[Key, Topic | SiltstoneError]:
+    ids = {key: topic_id for key in wanted if (topic_id := key[1]) is not None}
+    none = KafkaError(ErrorCode.unknown_topic_id, "there is no topic of that identifier")
+    try:
+        found = await directory.get_many_by_id(ids.values())
+    except SiltstoneError as error:
+        return {key: directory.fresh_by_id(ids[key]) or error if key in ids else none for key in wanted}
+    return {key: found.get(ids[key], none) if key in ids else none for key in wanted}
 
 
 def _missing(name: str) -> KafkaError:

@@ -202,6 +202,37 @@ def test_a_log_never_begins_earlier_or_beyond_its_end(scene: Scene) -> None:
         retention.advance_log_start(topic.topic_id, 9, 1)
 
 
+def test_many_logs_begin_later_together(scene: Scene) -> None:
+    """Each by the bounds that it has; partitions that do not exist are left out."""
+    topics = [scene.topic(name, partitions=2) for name in ("u", "t")]
+    keys = [PartitionId(topic.topic_id, partition) for topic in topics for partition in (1, 0)]
+    for count, topic in enumerate(topics):
+        scene.commit(topic, run_of(5 + count))
+    wanted = dict(zip(keys, [0, 3, 1, 99], strict=True)) | {PartitionId(topics[0].topic_id, 2): 0}
+    starts = scene.catalog.retention.advance_log_starts(wanted)
+    assert starts == dict(zip(keys, [0, 3, 0, 6], strict=True))
+    states = {PartitionId(s.topic_id, s.partition): s for s in scene.catalog.topics.states(keys)}
+    assert {key: state.log_start_offset for key, state in states.items()} == starts
+    assert scene.catalog.retention.advance_log_starts(dict.fromkeys(keys, 1)) == dict(
+        zip(keys, [0, 3, 0, 6], strict=True)
+    )
+
+
+def test_producers_of_many_partitions_are_found_together(scene: Scene) -> None:
+    """Of each the latest ones, as many as were asked for."""
+    topic, other = scene.topic(partitions=2), scene.topic("other")
+    for number in range(3):
+        scene.commit(topic, run_of(1, producer=(number, 0, 0)))
+    scene.commit(other, run_of(1, producer=(7, 2, 0)))
+    keys = [PartitionId(other.topic_id, 0), PartitionId(topic.topic_id, 1), PartitionId(topic.topic_id, 0)]
+    found = scene.catalog.producers.of_partitions(keys, limit=2)
+    assert {key: [(each.producer_id, each.producer_epoch) for each in found[key]] for key in keys} == {
+        keys[0]: [(7, 2)],
+        keys[1]: [],
+        keys[2]: [(0, 0), (1, 0)],
+    }
+
+
 def test_sessions_that_fell_silent_are_fenced(scene: Scene, clock: Clock) -> None:
     assert isinstance(clock, ManualClock)
     sessions = scene.catalog.sessions

@@ -6,6 +6,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import Mock, patch
+from uuid import UUID
 
 import pytest
 from confluent_kafka import TopicCollection
@@ -17,11 +18,13 @@ from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.table import APIS
 from catalog.errors import CatalogUnavailableError
+from tests.agent.test_write_path import batches
 from tests.kafka.waiting import until
 from tests.kafka.wire import Wire, request_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from agent.kafka.api import Api
     from tests.kafka.brokers import BrokerThread
@@ -155,9 +158,65 @@ def test_what_else_is_asked_of_many_partitions_is_answered(broker: BrokerThread,
         "describe_producers", 0, Struct(topics=[Struct(name="wide", partition_indexes=list(indexes))])
     )
     assert [part.error_code for part in producers.topics[0].partitions] == [0] * _PARTITIONS
+    assert (broker.catalog_calls() - before)["producers.of_partitions"] == 2
     parts = [Struct(partition_index=index, offset=0) for index in indexes]
     deleted = wire.ask("delete_records", 2, Struct(topics=[Struct(name="wide", partitions=parts)], timeout=1))
     assert [part.error_code for part in deleted.topics[0].partitions] == [0] * _PARTITIONS
+    asked = broker.catalog_calls() - before
+    assert (asked["topics.states"], asked["retention.advance_log_starts"]) == (2, 1)
+
+
+@pytest.mark.parametrize(("produced", "fetched"), [(9, 12), (13, 13)])
+def test_many_topics_are_written_and_read_by_one_look_up(
+    broker: BrokerThread, wire: Wire, produced: int, fetched: int
+) -> None:
+    """By name and by identifier; what does not exist has an error of its own, and is looked up anew."""
+    topics = [broker.catalog.topics.get(name) for name in _NAMES]
+    missing = replace(topics[0], name="marble", topic_id=UUID(int=7))
+    sent, wanted = [], []
+    for topic in [*topics, missing]:
+        named = {"name": topic.name, "topic_id": topic.topic_id}
+        records = bytes(batches(topic, 0, "value").data)
+        sent.append(Struct(**named, partition_data=[Struct(index=0, records=records)]))
+        part = Struct(partition=0, current_leader_epoch=-1, fetch_offset=0, partition_max_bytes=1_000)
+        wanted.append(Struct(topic=topic.name, topic_id=topic.topic_id, partitions=[part]))
+    before = broker.catalog_calls()
+    answer = wire.ask("produce", produced, Struct(acks=-1, timeout=10_000, topic_data=sent))
+    asked = broker.catalog_calls() - before
+    codes = [part.error_code for topic in answer.responses for part in topic.partition_responses]
+    unknown = ErrorCode.unknown_topic_id if produced == 13 else ErrorCode.unknown_topic_or_partition
+    assert codes == [ErrorCode.none] * _TOPICS + [unknown]
+    assert asked["topics.named"] + asked["topics.identified"] == 1
+    assert asked["topics.get"] + asked["topics.by_id"] == 0
+    request = Struct(max_wait=0, min_bytes=0, max_bytes=2**20, session_epoch=-1, topics=wanted)
+    before = broker.catalog_calls()
+    answer = wire.ask("fetch", fetched, request)
+    asked = broker.catalog_calls() - before
+    codes = [part.error_code for topic in answer.responses for part in topic.partitions]
+    assert codes == [ErrorCode.none] * _TOPICS + [unknown]
+    assert asked["topics.named"] + asked["topics.identified"] == 1
+    assert asked["topics.get"] + asked["topics.by_id"] == 0
+
+
+def test_leaders_of_many_local_topics_are_looked_up_together(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """Before their logs are asked, one after the other."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    names = [f"rock-{number}" for number in range(10)]
+    for name in names:
+        broker.create_topic(name, storage_mode="local")
+    parts = [Struct(partition_index=0, timestamp=-1, current_leader_epoch=-1)]
+    request = Struct(replica_id=-1, topics=[Struct(name=name, partitions=parts) for name in names])
+    before = broker.catalog_calls()
+    with Wire(broker.host_and_port) as wire:
+        answer = wire.ask("list_offsets", 7, request)
+    asked = broker.catalog_calls() - before
+    assert [(topic.partitions[0].error_code, topic.partitions[0].offset) for topic in answer.topics] == [
+        (ErrorCode.none, 0)
+    ] * len(names)
+    assert (asked["topics.named"], asked["local_leaders.claim"]) == (1, 1)
+    assert asked["local_leaders.of_topics"] == 2, "before they were given away, and afterwards"
 
 
 @pytest.mark.parametrize("api", ["list_offsets", "offset_for_leader_epoch"])

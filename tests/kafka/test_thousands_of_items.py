@@ -173,3 +173,82 @@ def test_offsets_in_thousands_of_topics_are_deleted_by_one_statement(
     assert codes(answer) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
     assert (asked["offsets.delete"], asked["topics.named"], asked["topics.get"]) == (1, 1, 0)
     assert wire.ask("offset_fetch", 2, Struct(group_id="leavers", topics=None)).topics == []
+
+
+def test_thousands_of_topics_are_described_page_by_page(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID]
+) -> None:
+    """Each page asks the catalog once, whether topics were named or all are wanted."""
+    for named in ([*_NAMES, "marble", "no such name"], []):
+        cursor: Struct | None = None
+        found: list[tuple[str, int, UUID | None]] = []
+        for _ in range(3):
+            before = broker.catalog_calls()
+            asked = Struct(
+                topics=[Struct(name=name) for name in named], response_partition_limit=900, cursor=cursor
+            )
+            answer = wire.ask("describe_topic_partitions", 0, asked)
+            calls = broker.catalog_calls() - before
+            assert calls["topics.named"] + calls["topics.list"] == 1
+            assert calls["topics.get"] == 0
+            found += [(each.name, each.error_code, each.topic_id) for each in answer.topics]
+            cursor = answer.next_cursor
+        assert cursor is None
+        assert found[:_MANY] == [(name, ErrorCode.none, topics[name]) for name in _NAMES]
+        assert [each[:2] for each in found[_MANY:]] == [
+            ("marble", ErrorCode.unknown_topic_or_partition),
+            ("no such name", ErrorCode.invalid_topic_exception),
+        ][: len(named)]
+
+
+@pytest.mark.parametrize("version", [1, 5])
+def test_sizes_of_thousands_of_topics_are_looked_up_together(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID], version: int
+) -> None:
+    """A bounded number of topics with one statement; what does not exist has no size."""
+    assert topics
+    named = [Struct(topic=name, partitions=[0, 1]) for name in [*_NAMES, "marble"]]
+    for asked in (named, None):
+        before = broker.catalog_calls()
+        (directory,) = wire.ask("describe_log_dirs", version, Struct(topics=asked)).results
+        calls = broker.catalog_calls() - before
+        assert [(each.name, len(each.partitions)) for each in directory.topics] == [
+            (name, 1) for name in _NAMES
+        ]
+        assert calls["topics.sizes"] == 2
+        assert calls["topics.named"] + calls["topics.list"] == 1
+        assert calls["topics.get"] == 0
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_records_of_thousands_of_topics_are_deleted_by_few_statements(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID], version: int
+) -> None:
+    """What is wrong with a partition is said of it alone."""
+    assert topics
+    parts = [Struct(partition_index=0, offset=-1)]
+    wanted = [Struct(name=name, partitions=parts) for name in [*_NAMES, "marble"]]
+    wanted[7] = Struct(name=_NAMES[7], partitions=[Struct(partition_index=0, offset=1)])
+    wanted[8] = Struct(name=_NAMES[8], partitions=[Struct(partition_index=1, offset=0)])
+    before = broker.catalog_calls()
+    answer = wire.ask("delete_records", version, Struct(topics=wanted, timeout=1_000)).topics
+    asked = broker.catalog_calls() - before
+    expected = [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
+    expected[7], expected[8] = ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_or_partition
+    assert codes(answer) == expected
+    assert (asked["topics.states"], asked["retention.advance_log_starts"]) == (2, 2)
+    assert (asked["topics.named"], asked["topics.get"]) == (1, 0)
+
+
+@pytest.mark.parametrize("timestamp", [-1, -2])
+def test_bounds_of_thousands_of_topics_are_looked_up_together(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID], timestamp: int
+) -> None:
+    assert topics
+    part = Struct(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
+    wanted = [Struct(name=name, partitions=[part]) for name in [*_NAMES, "marble"]]
+    before = broker.catalog_calls()
+    answer = wire.ask("list_offsets", 11, Struct(replica_id=-1, topics=wanted)).topics
+    asked = broker.catalog_calls() - before
+    assert codes(answer) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
+    assert (asked["topics.states"], asked["topics.named"], asked["topics.get"]) == (1, 1, 0)

@@ -241,8 +241,9 @@ def test_idle_producers_are_forgotten_once_a_day_has_passed(system: System) -> N
     assert collect(system).forgotten_producers == 0
     later(1)
     assert collect(system).forgotten_producers == 1
-    left = system.catalog.producers.of_partition(topic.topic_id, 0)
-    assert [each.producer_id for each in left] == [2]
+    key = PartitionId(topic.topic_id, 0)
+    left = system.catalog.producers.of_partitions([key])
+    assert [each.producer_id for each in left[key]] == [2]
     assert write(3, 17) is RunRefusal.OUT_OF_ORDER_SEQUENCE
     assert write(1, 17) is None
 

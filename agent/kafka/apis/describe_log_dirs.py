@@ -17,56 +17,64 @@ from agent.kafka.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.local_logs.local_topics import is_local
-from bedrock.errors import NotFoundError
+from agent.turns import Turns
+from catalog.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.kafka.api import Context
-    from catalog.model import Broker, Topic
+    from catalog.model import Topic
 
 _DIRECTORY = "/object-store"
+_LOOK_UP = 1_000  # topics with one query; each has a number of partitions
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe the partitions that were asked for, or all."""
-    services = context.services
-    brokers = await services.brokers.live()
-    topics = []
-    if request.topics is None:
-        every = await services.pools.catalog.run(services.catalog.topics.list)
-        topics = [await _describe(topic, range(topic.partition_count), brokers, context) for topic in every]
-    else:
-        for wanted in request.topics:
-            try:
-                topic = await services.directory.get(wanted.topic)
-            except NotFoundError:
-                continue  # as in Kafka, what is not there has no size
-            topics.append(await _describe(topic, wanted.partitions, brokers, context))
-    found = [topic for topic in topics if topic.partitions]
+    asked = await _asked(request, context)
+    found = await _describe([each for each in asked if not is_local(each[0])], context)
     return Struct(
         results=[Struct(log_dir=_DIRECTORY, topics=found), *await _describe_disks(request, context)]
     )
 
 
+async def _asked(request: Struct, context: Context) -> list[tuple[Topic, Sequence[int]]]:
+    """The topics and partitions that were asked for; as in Kafka, what is not there has no size."""
+    services = context.services
+    if request.topics is None:
+        every = await services.pools.catalog.run(services.catalog.topics.list)
+        return [(topic, range(topic.partition_count)) for topic in every]
+    known = await services.directory.get_many(wanted.topic for wanted in request.topics)
+    return [(known[wanted.topic], wanted.partitions) for wanted in request.topics if wanted.topic in known]
+
+
 async def _describe_disks(request: Struct, context: Context) -> list[Struct]:
+    services = context.services
     wanted = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
-    directories = []
-    for path, logs in (await context.services.disks.sizes()).items():
+    on_disks = {
+        path: [
+            (topic, partition, size)
+            for (topic, partition), size in sorted(logs.items())
+            if wanted is None or partition in wanted.get(topic, ())
+        ]
+        for path, logs in (await services.disks.sizes()).items()
+    }
+    known = await services.directory.get_many(topic for logs in on_disks.values() for topic, _, _ in logs)
+    directories, turns = [], Turns()
+    for path, logs in on_disks.items():
         topics: dict[str, Struct] = {}
-        for (topic, partition), size in sorted(logs.items()):
-            if (wanted is None or partition in wanted.get(topic, ())) and await _has_its_home_there(
-                topic, context
-            ):
+        for topic, partition, size in logs:
+            await turns.did()
+            if topic in known and is_local(known[topic]):
                 entry = topics.setdefault(topic, Struct(name=topic, partitions=[]))
                 entry.partitions.append(Struct(partition_index=partition, partition_size=size))
-        total, usable = await context.services.pools.disks.run(partial(_space, path))
+        total, usable = await services.pools.disks.run(partial(_space, path))
         directories.append(
             Struct(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)
         )
     failed = [
-        Struct(log_dir=path, error_code=ErrorCode.kafka_storage_error)
-        for path in context.services.disks.offline
+        Struct(log_dir=path, error_code=ErrorCode.kafka_storage_error) for path in services.disks.offline
     ]
     return directories + failed
 
@@ -80,29 +88,27 @@ def _space(path: str) -> tuple[int, int]:
     return usage.total, usage.free
 
 
-async def _has_its_home_there(name: str, context: Context) -> bool:
-    try:
-        return is_local(await context.services.directory.get(name))
-    except NotFoundError:
-        return False
-
-
-async def _describe(
-    topic: Topic, partitions: Sequence[int], brokers: Sequence[Broker], context: Context
-) -> Struct:
+async def _describe(asked: Sequence[tuple[Topic, Sequence[int]]], context: Context) -> list[Struct]:
+    """What this agent shows of topics in the object store; those of which it shows nothing are left out."""
     services = context.services
-    sizes = await services.pools.catalog.run(partial(services.catalog.topics.sizes, topic.topic_id))
+    brokers = await services.brokers.live()
     own = services.brokers.own.node_id
-    return Struct(
-        name=topic.name,
-        partitions=[
-            Struct(partition_index=partition, partition_size=sizes[partition])
-            for partition in partitions
-            if partition in sizes
-            and not is_local(topic)
-            and choose(brokers, partition_subject(topic.topic_id, partition)).node_id == own
-        ],
-    )
+    turns, topics = Turns(), []
+    for start in range(0, len(asked), _LOOK_UP):
+        some = asked[start : start + _LOOK_UP]
+        ids = [topic.topic_id for topic, _ in some]
+        sizes = await services.pools.catalog.run(partial(services.catalog.topics.sizes, ids))
+        for topic, partitions in some:
+            parts = []
+            for partition in partitions:
+                size = sizes.get(PartitionId(topic.topic_id, partition))
+                subject = partition_subject(topic.topic_id, partition)
+                if size is not None and choose(brokers, subject).node_id == own:
+                    parts.append(Struct(partition_index=partition, partition_size=size))
+                await turns.did()
+            if parts:
+                topics.append(Struct(name=topic.name, partitions=parts))
+    return topics
 
 
 API = Api(name="describe_log_dirs", lowest=1, highest=5, handle=handle)

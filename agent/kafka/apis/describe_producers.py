@@ -6,49 +6,83 @@ Version 0. At most a thousand for a partition, the latest first; none has a tran
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import code_of, message_of
+from agent.kafka.placement import learn_leaders
 from agent.kafka.topics import check_partition, find_topics
 from agent.local_logs.local_topics import is_local
+from agent.turns import Turns
 from bedrock.errors import SiltstoneError
+from catalog.model import PartitionId
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from agent.kafka.api import Context
-    from catalog.model import Topic
+    from catalog.model import KnownProducer, Topic
+
+_LOOK_UP = 100  # partitions with one query; each may have a thousand producers
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe each partition, or say why not."""
     topics = await find_topics(context.services.directory, (wanted.name for wanted in request.topics))
+    await learn_leaders(topics.values(), context)
+    asked = [(topics[wanted.name], index) for wanted in request.topics for index in wanted.partition_indexes]
+    answers: list[Struct] = []
+    for start in range(0, len(asked), _LOOK_UP):
+        answers += await _some(asked[start : start + _LOOK_UP], context)
+    found = iter(answers)
     return Struct(
         topics=[
-            Struct(
-                name=wanted.name,
-                partitions=[
-                    await _one(topics[wanted.name], index, context) for index in wanted.partition_indexes
-                ],
-            )
+            Struct(name=wanted.name, partitions=list(islice(found, len(wanted.partition_indexes))))
             for wanted in request.topics
         ]
     )
 
 
-async def _one(topic: Topic | SiltstoneError, index: int, context: Context) -> Struct:
+async def _some(asked: Sequence[tuple[Topic | SiltstoneError, int]], context: Context) -> list[Struct]:
     services = context.services
+    in_store = {
+        PartitionId(topic.topic_id, index)
+        for topic, index in asked
+        if not isinstance(topic, SiltstoneError) and not is_local(topic)
+    }
+    known: Mapping[PartitionId, Sequence[KnownProducer]] | SiltstoneError = {}
+    if in_store:
+        try:
+            known = await services.pools.catalog.run(
+                partial(services.catalog.producers.of_partitions, in_store)
+            )
+        except SiltstoneError as error:
+            known = error
+    turns, answers = Turns(), []
+    for topic, index in asked:
+        answers.append(await _one(topic, index, known, context))
+        await turns.did(1 + len(answers[-1].active_producers or ()))
+    return answers
+
+
+async def _one(
+    topic: Topic | SiltstoneError,
+    index: int,
+    known: Mapping[PartitionId, Sequence[KnownProducer]] | SiltstoneError,
+    context: Context,
+) -> Struct:
     try:
         if isinstance(topic, SiltstoneError):
             return _failed(index, topic)
         check_partition(topic, index)
         if is_local(topic):
             return await _of_local(topic, index, context)
-        known = await services.pools.catalog.run(
-            partial(services.catalog.producers.of_partition, topic.topic_id, index)
-        )
     except SiltstoneError as error:
         return _failed(index, error)
+    if isinstance(known, SiltstoneError):
+        return _failed(index, known)
     return Struct(
         partition_index=index,
         active_producers=[
@@ -59,7 +93,7 @@ async def _one(topic: Topic | SiltstoneError, index: int, context: Context) -> S
                 last_timestamp=producer.updated_ms,
                 coordinator_epoch=-1,
             )
-            for producer in known
+            for producer in known[PartitionId(topic.topic_id, index)]
         ],
     )
 

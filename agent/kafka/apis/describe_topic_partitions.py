@@ -6,56 +6,43 @@ asks for all topics. A cursor that names no partition, or a topic that was not a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.named_topics import find_by_name
 from agent.kafka.permitted import ON_TOPIC
-from agent.kafka.placement import placement_of
-from agent.kafka.topics import find_topic
-from bedrock.errors import SiltstoneError
+from agent.kafka.placement import placements_of
+from agent.turns import Turns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agent.kafka.api import Context
     from agent.kafka.placement import Placement
+    from catalog.model import Topic
 
 _MOST_PARTITIONS = 2000
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe topics from the cursor on, as many partitions as are allowed."""
-    brokers = await context.services.brokers.live()
-    left = max(1, min(request.response_partition_limit, _MOST_PARTITIONS))
-    start = request.cursor
     _check_cursor(request)
-    described: list[Struct] = []
-    for name in await _names(request, context):
-        if start is not None and name < start.topic_name:
-            continue
-        first = start.partition_index if start is not None and name == start.topic_name else 0
-        if left == 0:
-            return Struct(topics=described, next_cursor=Struct(topic_name=name, partition_index=first))
-        try:
-            topic = await find_topic(context.services.directory, name, None, by_id=False)
-        except SiltstoneError as error:
-            described.append(Struct(name=name, error_code=code_of(error)))
-            continue
-        last = min(topic.partition_count, first + left)
-        placement = await placement_of(topic, brokers, context)
-        parts = [_describe(placement, partition) for partition in range(first, last)]
-        described.append(
-            Struct(
-                name=name,
-                topic_id=topic.topic_id,
-                partitions=parts,
-                topic_authorized_operations=ON_TOPIC,
-            )
-        )
-        left -= len(parts)
-        if last < topic.partition_count:
-            return Struct(topics=described, next_cursor=Struct(topic_name=name, partition_index=last))
-    return Struct(topics=described)
+    brokers = await context.services.brokers.live()
+    page = _page(request, await _found(request, context))
+    topics = [each.topic for each in page.parts if not isinstance(each.topic, ErrorCode)]
+    placements = iter(await placements_of(topics, brokers, context))
+    turns, described = Turns(), []
+    for part in page.parts:
+        if isinstance(part.topic, ErrorCode):
+            described.append(Struct(name=part.name, error_code=part.topic))
+            await turns.did()
+        else:
+            described.append(_describe(next(placements), part))
+            await turns.did(1 + len(part.partitions))
+    return Struct(topics=described, next_cursor=page.cursor)
 
 
 def refuse(request: Struct, context: Context, error: Exception) -> Struct:
@@ -75,18 +62,61 @@ def _check_cursor(request: Struct) -> None:
         raise KafkaError(ErrorCode.invalid_request, "the cursor names no partition")
 
 
-def _describe(placement: Placement, partition: int) -> Struct:
-    found = placement.describe(partition)
-    # Kafka never leaves these null, and its own client does not expect it.
-    found.eligible_leader_replicas = found.last_known_elr = []
-    return found
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a page has of one topic."""
+
+    name: str
+    topic: Topic | ErrorCode
+    partitions: range = range(0)
 
 
-async def _names(request: Struct, context: Context) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Page:
+    parts: list[_Part]
+    cursor: Struct | None
+
+
+def _page(request: Struct, found: Mapping[str, Topic | ErrorCode]) -> _Page:
+    """What the page has that begins at the cursor, of topics by name, and where the next one begins."""
+    left = max(1, min(request.response_partition_limit, _MOST_PARTITIONS))
+    start = request.cursor
+    parts: list[_Part] = []
+    for name, topic in sorted(found.items()):
+        first = start.partition_index if start is not None and name == start.topic_name else 0
+        if left == 0:
+            return _Page(parts, Struct(topic_name=name, partition_index=first))
+        if isinstance(topic, ErrorCode):
+            parts.append(_Part(name, topic))
+            continue
+        last = min(topic.partition_count, first + left)
+        parts.append(_Part(name, topic, range(first, last)))
+        left -= len(parts[-1].partitions)
+        if last < topic.partition_count:
+            return _Page(parts, Struct(topic_name=name, partition_index=last))
+    return _Page(parts, None)
+
+
+def _describe(placement: Placement, part: _Part) -> Struct:
+    partitions = [placement.describe(partition) for partition in part.partitions]
+    for each in partitions:
+        # Kafka never leaves these null, and its own client does not expect it.
+        each.eligible_leader_replicas = each.last_known_elr = []
+    return Struct(
+        name=part.name,
+        topic_id=placement.topic.topic_id,
+        partitions=partitions,
+        topic_authorized_operations=ON_TOPIC,
+    )
+
+
+async def _found(request: Struct, context: Context) -> Mapping[str, Topic | ErrorCode]:
+    """The topics from the cursor on, by name."""
+    first = "" if request.cursor is None else request.cursor.topic_name
     if request.topics:
-        return sorted({wanted.name for wanted in request.topics})
-    topics = await context.services.pools.catalog.run(context.services.catalog.topics.list)
-    return sorted(topic.name for topic in topics)
+        return await find_by_name({each.name for each in request.topics if each.name >= first}, context)
+    every = await context.services.pools.catalog.run(context.services.catalog.topics.list)
+    return {topic.name: topic for topic in every if topic.name >= first}
 
 
 API = Api(name="describe_topic_partitions", lowest=0, highest=0, handle=handle, refuse=refuse)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.placement import learn_leaders
 from agent.kafka.topics import check_partition, find_topics
 from agent.local_logs.local_topics import is_local
 from agent.timestamp_lookup import TimedOffset
@@ -40,6 +41,7 @@ _AT_ONCE = 8
 async def handle(request: Struct, context: Context) -> Struct:
     """Look up every partition that is asked for."""
     topics = await find_topics(context.services.directory, (wanted.name for wanted in request.topics))
+    await learn_leaders(topics.values(), context)
     counts = Counter(
         (wanted.name, each.partition_index) for wanted in request.topics for each in wanted.partitions
     )

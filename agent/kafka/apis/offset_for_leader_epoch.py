@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
+from agent.kafka.placement import learn_leaders
 from agent.kafka.topics import LEADER_EPOCH, check_partition, find_topics
 from agent.local_logs.local_topics import is_local
 from agent.turns import Turns
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 async def handle(request: Struct, context: Context) -> Struct:
     """Look up every partition that is asked for."""
     topics = await find_topics(context.services.directory, (wanted.topic for wanted in request.topics))
+    await learn_leaders(topics.values(), context)
     ids = []
     for wanted in request.topics:
         topic = topics[wanted.topic]

@@ -29,7 +29,7 @@ from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.plain_produce import PlainProduce
 from agent.kafka.produce_answer import IDENTIFIERS_SINCE, PartitionFate, answer_of
-from agent.kafka.topics import check_partition, find_topic
+from agent.kafka.topics import check_partition, find_each
 from agent.validation import validate
 from bedrock.errors import SiltstoneError
 from object_format.buffers import readable
@@ -43,7 +43,6 @@ from object_format.record_batch import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from agent.kafka.api import Context
     from agent.kafka.codec import Struct
@@ -107,14 +106,16 @@ def _refusal(request: Struct) -> KafkaError | None:
 
 async def _find_topics(items: Sequence[_Item], context: Context) -> None:
     by_id = context.version >= IDENTIFIERS_SINCE
-    found: dict[tuple[str, UUID | None], Topic] = {}
+    keys = ((item.name, item.topic_id) for item in items)
+    found = await find_each(context.services.directory, keys, by_id=by_id)
     for item in items:
-        key = (item.name, item.topic_id)
+        topic = found[item.name, item.topic_id]
+        if isinstance(topic, SiltstoneError):
+            item.error = topic
+            continue
+        item.topic = topic
         try:
-            if key not in found:
-                found[key] = await find_topic(context.services.directory, *key, by_id=by_id)
-            item.topic = found[key]
-            check_partition(item.topic, item.index)
+            check_partition(topic, item.index)
         except SiltstoneError as error:
             item.error = error
 

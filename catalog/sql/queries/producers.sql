@@ -3,12 +3,17 @@
 SELECT nextval('producer_ids');
 
 -- name: producers_of
--- The idempotent producers of a partition that are remembered, in a bounded number, the latest first.
-SELECT producer_id, producer_epoch, batches, updated_ms
-FROM producers
-WHERE topic_id = %(topic_id)s AND partition = %(partition)s
-ORDER BY updated_ms DESC, producer_id
-LIMIT %(limit)s;
+-- The idempotent producers of partitions that are remembered, of each in a bounded number, the latest first.
+SELECT wanted.topic_id, wanted.partition, known.producer_id, known.producer_epoch, known.batches, known.updated_ms
+FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[]) AS wanted (topic_id, partition)
+CROSS JOIN LATERAL (
+    SELECT p.producer_id, p.producer_epoch, p.batches, p.updated_ms
+    FROM producers AS p
+    WHERE p.topic_id = wanted.topic_id AND p.partition = wanted.partition
+    ORDER BY p.updated_ms DESC, p.producer_id
+    LIMIT %(limit)s
+) AS known
+ORDER BY wanted.topic_id, wanted.partition, known.updated_ms DESC, known.producer_id;
 
 -- name: admit_producers
 -- Lets producers that their partitions do not know begin there with any number; only ids that were given.

@@ -1,10 +1,20 @@
--- name: advance_log_start
--- Moves a partition's log start forward, never back and never past the high watermark.
-UPDATE partitions
-SET log_start_offset = greatest(log_start_offset, least(%(offset)s, high_watermark)),
-    last_stable_offset = greatest(last_stable_offset, least(%(offset)s, high_watermark))
-WHERE topic_id = %(topic_id)s AND partition = %(partition)s
-RETURNING log_start_offset;
+-- name: advance_log_starts
+-- Moves log starts of partitions forward, never back and never past their high watermarks. They are locked in the
+-- order that every transaction keeps.
+WITH held AS (
+    SELECT p.topic_id, p.partition, wanted.log_start
+    FROM unnest(%(topic_ids)s::uuid[], %(partitions)s::integer[], %(offsets)s::bigint[])
+        AS wanted (topic_id, partition, log_start)
+    JOIN partitions AS p USING (topic_id, partition)
+    ORDER BY p.topic_id, p.partition
+    FOR UPDATE OF p
+)
+UPDATE partitions AS p
+SET log_start_offset = greatest(p.log_start_offset, least(h.log_start, p.high_watermark)),
+    last_stable_offset = greatest(p.last_stable_offset, least(h.log_start, p.high_watermark))
+FROM held AS h
+WHERE p.topic_id = h.topic_id AND p.partition = h.partition
+RETURNING p.topic_id, p.partition, p.log_start_offset;
 
 -- name: due_partitions
 -- Of a page of partitions those whose oldest extent has expired, and the page's last one. Costs one probe of the

@@ -89,8 +89,8 @@ WHERE topic_id = %(topic_id)s
 ORDER BY partition;
 
 -- name: partition_sizes
--- How many bytes of live data each partition of a topic has.
-SELECT partition, live_bytes FROM partitions WHERE topic_id = %(topic_id)s ORDER BY partition;
+-- How many bytes of live data each partition of these topics has.
+SELECT topic_id, partition, live_bytes FROM partitions WHERE topic_id = ANY(%(topic_ids)s::uuid[]);
 
 -- name: states_of
 -- Bounds of the partitions that are named and exist.
