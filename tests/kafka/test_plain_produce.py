@@ -35,7 +35,7 @@ from object_format.zstd_library import zstd
 from tests.kafka.wire import read_answer, request_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from agent.kafka.services import Services
     from agent.validation import ValidatedBatches
@@ -88,6 +88,12 @@ class _Directory:
 
     async def get_by_id(self, topic_id: UUID) -> Topic:
         return self._found(self.fresh_by_id(topic_id))
+
+    async def get_many(self, names: Iterable[str]) -> dict[str, Topic]:
+        return {name: self._names[name] for name in names if name in self._names}
+
+    async def get_many_by_id(self, topic_ids: Iterable[UUID]) -> dict[UUID, Topic]:
+        return {topic_id: self._ids[topic_id] for topic_id in topic_ids if topic_id in self._ids}
 
     def _found(self, topic: Topic | None) -> Topic:
         if topic is None:
