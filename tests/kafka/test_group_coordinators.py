@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,11 +62,16 @@ class Member:
         return True
 
     def committed(self) -> int:
-        try:
-            places = self.consumer.committed([TopicPartition("granite", 0)], timeout=5)
-        except KafkaException:
-            return -1
-        return int(places[0].offset)
+        """The offset of partition 0, asked for until an answer comes."""
+        found: list[TopicPartition] = []
+
+        def is_told() -> bool:
+            with suppress(KafkaException):
+                found.extend(self.consumer.committed([TopicPartition("granite", 0)], timeout=5))
+            return bool(found)
+
+        until(is_told)
+        return int(found[0].offset)
 
 
 @pytest.fixture

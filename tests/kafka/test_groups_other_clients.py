@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import threading
 import warnings
@@ -14,6 +13,7 @@ import pytest
 
 from tests.kafka.clients import produce
 from tests.kafka.waiting import QUICK_GROUPS, until
+from tests.kafka.work import Work
 
 with warnings.catch_warnings():
     # It reads its schemas by a function that Python 3.11 warns of.
@@ -65,24 +65,41 @@ class KafkaPython:
         )
         self._received = received
         self._leaving = threading.Event()
-        self._thread = threading.Thread(target=self._work)
-        self.assigned = 0
-        self._thread.start()
+        self._assigned = 0
+        self._work = Work(self._poll_and_commit)
 
-    def _work(self) -> None:
-        while not self._leaving.is_set():
+    def _poll_and_commit(self) -> None:
+        is_committed = False
+        while not (is_committed and self._leaving.is_set()):
             polled = self._consumer.poll(timeout_ms=1000)
             self._received += [
                 (record.partition, record.value) for records in polled.values() for record in records
             ]
-            with contextlib.suppress(kafka.errors.CommitFailedError):  # others read it again
-                self._consumer.commit()
-            self.assigned = len(self._consumer.assignment())
+            is_committed = self._is_committed()
+            self._assigned = len(self._consumer.assignment())
         self._consumer.close()
 
+    def _is_committed(self) -> bool:
+        """Not in a rebalance: the next commit has it, or others read it again."""
+        try:
+            self._consumer.commit()
+        except (
+            kafka.errors.CommitFailedError,
+            kafka.errors.RebalanceInProgressError,
+            kafka.errors.RetriableError,
+        ):
+            return False
+        return True
+
+    @property
+    def assigned(self) -> int:
+        self._work.check()
+        return self._assigned
+
     def leave(self) -> None:
+        """When all that was polled is committed."""
         self._leaving.set()
-        self._thread.join(60)
+        self._work.finish()
 
 
 def test_kafka_python_shares_partitions_and_goes_on_where_it_stopped(broker: BrokerThread) -> None:
@@ -96,7 +113,7 @@ def test_kafka_python_shares_partitions_and_goes_on_where_it_stopped(broker: Bro
         before = len(received)
         produce(broker.address, "granite", [(None, b"late")], partition=1)
         members.append(KafkaPython(broker, received))
-        until(lambda: len(set(received)) == 2 * _COUNT + 1)
+        until(lambda: members[-1].assigned == 2 and len(set(received)) == 2 * _COUNT + 1)
         assert received[before:].count((1, b"late")) == 1
         assert len(received) - before == len(set(received)) - len(
             set(received[:before])
@@ -106,22 +123,30 @@ def test_kafka_python_shares_partitions_and_goes_on_where_it_stopped(broker: Bro
             member.leave()
 
 
-# A consumer with another library, which reads a while, commits, and then waits to be killed.
+# A consumer with another library, which reads a while, commits, and then waits to be killed. When it was
+# silent for longer than its short session, what it has read counts no more, and it begins anew.
 _DOOMED = """
-import sys, time
-from confluent_kafka import Consumer
+import sys
+from confluent_kafka import Consumer, KafkaException
 consumer = Consumer({
     "bootstrap.servers": sys.argv[1], "group.id": "masons", "auto.offset.reset": "earliest",
     "enable.auto.commit": False, "session.timeout.ms": 1000, "heartbeat.interval.ms": 100,
 })
-consumer.subscribe(["granite"])
-read = 0
-while read < 30:
+read = []
+is_committed = False
+consumer.subscribe(["granite"], on_assign=lambda *_: read.clear())
+while not is_committed:
     message = consumer.poll(1)
     if message is not None and message.error() is None:
-        read += 1
-        print(message.partition(), message.value().decode())
-consumer.commit(asynchronous=False)
+        read.append(message)
+    if len(read) >= 30:
+        try:
+            consumer.commit(asynchronous=False)
+            is_committed = True
+        except KafkaException as failure:
+            print(failure, file=sys.stderr)
+for message in read:
+    print(message.partition(), message.value().decode())
 print("committed", flush=True)
 while True:
     consumer.poll(1)
@@ -138,6 +163,7 @@ async def test_aiokafka_goes_on_where_a_member_that_was_killed_stopped(broker: B
     try:
         async with asyncio.timeout(240):
             while (line := await doomed.stdout.readline()) != b"committed\n":
+                assert line, "it died before its time"
                 partition, value = line.split()
                 seen.append((int(partition), value))
     finally:

@@ -12,7 +12,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.kafka.clients import PATIENCE_SECONDS
 from tests.kafka.waiting import QUICK_GROUPS, until
+from tests.kafka.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +27,11 @@ _QUICK = replace(QUICK_GROUPS, consumer_heartbeat_interval_ms=100)
 
 
 class Member:
-    """Commits each record before it takes the next one, so that whatever is read twice was lost once."""
+    """Commits each record before it takes the next one, so that whatever is read twice was lost once.
+
+    What it has `seen` is committed, so that a test which has seen everything may let members come and go: a
+    commit would be refused that comes while they join.
+    """
 
     def __init__(self, address: str, protocol: str, strategy: str) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -49,8 +55,7 @@ class Member:
             }
         )
         self._consumer.subscribe([_TOPIC])
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
+        self.work = Work(self._work)
 
     def _work(self) -> None:
         while not self._leaving.is_set():
@@ -58,8 +63,8 @@ class Member:
             self.assigned = len(self._consumer.assignment())
             if message is None or message.error() is not None:
                 continue
-            self.seen.append((message.partition() or 0, message.offset() or 0))
             self._commit(message)
+            self.seen.append((message.partition() or 0, message.offset() or 0))
         self._consumer.close()
 
     def _commit(self, message: Message) -> None:
@@ -77,7 +82,7 @@ class Member:
 
     def leave(self) -> None:
         self._leaving.set()
-        self._thread.join()
+        self.work.finish()
 
 
 class Rolling:
@@ -106,14 +111,21 @@ class Rolling:
         self.goes_on()
 
     def goes_on(self) -> None:
-        until(lambda: [each.assigned for each in self.members] == [2, 2])
+        until(lambda: self._assigned() == [2, 2])
         for _ in range(20):
             self._producer.produce(_TOPIC, b"x", partition=self._sent % _PARTITIONS)
             self._sent += 1
-        self._producer.flush(30)
+        assert self._producer.flush(PATIENCE_SECONDS) == 0
         until(lambda: len(self._seen()) == self._sent)
 
+    def _assigned(self) -> list[int]:
+        for each in self.members:
+            each.work.check()
+        return [each.assigned for each in self.members]
+
     def _seen(self) -> Counter[tuple[int, int]]:
+        for each in self.everyone:
+            each.work.check()
         return Counter(place for member in self.everyone for place in member.seen)
 
     def check(self) -> None:
@@ -122,7 +134,7 @@ class Rolling:
         assert [member.refused for member in self.everyone] == [[]] * len(self.everyone)
         loner = Consumer({"bootstrap.servers": self._address, "group.id": _GROUP})
         places = [TopicPartition(_TOPIC, number) for number in range(_PARTITIONS)]
-        found = [each.offset for each in loner.committed(places, 30)]
+        found = [each.offset for each in loner.committed(places, PATIENCE_SECONDS)]
         loner.close()
         assert found == [self._sent // _PARTITIONS] * _PARTITIONS
 

@@ -43,7 +43,7 @@ public final class Driver {
             try {
                 answer.put("result", act(JSON.readTree(line)));
             } catch (Exception failure) {
-                answer.put("error", failure.toString());
+                answer.put("error", failure + (failure.getCause() == null ? "" : ", for " + failure.getCause()));
             }
             System.out.println(JSON.writeValueAsString(answer));
         }
@@ -163,6 +163,7 @@ public final class Driver {
         private final KafkaConsumer<String, String> consumer;
         private volatile int assigned;
         private volatile boolean leaving;
+        private volatile Throwable failure;
 
         Member(JsonNode given) {
             consumer = consumer(given, given.get("group").asText(), protocol);
@@ -171,6 +172,14 @@ public final class Driver {
 
         @Override
         public void run() {
+            try {
+                work();
+            } catch (Throwable anything) {
+                failure = anything;
+            }
+        }
+
+        private void work() {
             while (!leaving) {
                 Iterable<ConsumerRecord<String, String>> polled = consumer.poll(Duration.ofMillis(100));
                 assigned = consumer.assignment().size();
@@ -186,7 +195,14 @@ public final class Driver {
             consumer.close();
         }
 
+        private void check() {
+            if (failure != null) {
+                throw new IllegalStateException("the member has died", failure);
+            }
+        }
+
         Object seen() {
+            check();
             synchronized (records) {
                 return Map.of("assigned", assigned, "records", new ArrayList<>(records));
             }
@@ -195,6 +211,7 @@ public final class Driver {
         void leave() throws InterruptedException {
             leaving = true;
             thread.join();
+            check();
         }
     }
 }

@@ -13,7 +13,7 @@ for await (const line of createInterface({ input: process.stdin })) {
   try {
     answer(JSON.stringify({ result: (await client[what](given)) ?? null }) + '\n')
   } catch (error) {
-    answer(JSON.stringify({ error: `${error.name}: ${error.message} ${error.errors ?? ''}` }) + '\n')
+    answer(JSON.stringify({ error: `${error.stack} ${error.cause ?? ''} ${error.errors ?? ''}` }) + '\n')
   }
 }
 process.exit(0)

@@ -31,23 +31,24 @@ export async function read ({ bootstrap, topic, offset, count, group }) {
   const consumer = connected(bootstrap).consumer({ groupId: group, sessionTimeout: 6000, ...QUICK })
   await consumer.connect()
   await consumer.subscribe({ topic, fromBeginning: true })
-  const found = []
+  const found = new Map() // after a rebalance, which takes it back to the beginning, records come again
   await new Promise((resolve, reject) => {
-    consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error))
+    consumer.on(consumer.events.CRASH, ({ payload }) => payload.restart || reject(payload.error))
     consumer.run({
       autoCommit: false,
       eachMessage: async ({ message }) => {
-        if (Number(message.offset) >= offset) found.push([Number(message.offset), message.value.toString()])
-        if (found.length === count) resolve()
+        if (Number(message.offset) >= offset) found.set(Number(message.offset), message.value.toString())
+        if (found.size === count) resolve()
       }
     }).catch(reject)
     consumer.seek({ topic, partition: 0, offset: String(offset) })
   })
   await consumer.disconnect()
-  return found
+  return [...found]
 }
 
 let member
+let failure
 const taken = { assigned: -1, records: [] }
 
 export async function join ({ bootstrap, topic, group }) {
@@ -55,6 +56,10 @@ export async function join ({ bootstrap, topic, group }) {
   await member.connect()
   member.on(member.events.GROUP_JOIN, ({ payload }) => {
     taken.assigned = (payload.memberAssignment[topic] ?? []).length
+  })
+  member.on(member.events.CRASH, ({ payload }) => {
+    // It begins anew by itself after what is worth another try.
+    if (!payload.restart) failure = payload.error
   })
   await member.subscribe({ topic, fromBeginning: true })
   await member.run({
@@ -65,7 +70,10 @@ export async function join ({ bootstrap, topic, group }) {
   })
 }
 
-export const seen = () => taken
+export function seen () {
+  if (failure) throw failure
+  return taken
+}
 
 export const leave = () => member.disconnect()
 

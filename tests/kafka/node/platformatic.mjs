@@ -45,6 +45,7 @@ export async function read ({ bootstrap, topic, offset, count, group }) {
 
 let member
 let stream
+let failure
 const taken = { assigned: -1, records: [] }
 
 export async function join ({ bootstrap, topic, group }) {
@@ -55,11 +56,12 @@ export async function join ({ bootstrap, topic, group }) {
   stream = await member.consume({
     topics: [topic], mode: MessagesStreamModes.COMMITTED, fallbackMode: 'earliest', autocommit: true, maxWaitTime: 500
   })
-  stream.on('error', error => console.error(error))
+  stream.on('error', error => { failure = error })
   stream.on('data', message => taken.records.push([message.partition, Number(message.offset), message.value]))
 }
 
 export function seen ({ topic }) {
+  if (failure) throw failure
   const mine = (member.assignments ?? []).find(each => each.topic === topic)
   return { ...taken, assigned: mine?.partitions.length ?? 0 }
 }

@@ -13,6 +13,7 @@ from tests.fixtures.ports import lasting_ports
 from tests.kafka.clients import PATIENCE_SECONDS
 from tests.kafka.real_clients.killed_agents import AgentProcess
 from tests.kafka.waiting import until
+from tests.kafka.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +34,7 @@ class Sending:
         self.failures: list[str] = []
         self._enough = threading.Event()
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **_QUICK})
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
+        self.work = Work(self._work)
 
     def _work(self) -> None:
         number = 0
@@ -53,7 +53,7 @@ class Sending:
 
     def finish(self) -> None:
         self._enough.set()
-        self._thread.join()
+        self.work.finish()
 
 
 class Member:
@@ -75,8 +75,7 @@ class Member:
             }
         )
         self._consumer.subscribe([TOPIC])
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
+        self.work = Work(self._work)
 
     def _work(self) -> None:
         while not self._leaving.is_set():
@@ -95,7 +94,7 @@ class Member:
 
     def leave(self) -> None:
         self._leaving.set()
-        self._thread.join()
+        self.work.finish()
 
 
 class Scene:
@@ -132,6 +131,9 @@ class Scene:
         stack.callback(self.sending.finish)
 
     def seen(self, group: str) -> dict[Place, bytes]:
+        self.sending.work.check()
+        for each in self.groups[group]:
+            each.work.check()
         return {place: value for each in self.groups[group] for place, value in each.seen.items()}
 
     def goes_on(self) -> None:

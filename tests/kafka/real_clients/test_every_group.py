@@ -58,7 +58,9 @@ class Group:
         expected = {(partition, offset) for partition in range(2) for offset in range(self._sent)}
         return {(record[0], record[1]) for record in records} == expected - {(0, hole) for hole in _HOLES}
 
-    def is_all_committed(self) -> bool:
+    def is_all_committed(self, *members: Driver) -> bool:
+        """Whether that is so; raises when one of those who shall commit is dead."""
+        self.assigned(*members)
         consumer = Consumer({"bootstrap.servers": self._agents.bootstrap, "group.id": self._name})
         found = consumer.committed([TopicPartition(self.topic, each) for each in range(2)], PATIENCE_SECONDS)
         consumer.close()
@@ -80,7 +82,7 @@ def test_members_join_leave_and_crash(
     until(lambda: group.assigned(second) == [2])
     group.send()
     until(lambda: group.is_all(before + group.records(second)))
-    until(group.is_all_committed)
+    until(lambda: group.is_all_committed(second))
     second("leave")
     group.send()
     third = group.member()

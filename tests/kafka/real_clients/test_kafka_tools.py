@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,12 @@ _CLASSES = {
     "kafka-reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
     "kafka-transactions": f"{_TOOLS}.TransactionsCommand",
 }
+# By themselves these give up after five or ten seconds.
+_PATIENT = {
+    "kafka-consumer-groups": "--timeout 120000",
+    "kafka-consumer-perf-test": "--timeout 120000",
+}
+_PATIENCE_SECONDS = 300
 _SESSION = "consumer.session.timeout.ms"
 
 
@@ -61,7 +68,11 @@ class Tools:
         assert self.process.stdout is not None
         self.process.stdin.write(orjson.dumps(words, option=orjson.OPT_APPEND_NEWLINE))
         self.process.stdin.flush()
-        return orjson.loads(self.process.stdout.readline())
+        ready, _, _ = select.select([self.process.stdout], [], [], _PATIENCE_SECONDS)
+        assert ready, f"no answer comes to {words}"
+        line = self.process.stdout.readline()
+        assert line, f"Java went away over {words}"
+        return orjson.loads(line)
 
     def settings(self) -> dict[str, Any]:
         """What Kafka knows of settings: type and default by name, of topics, groups and brokers."""
@@ -71,7 +82,7 @@ class Tools:
     def answer(self, line: str) -> tuple[int, str]:
         """The status of a command, and what it prints."""
         name, *words = line.split()
-        where = ["--bootstrap-server", self._bootstrap]
+        where = ["--bootstrap-server", self._bootstrap, *_PATIENT.get(name, "").split()]
         answer = self._ask([_CLASSES[name], *where, *words])
         return answer["status"], answer["told"]
 
@@ -173,7 +184,9 @@ def test_records_and_groups(agents: Agents, tools: Tools, tmp_path: Path) -> Non
 def test_what_is_not_served_is_named_by_the_tools(agents: Agents, tools: Tools, tmp_path: Path) -> None:
     """They see by themselves what a broker does not have; nothing hangs."""
     topic = agents.create_topic()
-    versions = tools("kafka-broker-api-versions")
+    patient = tmp_path / "client.properties"
+    patient.write_text("request.timeout.ms=120000\n")
+    versions = tools(f"kafka-broker-api-versions --command-config {patient}")
     for api in APIS:
         lowest, highest = api.advertised
         found = f"{lowest} to {highest}" if lowest < highest else str(highest)

@@ -83,9 +83,9 @@ def test_a_member_of_the_other_protocol_comes_and_goes(
         )
     ) as other:
         other.subscribe([sharing.topic])
-        until(lambda: other.poll(0.02) is None and (len(other.assignment()), sharing.assigned()) == (1, 1))
-        sharing.goes_on(other)
-    assert sharing.seen_by_other
+        while not sharing.seen_by_other:  # on a busy machine it may be out again before anything is sent
+            until(lambda: other.poll(0.02) is None and len(other.assignment()) == sharing.assigned() == 1)
+            sharing.goes_on(other)
     until(lambda: sharing.assigned() == _PARTITIONS)
     sharing.goes_on()
 
@@ -148,15 +148,15 @@ def test_a_group_of_kafkas_own_clients_is_rolled_there_and_back(
     rolling = Rolling(agents)
     rolling.joins("classic", drivers["classic"])
     rolling.settles()
-    assert rolling.listed() == "classic"
+    until(lambda: rolling.listed() == "classic")
     rolling.joins("consumer", drivers["consumer"])
     rolling.settles()
-    assert rolling.listed() == "consumer"
+    until(lambda: rolling.listed() == "consumer")
     rolling.leaves("classic")
     rolling.settles()
     rolling.joins("classic again", drivers["classic again"])
     rolling.settles()
-    assert rolling.listed() == "consumer"
+    until(lambda: rolling.listed() == "consumer")
     rolling.leaves("consumer")
     rolling.settles()
-    assert rolling.listed() == "classic"
+    until(lambda: rolling.listed() == "classic")

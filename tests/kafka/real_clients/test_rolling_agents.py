@@ -34,6 +34,7 @@ class Readers:
             driver("join", bootstrap=scene.bootstrap, topic=TOPIC, group=name)
 
     def _seen(self, name: str) -> dict[tuple[int, int], bytes]:
+        self._scene.sending.work.check()
         records = self._drivers[name]("seen", topic=TOPIC)["records"]
         return {(partition, offset): value.encode() for partition, offset, value in records}
 

@@ -95,12 +95,19 @@ class Member:
             self.records.append((record.partition, record.offset, record.value.decode()))
             try:
                 await self.consumer.commit()
-            except aiokafka.errors.CommitFailedError as failure:  # others read it again
-                sys.stderr.write(f"{failure}\n")
+            except (aiokafka.errors.CommitFailedError, aiokafka.errors.IllegalStateError) as failure:
+                # A rebalance has begun, or has left it without any partition: it is read again.
+                sys.stderr.write(f"{failure!r}\n")
+
+    def check(self) -> None:
+        """Raises what the task died of, if it did."""
+        if self.task.done() and not self.task.cancelled():
+            self.task.result()
 
     async def leave(self) -> None:
         self.task.cancel()
         await asyncio.wait([self.task])
+        self.check()
         await self.consumer.stop()
 
 
@@ -114,6 +121,7 @@ async def join(*, bootstrap: str, topic: str, group: str) -> None:
 
 async def seen(*, topic: str) -> dict[str, Any]:
     del topic
+    _members[0].check()
     assigned = len(_members[0].consumer.assignment())
     return {"assigned": assigned, "records": list(_members[0].records)}
 

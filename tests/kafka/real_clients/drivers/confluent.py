@@ -6,7 +6,7 @@ import sys
 import threading
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports without saying so
     AdminClient,
     AlterConfigOpType,
@@ -18,6 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports 
 )
 
 from tests.kafka.real_clients.drivers.loop import serve
+from tests.kafka.work import Work
 
 _PATIENCE = 120
 
@@ -55,6 +56,17 @@ def _consumer(bootstrap: str, group: str) -> Consumer:
     )
 
 
+def _is_record(message: Message) -> bool:
+    """Whether it is one; errors that are not fatal are told for information, and librdkafka goes on."""
+    error = message.error()
+    if error is None:
+        return True
+    if error.fatal():
+        raise KafkaException(error)
+    sys.stderr.write(f"{error}\n")
+    return False
+
+
 def bounds(*, bootstrap: str, topic: str, timestamp: int) -> list[int]:
     consumer = _consumer(bootstrap, "unused")
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), _PATIENCE)
@@ -68,10 +80,8 @@ def read(*, bootstrap: str, topic: str, offset: int, count: int, group: str) -> 
     consumer.assign([TopicPartition(topic, 0, offset)])
     found: list[tuple[int, str]] = []
     while len(found) < count:
-        for message in consumer.consume(count - len(found), 1):
-            if message.error() is not None:
-                raise KafkaException(message.error())
-            found.append((message.offset() or 0, (message.value() or b"").decode()))
+        records = filter(_is_record, consumer.consume(count - len(found), 1))
+        found += [(record.offset() or 0, (record.value() or b"").decode()) for record in records]
     consumer.close()
     return found
 
@@ -85,21 +95,26 @@ class Member:
         self.leaving = threading.Event()
         self._consumer = _consumer(bootstrap, group)
         self._consumer.subscribe([topic])
-        self.thread = threading.Thread(target=self._work)
-        self.thread.start()
+        self.work = Work(self._work)
 
     def _work(self) -> None:
         while not self.leaving.is_set():
             message = self._consumer.poll(0.1)
             self.assigned = len(self._consumer.assignment())
-            if message is not None and message.error() is None:
+            if message is not None and _is_record(message):
                 place = (message.partition() or 0, message.offset() or 0)
                 self.records.append((*place, (message.value() or b"").decode()))
-                try:
-                    self._consumer.commit(message=message, asynchronous=False)
-                except KafkaException as failure:  # a rebalance came between: it is read again
-                    sys.stderr.write(f"{failure}\n")
+                self._commit(message)
         self._consumer.close()
+
+    def _commit(self, message: Message) -> None:
+        """What is not committed in a rebalance is read again; only after a fatal error nothing is."""
+        try:
+            self._consumer.commit(message=message, asynchronous=False)
+        except KafkaException as failure:
+            if failure.args[0].fatal():
+                raise
+            sys.stderr.write(f"{failure}\n")
 
 
 _members: list[Member] = []
@@ -111,12 +126,13 @@ def join(*, bootstrap: str, topic: str, group: str) -> None:
 
 def seen(*, topic: str) -> dict[str, Any]:
     del topic
+    _members[0].work.check()
     return {"assigned": _members[0].assigned, "records": list(_members[0].records)}
 
 
 def leave() -> None:
     _members[0].leaving.set()
-    _members[0].thread.join()
+    _members[0].work.finish()
 
 
 def _only(futures: dict[Any, Any]) -> Any:  # noqa: ANN401  # what the one call gives

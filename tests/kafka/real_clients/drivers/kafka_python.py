@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
+import sys
 import threading
 import warnings
 from itertools import islice
 from typing import Any
 
 from tests.kafka.real_clients.drivers.loop import serve
+from tests.kafka.work import Work
 
 with warnings.catch_warnings():
     # It reads its schemas by a function that Python 3.11 warns of.
@@ -86,8 +87,7 @@ class Member:
         self.assigned = 0
         self.leaving = threading.Event()
         self._consumer = _consumer(bootstrap, group, topic)
-        self.thread = threading.Thread(target=self._work)
-        self.thread.start()
+        self.work = Work(self._work)
 
     def _work(self) -> None:
         while not self.leaving.is_set():
@@ -97,10 +97,25 @@ class Member:
                 for records in polled.values()
                 for record in records
             ]
-            with contextlib.suppress(kafka.errors.CommitFailedError):  # others read it again
-                self._consumer.commit()
+            self._commit()
             self.assigned = len(self._consumer.assignment())
         self._consumer.close()
+
+    def _commit(self) -> None:
+        """What is not committed in a rebalance is with the next one, or others read it again.
+
+        A poll that ends while its join is under way leaves the consumer in the rebalance; it says then by
+        RebalanceInProgressError, without asking the coordinator, that it shall be polled and the commit tried
+        again. Of other errors it gives the retriable ones to its user after half a minute of trying.
+        """
+        try:
+            self._consumer.commit()
+        except (
+            kafka.errors.CommitFailedError,
+            kafka.errors.RebalanceInProgressError,
+            kafka.errors.RetriableError,
+        ) as failure:
+            sys.stderr.write(f"{failure!r}\n")
 
 
 _members: list[Member] = []
@@ -112,12 +127,13 @@ def join(*, bootstrap: str, topic: str, group: str) -> None:
 
 def seen(*, topic: str) -> dict[str, Any]:
     del topic
+    _members[0].work.check()
     return {"assigned": _members[0].assigned, "records": list(_members[0].records)}
 
 
 def leave() -> None:
     _members[0].leaving.set()
-    _members[0].thread.join()
+    _members[0].work.finish()
 
 
 def administer(*, bootstrap: str, topic: str) -> dict[str, Any]:

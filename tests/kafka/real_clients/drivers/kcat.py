@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 import subprocess
-import threading
+from collections import deque
 from typing import IO, Any
 
 from tests.kafka.real_clients.drivers.loop import serve
+from tests.kafka.work import Work
 
 _PATIENCE = 120
+_GOES_ON = ("-E",)  # by itself it ends where librdkafka tells of an error and tries again
 _NAMES = {"0": "0", "1": "1", "-1": "all"}
 
 
 def _kcat(*words: str, stdin: str = "") -> str:
     done = subprocess.run(
-        ["kcat", *words], input=stdin, capture_output=True, text=True, timeout=_PATIENCE, check=False
+        ["kcat", *_GOES_ON, *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -60,6 +67,8 @@ class Member:
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self.records: list[tuple[int, int, str]] = []
         self.assigned = 0
+        self._leaving = False
+        self._last_words: deque[str] = deque(maxlen=10)
         settings = (
             "auto.offset.reset=earliest",
             "auto.commit.interval.ms=100",
@@ -68,19 +77,18 @@ class Member:
         )
         words = [word for setting in settings for word in ("-X", setting)]
         self.process = subprocess.Popen(
-            ["kcat", "-b", bootstrap, *words, "-u", "-f", "%p %o %s\n", "-G", group, topic],
+            ["kcat", *_GOES_ON, "-b", bootstrap, *words, "-u", "-f", "%p %o %s\n", "-G", group, topic],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         assert self.process.stdout is not None
         assert self.process.stderr is not None
+        records, words_of_it = self.process.stdout, self.process.stderr
         self._readers = [
-            threading.Thread(target=self._read_records, args=(self.process.stdout,)),
-            threading.Thread(target=self._read_words, args=(self.process.stderr,)),
+            Work(lambda: self._read_records(records)),
+            Work(lambda: self._read_words(words_of_it)),
         ]
-        for reader in self._readers:
-            reader.start()
 
     def _read_records(self, stream: IO[str]) -> None:
         for line in stream:
@@ -89,14 +97,23 @@ class Member:
 
     def _read_words(self, stream: IO[str]) -> None:
         for line in stream:
+            self._last_words.append(line)
             if "rebalanced" in line:
                 self.assigned = 0 if "revoked" in line else line.count("[")
 
+    def check(self) -> None:
+        """Raises what ended it, if it has ended by itself."""
+        for reader in self._readers:
+            reader.check()
+        if not self._leaving and self.process.poll() is not None:
+            raise RuntimeError(f"kcat ended with {self.process.returncode}: {''.join(self._last_words)}")
+
     def leave(self) -> None:
+        self._leaving = True
         self.process.terminate()
         self.process.wait(_PATIENCE)
         for reader in self._readers:
-            reader.join()
+            reader.finish()
 
 
 _members: list[Member] = []
@@ -108,6 +125,7 @@ def join(*, bootstrap: str, topic: str, group: str) -> None:
 
 def seen(*, topic: str) -> dict[str, Any]:
     del topic
+    _members[0].check()
     return {"assigned": _members[0].assigned, "records": list(_members[0].records)}
 
 
