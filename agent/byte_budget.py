@@ -46,6 +46,11 @@ class ByteBudget:
         """Whether not one more byte fits."""
         return self.held >= self.limit
 
+    @property
+    def is_scarce(self) -> bool:
+        """Whether more than half of it is held."""
+        return self.held > self.limit // 2
+
     def add(self, count: int) -> None:
         """Hold `count` more bytes that are there already, whether or not they fit."""
         self.held += count

@@ -32,9 +32,11 @@ class AgentSettings:
     kafka_advertised: str | None = None
     # The zone that it stands in, for clients that say theirs.
     rack: str | None = None
-    # Requests of one connection that are open at a time; a reader may read nothing of its answers this long.
+    # Requests of one connection that are open at a time; a reader may read nothing of its answers this long,
+    # and only so long while more than half of the memory that it holds some of is held.
     kafka_max_pending_requests: int = 64
     kafka_slow_reader_ms: int = 60_000
+    kafka_scarce_memory_ms: int = 10_000
     kafka_idle_ms: int = 600_000
     # A broker that was silent for this long is no longer shown to clients.
     broker_silent_ms: int = 10_000

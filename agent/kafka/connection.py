@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from agent.byte_budget import ByteBudget
     from agent.kafka.dispatch import Answer, Dispatch
+    from agent.kafka.patience import Patience
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 0.02
@@ -40,11 +41,11 @@ _MOST_WAITING_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Bounds of one connection; times are seconds."""
+    """Bounds of one connection."""
 
     max_request_bytes: int
     max_pending_requests: int
-    slow_reader_seconds: float
+    patience: Patience
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -401,4 +402,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._writable.is_set():
             return True
         request.release_small()
-        return await self._outgoing.drained(self._writable, self._limits.slow_reader_seconds)
+        return await self._outgoing.drained(
+            self._writable, self._limits.patience, lambda: request.holds_memory or self._held > 0
+        )

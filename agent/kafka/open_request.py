@@ -29,6 +29,11 @@ class OpenRequest:
     ready: int = 0
     is_written: bool = False
 
+    @property
+    def holds_memory(self) -> bool:
+        """Whether the answer itself does."""
+        return isinstance(self.answer, HeldBuffers)
+
     def count(self, frame: memoryview) -> None:
         """Find out what it holds: an answer to come the request it is for, and one that is there itself."""
         if callable(self.answer):

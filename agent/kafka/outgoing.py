@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import fcntl
+import sys
+import termios
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agent.kafka.codec.writing import Buffers
+    from agent.kafka.patience import Patience
 
 _MOST_BYTES = 64 * 1024
 """Held back at the most; what goes beyond leaves at once."""
-_LOOKS = 4
-"""At what is left for a slow reader, in the time in which some of it must leave."""
+
+
+class _HasFileno(Protocol):
+    """A socket, or what uvloop shows for one."""
+
+    def fileno(self) -> int:
+        """Its number; -1 once it is closed."""
+        ...
 
 
 class Outgoing:
@@ -28,6 +40,7 @@ class Outgoing:
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
         self._loop = loop
         self._transport = transport
+        self._socket: _HasFileno | None = transport.get_extra_info("socket")
         self._parts: Buffers = []
         self._size = 0
         self._flush: asyncio.Handle | None = None
@@ -60,18 +73,28 @@ class Outgoing:
         else:
             self._transport.writelines(parts)
 
-    async def drained(self, writable: asyncio.Event, seconds: float) -> bool:
-        """Wait until enough has left for `writable` to be set; not after `seconds` in which nothing did."""
+    async def drained(
+        self, writable: asyncio.Event, patience: Patience, holds_memory: Callable[[], bool]
+    ) -> bool:
+        """Wait until enough has left for `writable` to be set; whether that was before patience ended."""
         silent, left = 0, -1
         while not writable.is_set():
-            before, left = left, self._transport.get_write_buffer_size()
+            before, left = left, self.left()
             silent = silent + 1 if left == before else 0
-            if silent == _LOOKS:
+            if patience.is_over(silent, holds_memory=holds_memory()):
                 return False
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds / _LOOKS):
+                async with asyncio.timeout(patience.look_seconds):
                     await writable.wait()
         return True
+
+    def left(self) -> int:
+        """Bytes that the client has not taken: the transport's, and those that the system keeps for it.
+
+        The transport gives the system a megabyte at a time, which a slow reader may take minutes to read.
+        """
+        size = self._transport.get_write_buffer_size()
+        return size if self._socket is None else size + _queued(self._socket)
 
     def drop(self) -> None:
         """Forget what is held back: the connection is lost."""
@@ -80,3 +103,13 @@ class Outgoing:
             self._flush = None
         self._parts = []
         self._size = 0
+
+
+def _queued(connected: _HasFileno) -> int:
+    """Bytes in the system's buffer that the other side has not acknowledged; 0 where nobody tells."""
+    count = bytearray(4)
+    try:
+        fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, count)
+    except (OSError, ValueError):
+        return 0
+    return int.from_bytes(count, sys.byteorder)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from agent.http.server import address_of
 from agent.kafka.connection import Connection, ConnectionLimits
 from agent.kafka.frames import RECEIVE_BYTES
+from agent.kafka.patience import Patience
 
 if TYPE_CHECKING:
     import socket
@@ -23,7 +24,13 @@ class KafkaServer:
     """Serves the protocol on one socket that is bound already. Belongs to the event loop."""
 
     def __init__(
-        self, dispatch: Dispatch, listener: socket.socket, *, budget: ByteBudget, settings: AgentSettings
+        self,
+        dispatch: Dispatch,
+        listener: socket.socket,
+        *,
+        budget: ByteBudget,
+        fetches: ByteBudget,
+        settings: AgentSettings,
     ) -> None:
         self.address = address_of(listener)
         self._dispatch = dispatch
@@ -33,7 +40,11 @@ class KafkaServer:
         self._limits = ConnectionLimits(
             max_request_bytes=settings.max_request_bytes,
             max_pending_requests=settings.kafka_max_pending_requests,
-            slow_reader_seconds=settings.kafka_slow_reader_ms / 1000,
+            patience=Patience.of(
+                settings.kafka_slow_reader_ms / 1000,
+                settings.kafka_scarce_memory_ms / 1000,
+                memory=(budget, fetches),
+            ),
         )
         self._shared = memoryview(bytearray(RECEIVE_BYTES))
         self._connections: set[Connection] = set()

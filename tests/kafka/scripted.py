@@ -13,6 +13,7 @@ from agent.kafka.api import HeldBuffers
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection import Connection, ConnectionLimits
 from agent.kafka.frames import RECEIVE_BYTES
+from agent.kafka.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,7 +165,11 @@ class Scripted:
     """The connection, and a client that sends as much as is read."""
 
     def __init__(
-        self, *, pending: int = 64, budget: int | ByteBudget = 10_000_000, slow_reader_seconds: float = 60
+        self,
+        *,
+        pending: int = 64,
+        budget: int | ByteBudget = 10_000_000,
+        patience: Patience | None = None,
     ) -> None:
         self.transport = ScriptedTransport()
         self.dispatch = ScriptedDispatch()
@@ -175,7 +180,7 @@ class Scripted:
         limits = ConnectionLimits(
             max_request_bytes=10_000_000,
             max_pending_requests=pending,
-            slow_reader_seconds=slow_reader_seconds,
+            patience=patience or Patience.of(60, 60, memory=()),
         )
         self.connection = Connection(
             cast("Any", self.dispatch), self.budget, limits, memoryview(bytearray(RECEIVE_BYTES)), self._gone

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from typing import cast
 
 import pytest
+from typing_extensions import override
 
 from agent.kafka.outgoing import Outgoing
 from tests.kafka.scripted import Scripted, ScriptedTransport
@@ -76,3 +79,31 @@ async def test_answers_that_are_ready_together_leave_together() -> None:
     assert scripted.answered == [40]
     assert len(writes) == 1
     scripted.lose()
+
+
+async def test_a_reader_that_takes_little_is_seen_long_before_the_transport_moves() -> None:
+    """The system's buffer takes megabytes, and more only when a part of them was read."""
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[asyncio.Transport] = loop.create_future()
+
+    class Full(asyncio.Protocol):
+        @override
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.set_result(cast("asyncio.Transport", transport))
+
+    server = await loop.create_server(Full, "127.0.0.1", 0)
+    with contextlib.closing(socket.create_connection(server.sockets[0].getsockname())) as reader:
+        transport = await made
+        outgoing = Outgoing(loop, transport)
+        outgoing.write([bytes(2**25)])
+        before, waiting = outgoing.left(), transport.get_write_buffer_size()
+        taken = 0
+        while outgoing.left() == before:
+            taken += len(reader.recv(2**14))
+        assert waiting <= before <= 2**25
+        assert taken < 2**20
+        assert transport.get_write_buffer_size() == waiting
+        transport.abort()
+    server.close()
+    await asyncio.sleep(0)
+    assert outgoing.left() == transport.get_write_buffer_size()

@@ -6,11 +6,16 @@ import pytest
 
 from agent.byte_budget import ByteBudget
 from agent.kafka.frames import RECEIVE_BYTES
+from agent.kafka.patience import Patience
 from tests.kafka.scripted import LONG, Scripted
 
 pytestmark = pytest.mark.anyio
 
 _MIB = 1024 * 1024
+
+
+def _looks(count: int, *, scarce: int, memory: ByteBudget | None = None) -> Patience:
+    return Patience(look_seconds=0, looks=count, scarce_looks=scarce, memory=[memory] if memory else [])
 
 
 @pytest.mark.parametrize("size", [3_000, 40_000, RECEIVE_BYTES, 300_000])
@@ -113,7 +118,7 @@ async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None
 
 async def test_a_slow_reader_is_waited_for_as_long_as_bytes_leave() -> None:
     """Each look at what is left comes at the end of its time; only one that reads nothing is cut off."""
-    scripted = Scripted(slow_reader_seconds=0)
+    scripted = Scripted(patience=_looks(4, scarce=4))
     scripted.send("l")
     scripted.transport.fill(full=True)
     scripted.transport.is_draining = True
@@ -127,3 +132,27 @@ async def test_a_slow_reader_is_waited_for_as_long_as_bytes_leave() -> None:
     assert not was_closed
     assert scripted.is_gone
     assert scripted.budget.held == 0
+
+
+@pytest.mark.parametrize(
+    ("kinds", "drains", "is_closed"),
+    [("g", False, True), ("g", True, False), ("h", False, False), ("b", False, True), ("hl", False, True)],
+)
+async def test_who_takes_nothing_has_less_time_while_memory_is_scarce(
+    kinds: str, *, drains: bool, is_closed: bool
+) -> None:
+    """If it holds any: in an answer, or in a request behind it; who takes a byte now and then goes on."""
+    memory = ByteBudget("some memory", 100)
+    scripted = Scripted(patience=_looks(10**9, scarce=4, memory=memory))
+    scripted.transport.fills_up = True
+    scripted.transport.is_draining = drains
+    scripted.send(kinds)
+    memory.reserve(50)
+    await scripted.settle()
+    was_closed = scripted.transport.is_closed
+    memory.reserve(1)
+    await scripted.settle()
+    assert not was_closed
+    assert scripted.transport.is_closed == is_closed
+    scripted.lose()
+    assert scripted.dispatch.held == scripted.budget.held == 0
