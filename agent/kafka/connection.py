@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -19,7 +18,7 @@ from typing_extensions import override
 
 from agent.errors import BusyError
 from agent.kafka.codec import MalformedMessageError
-from agent.kafka.frames import RECEIVE_BYTES, FrameReceiver
+from agent.kafka.frames import FrameReceiver
 from agent.kafka.open_request import OpenRequest
 from agent.kafka.outgoing import Outgoing
 
@@ -27,25 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.byte_budget import ByteBudget
+    from agent.kafka.connection_limits import ConnectionLimits
     from agent.kafka.dispatch import Answer, Dispatch
-    from agent.kafka.patience import Patience
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 0.02
 # What may stand in a socket's buffer and is in no budget any more.
 _HIGH_WATER_BYTES = 256 * 1024
+# A frame of which only a part has come counts from this size on, so that small ones never wait for memory.
+_UNCOUNTED_BYTES = 4 * 1024
 # Of requests that are not taken yet, and of answers whose turn has not come: beyond it no more are received,
 # or taken.
 _MOST_WAITING_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """Bounds of one connection."""
-
-    max_request_bytes: int
-    max_pending_requests: int
-    patience: Patience
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -71,8 +63,9 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None  # as long as there is a transport
-        self._host = ""
+        self.host = ""
         self._held = 0  # of the budget
+        self._coming = 0  # of that, for a frame that has not come as a whole
         self._untaken = 0  # bytes of all frames
         self._ready = 0  # bytes of answers whose turn has not come
         self._current: memoryview | None = None
@@ -96,13 +89,17 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing happened since, and nothing is open, or of use to a client that may have gone."""
         return self.last_active < moment and (self.is_idle or self._is_finishing)
 
+    def keeps_waiting_since(self, moment: float) -> bool:
+        """Whether half a request holds memory, and nothing more of it has come since."""
+        return self._coming > 0 and self._is_receiving and self.last_active < moment
+
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
         self._outgoing = Outgoing(self._loop, self._transport)
         peer = transport.get_extra_info("peername")
-        self._host = str(peer[0]) if peer else ""
+        self.host = str(peer[0]) if peer else ""
         if self._is_finishing:
             self._transport.abort()
 
@@ -211,21 +208,20 @@ class Connection(asyncio.BufferedProtocol):
     def _tell(self, error: Exception) -> None:
         """Why the connection is closed; what is no fault of the client's is one of ours."""
         if isinstance(error, MalformedMessageError):
-            _log.info("a Kafka connection is closed", client=self._host, reason=str(error))
+            _log.info("a Kafka connection is closed", client=self.host, reason=str(error))
             return
-        _log.error(
-            "a Kafka connection is closed after an unexpected error", client=self._host, exc_info=error
-        )
+        _log.error("a Kafka connection is closed after an unexpected error", client=self.host, exc_info=error)
 
     def _admit(self, length: int) -> bool:
-        """Hold memory for a large frame; a small one is received first."""
-        if length <= RECEIVE_BYTES:
+        """Hold memory for a frame of which more is to come."""
+        if length <= _UNCOUNTED_BYTES:
             return True
         try:
             self._budget.reserve(length)
         except BusyError:
             return False
         self._held += length
+        self._coming = length
         return True
 
     def _hold(self, count: int) -> None:
@@ -256,17 +252,18 @@ class Connection(asyncio.BufferedProtocol):
         if wanted != self._is_receiving:
             self._is_receiving = wanted
             if wanted:
+                self.last_active = self._loop.time()  # who was not read could not do anything
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
 
     def _deliver(self, frame: memoryview) -> None:
+        held, self._coming = self._coming, 0
         if self._is_finishing:
             return
-        held = len(frame) if len(frame) > RECEIVE_BYTES else 0
         if self._taker is None and self._has_room:
             try:
-                answer = self._dispatch.take_at_once(frame, self._host)
+                answer = self._dispatch.take_at_once(frame, self.host)
             except Exception as error:  # noqa: BLE001  # one client's trouble is not another's
                 self._give_up(error)
                 return
@@ -291,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._untaken -= len(frame)
                 was_tried, self._tried = frame is self._tried, None
                 self._steer()
-                answer = await self._dispatch.take(frame, self._host, was_tried=was_tried)
+                answer = await self._dispatch.take(frame, self.host, was_tried=was_tried)
                 if self._current is not frame:
                     OpenRequest(answer).release()
                     return  # the client has gone, and what was held for it
@@ -354,7 +351,7 @@ class Connection(asyncio.BufferedProtocol):
             while self._answers:
                 request = self._answers[0]
                 if not await self._send(request):
-                    _log.info("a Kafka client does not read its answers", client=self._host)
+                    _log.info("a Kafka client does not read its answers", client=self.host)
                     self.abort()
                     break
                 if self._transport is None:

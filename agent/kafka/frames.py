@@ -27,9 +27,9 @@ _BEGIN_BYTES = 2 * 1024
 class FrameReceiver:
     """The frames of one connection.
 
-    `admit` is asked before room is made for a frame; when it says no, `is_blocked` is set and nothing may be
-    received until `retry` says that the room was made after all. `deliver` gets each frame, without its
-    length, in a writable buffer that is the frame's alone.
+    `admit` is asked before room is made for a frame of which a part is yet to come; when it says no,
+    `is_blocked` is set and nothing may be received until `retry` says that the room was made after all.
+    `deliver` gets each frame, without its length, in a writable buffer that is the frame's alone.
     """
 
     def __init__(
@@ -99,11 +99,10 @@ class FrameReceiver:
                 raise MalformedMessageError(
                     f"a request of {length} bytes was announced; {_LEAST_FRAME} to {self._limit} are taken"
                 )
-            if not self._admit(length):
-                # Nothing lies behind it: a frame that can be denied is larger than what is received at once.
-                self._blocked = (length, bytes(data))
-                return
             part, data = data[:length], data[length:]
+            if len(part) < length and not self._admit(length):
+                self._blocked = (length, bytes(part))
+                return
             if length < _LARGE_FRAME and len(part) == length:
                 self._expects_large = False
                 self._deliver(memoryview(bytearray(part)))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import structlog
+
 from agent.http.server import address_of
-from agent.kafka.connection import Connection, ConnectionLimits
+from agent.kafka.connection import Connection
+from agent.kafka.connection_limits import ConnectionLimits
 from agent.kafka.frames import RECEIVE_BYTES
 from agent.kafka.patience import Patience
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from agent.kafka.dispatch import Dispatch
     from agent.settings import AgentSettings
 
+_log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 5.0
 
 
@@ -48,6 +52,7 @@ class KafkaServer:
         )
         self._shared = memoryview(bytearray(RECEIVE_BYTES))
         self._connections: set[Connection] = set()
+        self._late: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -98,11 +103,25 @@ class KafkaServer:
 
     async def _sweep(self) -> None:
         """Close connections on which nothing happens, those with half a request among them."""
-        most = self._settings.kafka_idle_ms / 1000
+        most, scarce = self._settings.kafka_idle_ms / 1000, self._limits.patience.scarce_seconds
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(_SWEEP_SECONDS, most))
-            before = loop.time() - most
+            await asyncio.sleep(min(_SWEEP_SECONDS, most, self._limits.patience.look_seconds))
+            now = loop.time()
             for connection in list(self._connections):
-                if connection.is_silent_since(before):
+                if connection.is_silent_since(now - most):
                     connection.abort()
+            self._close_late(now - scarce)
+
+    def _close_late(self, moment: float) -> None:
+        """While the requests' memory is scarce: close those that keep some for half a request since then.
+
+        They are given another look: if the loop was held up, the rest may have come long ago.
+        """
+        late: set[Connection] = set()
+        if self._budget.is_scarce:
+            late = {each for each in self._connections if each.keeps_waiting_since(moment)}
+        for connection in late & self._late:
+            _log.info("a Kafka client does not send the rest of its request", client=connection.host)
+            connection.abort()
+        self._late = late - self._late

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 from agent.byte_budget import ByteBudget
 from agent.kafka.api import HeldBuffers
 from agent.kafka.codec import MalformedMessageError
-from agent.kafka.connection import Connection, ConnectionLimits
+from agent.kafka.connection import Connection
+from agent.kafka.connection_limits import ConnectionLimits
 from agent.kafka.frames import RECEIVE_BYTES
 from agent.kafka.patience import Patience
 
@@ -194,15 +195,29 @@ class Scripted:
     def send(self, kinds: str, *, size: int = 9) -> None:
         """One request of each kind; they arrive as far as the connection reads."""
         for kind in kinds:
-            body = struct.pack(">qc", len(self.sent), kind.encode()).ljust(size, b".")
-            self._stream += struct.pack(">i", len(body)) + body
-            self.sent.append((len(self.sent), kind))
+            self._stream += self.frame(kind, size)
         self.arrive()
+
+    def begin(self, kind: str, *, size: int, count: int, before: bytes = b"") -> bytes:
+        """Only the first `count` bytes of a request, behind what comes `before`; the rest is for `go_on`."""
+        frame = self.frame(kind, size)
+        self.go_on(before + frame[:count])
+        return frame[count:]
+
+    def go_on(self, data: bytes) -> None:
+        """These bytes."""
+        self._stream += data
+        self.arrive()
+
+    def frame(self, kind: str, size: int) -> bytes:
+        """The next request."""
+        body = struct.pack(">qc", len(self.sent), kind.encode()).ljust(size, b".")
+        self.sent.append((len(self.sent), kind))
+        return struct.pack(">i", len(body)) + body
 
     def send_length(self, length: int) -> None:
         """The begin of a request, and no more of it."""
-        self._stream += struct.pack(">i", length)
-        self.arrive()
+        self.go_on(struct.pack(">i", length))
 
     def arrive(self) -> None:
         """Deliver what is on its way."""

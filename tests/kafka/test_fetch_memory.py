@@ -114,7 +114,8 @@ def test_readers_that_do_not_read_hold_no_more_than_there_is(
 
 def test_those_who_read_go_on_however_many_do_not(start_broker: Callable[..., BrokerThread]) -> None:
     """Of 40 clients that want all there may be, none reads an answer; each request of another has records."""
-    broker = start_broker(max_fetches_bytes=4 * 2**20, max_fetch_bytes=2**20)
+    patience = {"kafka_slow_reader_ms": 3_600_000, "kafka_scarce_memory_ms": 3_600_000}
+    broker = start_broker(max_fetches_bytes=4 * 2**20, max_fetch_bytes=2**20, **patience)
     topic = broker.create_topic("t")
     _produce(broker, topic, *[32 * KIB] * 40)
     budget = broker.agent.read_path.budget
@@ -129,6 +130,54 @@ def test_those_who_read_go_on_however_many_do_not(start_broker: Callable[..., Br
             answer = reader.ask("fetch", 12, _fetch_request(2**20, max_wait=0))
             assert answer.responses[0].partitions[0].records
             assert budget.held <= budget.limit - budget.limit // 8
+    for wire in wires:
+        wire.socket.close()
+    until(lambda: budget.held == 0)
+
+
+def test_who_waits_for_memory_gets_it_from_those_who_do_not_read(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """They would have a minute, and more of them wait in front of it than there is memory for."""
+    room = 8 * 300 * KIB
+    broker = start_broker(max_fetches_bytes=room, max_fetch_bytes=room // 2, kafka_scarce_memory_ms=40)
+    topic = broker.create_topic("t")
+    _produce(broker, topic, 300 * KIB - 200)
+    frame = request_frame("fetch", 12, 1, _fetch_request(2**20, max_wait=60_000))
+    wires = [Wire(broker.host_and_port) for _ in range(12)]
+    for wire in wires:
+        wire.send(frame * 100)
+    budget = broker.agent.read_path.budget
+    server = broker.agent._kafka
+    assert server is not None
+    until(lambda: not budget.has_room_for(300 * KIB) or len(server._connections) < len(wires))
+    with Wire(broker.host_and_port) as reader:
+        answer = reader.ask("fetch", 12, _fetch_request(2**20, max_wait=60_000))
+    assert answer.responses[0].partitions[0].records
+    for wire in wires:
+        wire.socket.close()
+    until(lambda: budget.held == 0)
+
+
+def test_who_waits_for_memory_gets_it_from_those_who_do_not_send(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """Half a request keeps it for ten minutes while there is enough for everybody."""
+    broker = start_broker(
+        max_request_bytes=400 * KIB,
+        max_requests_bytes=2**20,
+        kafka_scarce_memory_ms=40,
+        kafka_idle_ms=600_000,
+    )
+    topic = broker.create_topic("t")
+    wires = [Wire(broker.host_and_port) for _ in range(8)]
+    for wire in wires:
+        wire.send((300 * KIB).to_bytes(4, "big") + bytes(8))
+    server = broker.agent._kafka
+    assert server is not None
+    budget = broker.agent.request_budget
+    until(lambda: budget.free < 300 * KIB or len(server._connections) < len(wires))
+    _produce(broker, topic, 300 * KIB)
     for wire in wires:
         wire.socket.close()
     until(lambda: budget.held == 0)

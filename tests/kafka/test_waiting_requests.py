@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from unittest.mock import patch
+
 import pytest
 
 from agent.byte_budget import ByteBudget
@@ -103,8 +106,11 @@ async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None
     is_modest_read = modest.transport.is_reading
     greedy.dispatch.committed.set()
     modest.dispatch.committed.set()
-    await greedy.settle()
-    await modest.settle()
+    with patch("agent.kafka.connection._RETRY_SECONDS", 0):
+        await modest.settle()
+        while not greedy.is_read_to_the_end:
+            await greedy.settle()
+        await greedy.settle()
     assert (was_read, is_modest_read) == (False, False)
     assert held <= 100_000 + RECEIVE_BYTES
     assert greedy.answered == list(range(20))
@@ -156,3 +162,58 @@ async def test_who_takes_nothing_has_less_time_while_memory_is_scarce(
     assert scripted.transport.is_closed == is_closed
     scripted.lose()
     assert scripted.dispatch.held == scripted.budget.held == 0
+
+
+@pytest.mark.parametrize(("size", "held"), [(4096, 0), (4097, 4097), (100_000, 100_000), (300_000, 300_000)])
+async def test_half_a_request_is_counted_unless_it_is_small(size: int, held: int) -> None:
+    scripted = Scripted()
+    rest = scripted.begin("c", size=size, count=100)
+    held_meanwhile = scripted.budget.held
+    scripted.go_on(rest)
+    await scripted.settle()
+    assert held_meanwhile == held
+    assert scripted.answered == [0]
+    assert scripted.budget.held == 0
+    scripted.lose()
+
+
+async def test_half_a_request_waits_for_memory_unless_it_is_small() -> None:
+    """And nothing more of it is received until there is some."""
+    scripted = Scripted(budget=10_000)
+    scripted.budget.reserve(10_000)
+    scripted.go_on(scripted.begin("o", size=4096, count=100))
+    rest = scripted.begin("o", size=9_000, count=100)
+    was_read = scripted.transport.is_reading
+    with patch("agent.kafka.connection._RETRY_SECONDS", 0):
+        scripted.go_on(rest)
+        await scripted.settle()
+        answered = scripted.answered
+        scripted.budget.release(10_000)
+        while not scripted.transport.is_reading:  # noqa: ASYNC110  # a timer of the connection's comes first
+            await asyncio.sleep(0)
+        await scripted.settle()
+    assert (was_read, answered) == (False, [0])
+    assert scripted.answered == [0, 1]
+    assert scripted.budget.held == 0
+    scripted.lose()
+
+
+async def test_half_a_request_keeps_memory_waiting_only_while_the_agent_would_read_more() -> None:
+    scripted = Scripted(pending=1)
+    moment = scripted.connection.last_active + 1_000
+    rest = scripted.begin("o", size=5_000, count=100)
+    late = [scripted.connection.keeps_waiting_since(moment)]
+    assert not scripted.connection.keeps_waiting_since(scripted.connection.last_active)
+    scripted.go_on(rest)
+    rest = scripted.begin("o", size=6_000, count=100, before=scripted.frame("l", 5_000))
+    late.append(scripted.connection.keeps_waiting_since(moment))
+    held = scripted.budget.held
+    scripted.connection.last_active = 0
+    scripted.dispatch.committed.set()
+    await scripted.settle()
+    late += [scripted.connection.keeps_waiting_since(1), scripted.connection.keeps_waiting_since(moment)]
+    scripted.go_on(rest)
+    late.append(scripted.connection.keeps_waiting_since(moment))
+    assert late == [True, False, False, True, False]
+    assert held == 5_000 + 6_000
+    scripted.lose()
