@@ -11,6 +11,9 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+# Hundreds of interpreters start in the tests, and read what is compiled already, also where the machine's
+# settings (those of container images, often) say that Python shall not keep it.
+export PYTHONDONTWRITEBYTECODE :=
 # Kafka clients for Node are tested with where there is Node.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
