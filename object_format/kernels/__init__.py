@@ -5,3 +5,7 @@ returns a `Fault` and a position, and never raises. Each releases the GIL. Compi
 sources, keyed by the source file of the kernel alone: after an edit of a function that other modules call,
 remove `__pycache__`.
 """
+
+from object_format.kernels.turns import take_turns
+
+take_turns()
