@@ -13,7 +13,7 @@ from catalog.model import Broker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from agent.groups.coordinator import Groups
+    from agent.groups.coordinator import ConfigList, Groups, TopicList
     from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.open import Catalog
@@ -40,14 +40,16 @@ async def coordinating(
     settings: GroupSettings | None = None,
     *,
     groups: Groups | None = None,
+    topics: TopicList | None = None,
+    configs: ConfigList | None = None,
 ) -> AsyncIterator[GroupCoordinator]:
-    """A coordinator that was not started, and is stopped in any case; `groups` stand for the catalog's."""
+    """A coordinator that was not started, and is stopped in any case; the others stand for the catalog's."""
     pool = WorkPool("catalog", threads=2, max_waiting=10)
     made = GroupCoordinator(
         groups=groups or catalog.groups,
         offsets=catalog.offsets,
-        topics=catalog.topics,
-        configs=catalog.group_configs,
+        topics=topics or catalog.topics,
+        configs=configs or catalog.group_configs,
         brokers=Alone(),
         pool=pool,
         clock=clock,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
+from agent.groups.consumer.remembered import Remembered
 from catalog.group_config import GroupConfig
 
 if TYPE_CHECKING:
@@ -21,20 +21,12 @@ class GroupConfigViews:
     def __init__(
         self, look_up: Callable[[], Awaitable[Mapping[str, GroupConfig]]], *, clock: Clock, refresh_ms: int
     ) -> None:
-        self._look_up = look_up
-        self._clock = clock
-        self._refresh_seconds = refresh_ms / 1000
-        self._known: Mapping[str, GroupConfig] = {}
-        self._until = float("-inf")
-        self._looking = asyncio.Lock()
+        self._remembered = Remembered("settings of groups", look_up, clock=clock, refresh_ms=refresh_ms)
 
     def of(self, group_id: str) -> GroupConfig:
         """What was set for a group when it was last looked up."""
-        return self._known.get(group_id, _NOTHING_SET)
+        return (self._remembered.last or {}).get(group_id, _NOTHING_SET)
 
     async def refresh(self) -> None:
-        """Look again, when it is time to."""
-        async with self._looking:
-            if self._clock.monotonic() >= self._until:
-                self._known = await self._look_up()
-                self._until = self._clock.monotonic() + self._refresh_seconds
+        """Look again, when it is time to; what was known stays while the catalog does not answer."""
+        await self._remembered.current()

@@ -42,6 +42,9 @@ class ConsumerGroups:
     async def heartbeat(self, group_id: str, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Take a member's heartbeat; answered when what it says is stored."""
         check_heartbeat(group_id, request)
+        group = self._held.peek(group_id)
+        if isinstance(group, ConsumerGroup):
+            group.hear(request)
         topics = await self._views.current()
         await self._configs.refresh()
         joins = request.member_epoch == JOINS
@@ -55,7 +58,8 @@ class ConsumerGroups:
             group.config = self._configs.of(group_id)
             answer = group.heartbeat(request, topics)
         self._held.moved(held)
-        await self._held.keep(held)
+        if not _is_stored(held):
+            await self._held.keep(held)
         return answer
 
     def _upgrade(
@@ -118,3 +122,9 @@ def _consumer(held: HeldGroup) -> ConsumerGroup:
             ErrorCode.group_id_not_found, f"Group {held.group.group_id} is not a consumer group."
         )
     return held.group
+
+
+def _is_stored(held: HeldGroup) -> bool:
+    """Whether the catalog has all of a consumer group, so that nobody need wait for what is written of it."""
+    group = _consumer(held)
+    return group.downgrade is None and held.stored_version >= group.version

@@ -40,6 +40,12 @@ class ConsumerGroup(ClassicMembers):
 
     # Heartbeats
 
+    def hear(self, request: ConsumerHeartbeat) -> None:
+        """Keep the session of whoever sent this, which `heartbeat` takes later: the wait is not its own."""
+        member = self._roster.get(request.member_id)
+        if member is not None and not member.is_classic and 0 < request.member_epoch == member.epoch:
+            self._keep_session(member)
+
     def heartbeat(self, request: ConsumerHeartbeat, topics: TopicView) -> HeartbeatAnswer:
         """Take a heartbeat that `check_heartbeat` has let pass; raises what the member shall be told."""
         if leaves(request):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import re2
 
+from agent.groups.consumer.remembered import Remembered
 from agent.kafka.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -66,27 +66,20 @@ def compiled(pattern: str) -> Callable[[str], bool]:
 
 
 class TopicViews:
-    """Looks the topics up, at most once in a while. Belongs to the event loop."""
+    """All topics as they are, or were a moment ago. Belongs to the event loop."""
 
     def __init__(
         self, look_up: Callable[[], Awaitable[Sequence[Topic]]], *, clock: Clock, refresh_ms: int
     ) -> None:
         self._look_up = look_up
-        self._clock = clock
-        self._refresh_seconds = refresh_ms / 1000
-        self._view = TopicView({})
-        self._until = float("-inf")
-        self._looking = asyncio.Lock()
+        self._remembered = Remembered("topics", self._look, clock=clock, refresh_ms=refresh_ms)
 
     async def current(self) -> TopicView:
-        """The topics as they are, or were a moment ago."""
-        async with self._looking:
-            if self._clock.monotonic() >= self._until:
-                found = await self._look_up()
-                view = TopicView(
-                    {each.name: SeenTopic(each.topic_id, each.partition_count) for each in found}
-                )
-                if view != self._view:
-                    self._view = view
-                self._until = self._clock.monotonic() + self._refresh_seconds
-        return self._view
+        """The topics; as last known while the catalog does not answer."""
+        return await self._remembered.current()
+
+    async def _look(self) -> TopicView:
+        found = await self._look_up()
+        view = TopicView({each.name: SeenTopic(each.topic_id, each.partition_count) for each in found})
+        last = self._remembered.last
+        return last if view == last and last is not None else view
