@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from tests.fixtures import kafka_tools
 from tests.kafka.real_clients.driving import missing
 
-pytest_plugins = ["tests.fixtures.postgres", "tests.fixtures.s3"]
+pytest_plugins = ["tests.fixtures.order", "tests.fixtures.postgres", "tests.fixtures.s3"]
 
 # quick: for work. ci: the same examples each time. brief: for kernels with bounds checking. night: long.
 # A slow shared machine is no reason to fail.
