@@ -96,6 +96,7 @@ public final class Driver {
         return null;
     }
 
+    /** A member of the classic protocol says itself how long it may be silent. */
     private static KafkaConsumer<String, String> consumer(JsonNode given, String group, String protocol) {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", given.get("bootstrap").asText());
@@ -103,8 +104,8 @@ public final class Driver {
         settings.put("group.protocol", protocol);
         settings.put("auto.offset.reset", "earliest");
         settings.put("enable.auto.commit", false);
-        if (protocol.equals("classic")) { // the other one leaves these to the broker
-            settings.put("session.timeout.ms", 2000);
+        if (protocol.equals("classic") && given.has("session")) {
+            settings.put("session.timeout.ms", given.get("session").asInt());
             settings.put("heartbeat.interval.ms", 200);
         }
         StringDeserializer text = new StringDeserializer();

@@ -51,8 +51,8 @@ let member
 let failure
 const taken = { assigned: -1, records: [] }
 
-export async function join ({ bootstrap, topic, group }) {
-  member = connected(bootstrap).consumer({ groupId: group, sessionTimeout: 2000, ...QUICK })
+export async function join ({ bootstrap, topic, group, session }) {
+  member = connected(bootstrap).consumer({ groupId: group, sessionTimeout: session, ...QUICK })
   await member.connect()
   member.on(member.events.GROUP_JOIN, ({ payload }) => {
     taken.assigned = (payload.memberAssignment[topic] ?? []).length

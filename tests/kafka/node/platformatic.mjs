@@ -46,27 +46,52 @@ export async function read ({ bootstrap, topic, offset, count, group }) {
 let member
 let stream
 let failure
-const taken = { assigned: -1, records: [] }
+let beginning
+let leaving = false
+const records = []
 
-export async function join ({ bootstrap, topic, group }) {
-  member = new Consumer({
+export function join (given) {
+  beginning = begin(given)
+  return beginning
+}
+
+async function begin (given) {
+  const { bootstrap, topic, group, session } = given
+  const mine = new Consumer({
     ...base(bootstrap, 'member'), groupId: group, deserializers: stringDeserializers,
-    sessionTimeout: 2000, heartbeatInterval: 200, rebalanceTimeout: 5000
+    sessionTimeout: session, heartbeatInterval: 200, rebalanceTimeout: Math.max(session, 5000)
   })
-  stream = await member.consume({
+  mine.on('error', error => beginAnew(given, mine, error))
+  member = mine
+  stream = await mine.consume({
     topics: [topic], mode: MessagesStreamModes.COMMITTED, fallbackMode: 'earliest', autocommit: true, maxWaitTime: 500
   })
-  stream.on('error', error => { failure = error })
-  stream.on('data', message => taken.records.push([message.partition, Number(message.offset), message.value]))
+  stream.on('error', error => beginAnew(given, mine, error))
+  stream.on('data', message => records.push([message.partition, Number(message.offset), message.value]))
+}
+
+// A stream ends with an error that is worth another try once the library has tried often enough; so it does when
+// it commits after its session has ended, for it gives no member's name then, and is disconnected for that.
+function beginAnew (given, ended, error) {
+  if (member !== ended || leaving) return
+  console.error(error)
+  if (error.findBy?.('canRetry', false) && !error.findBy('needsRejoin', true)) {
+    failure = error
+    return
+  }
+  member = null
+  beginning = ended.close(true).catch(console.error).then(() => begin(given)).catch(problem => { failure = problem })
 }
 
 export function seen ({ topic }) {
   if (failure) throw failure
-  const mine = (member.assignments ?? []).find(each => each.topic === topic)
-  return { ...taken, assigned: mine?.partitions.length ?? 0 }
+  const mine = (member?.assignments ?? []).find(each => each.topic === topic)
+  return { records, assigned: mine?.partitions.length ?? 0 }
 }
 
 export async function leave () {
+  await beginning
+  leaving = true
   await stream.close()
   await member.close(true)
 }

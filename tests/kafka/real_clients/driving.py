@@ -1,7 +1,7 @@
 """Client libraries as processes that do what a test asks: any of them can be killed like a user's program.
 
 Each driver reads a request and writes an answer, both JSON on one line: traits, produce, bounds, read,
-administer, and as a member of a group join, seen, leave.
+administer, and as a member of a group join, seen, leave. A member's `session` is in milliseconds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import orjson
 
 from tests.fixtures import kafka_tools
 
+LASTING_MS = 6_000
+"""A session of members that are not killed: longer than a busy machine keeps them silent."""
 ROOT = Path(__file__).parents[3]
 NODE_SOURCES = ROOT / "tests" / "kafka" / "node"
 JAVA_SOURCE = ROOT / "tests" / "kafka" / "java" / "Driver.java"

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.kafka.clients import consume
 from tests.kafka.clients import produce as produce_with_timestamps
-from tests.kafka.real_clients.driving import CLIENTS
+from tests.kafka.real_clients.driving import CLIENTS, LASTING_MS
 from tests.kafka.waiting import until
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_a_group_goes_on_at_an_offset_that_compaction_made_a_hole(
     loner.close()
     agents.clean()
     member = new_driver(name)
-    member("join", bootstrap=agents.bootstrap, topic=topic, group=group)
+    member("join", bootstrap=agents.bootstrap, topic=topic, group=group, session=LASTING_MS)
 
     def seen() -> list[tuple[int, int, str]]:
         """Each once: a member that was silent for long reads again what it had not committed."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 # Of partition 0, and at its end until more is sent.
 _HOLES = (3, 4)
+# Members that are killed shall be missed soon.
+_SESSION_MS = 2_000
 
 
 class Group:
@@ -36,7 +38,9 @@ class Group:
 
     def member(self) -> Driver:
         made = self._new_driver(self._client)
-        made("join", bootstrap=self._agents.bootstrap, topic=self.topic, group=self._name)
+        made(
+            "join", bootstrap=self._agents.bootstrap, topic=self.topic, group=self._name, session=_SESSION_MS
+        )
         return made
 
     def assigned(self, *members: Driver) -> list[int]:

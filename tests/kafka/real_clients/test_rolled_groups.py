@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 
 from tests.kafka.clients import produce
 from tests.kafka.coordinators import groups_of
-from tests.kafka.real_clients.driving import CLIENTS, Driver
+from tests.kafka.real_clients.driving import CLIENTS, LASTING_MS, Driver
 from tests.kafka.waiting import until
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class Sharing:
         self.group = agents.new_name()
         self._sent = 0
         self.seen_by_other: set[Place] = set()
-        driver("join", bootstrap=agents.bootstrap, topic=self.topic, group=self.group)
+        where = {"bootstrap": agents.bootstrap, "topic": self.topic, "group": self.group}
+        driver("join", session=LASTING_MS, **where)
 
     def assigned(self) -> int:
         found: int = self._driver("seen", topic=self.topic)["assigned"]
@@ -102,7 +103,8 @@ class Rolling:
 
     def joins(self, name: str, driver: Driver) -> None:
         self._members[name] = driver
-        driver("join", bootstrap=self._agents.bootstrap, topic=self.topic, group=self.group)
+        where = {"bootstrap": self._agents.bootstrap, "topic": self.topic, "group": self.group}
+        driver("join", session=LASTING_MS, **where)
 
     def leaves(self, name: str) -> None:
         driver = self._members.pop(name)

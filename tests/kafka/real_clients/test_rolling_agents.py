@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kafka.real_clients.driving import CLIENTS, Driver
+from tests.kafka.real_clients.driving import CLIENTS, LASTING_MS, Driver
 from tests.kafka.real_clients.scene import TOPIC, Scene
 from tests.kafka.waiting import until
 
@@ -31,7 +31,7 @@ class Readers:
         self._scene = scene
         self._drivers = drivers
         for name, driver in self._drivers.items():
-            driver("join", bootstrap=scene.bootstrap, topic=TOPIC, group=name)
+            driver("join", bootstrap=scene.bootstrap, topic=TOPIC, group=name, session=LASTING_MS)
 
     def _seen(self, name: str) -> dict[tuple[int, int], bytes]:
         self._scene.sending.work.check()

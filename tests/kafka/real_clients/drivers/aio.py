@@ -47,14 +47,14 @@ async def produce(
         await asyncio.gather(*answers)
 
 
-def _consumer(bootstrap: str, group: str | None, *topics: str) -> Any:  # noqa: ANN401  # it has no types
+def _consumer(bootstrap: str, group: str | None, *topics: str, session: int = 10_000) -> Any:  # noqa: ANN401  # it has no types
     return aiokafka.AIOKafkaConsumer(
         *topics,
         bootstrap_servers=bootstrap,
         group_id=group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=2000,
+        session_timeout_ms=session,
         heartbeat_interval_ms=200,
     )
 
@@ -82,9 +82,9 @@ async def read(*, bootstrap: str, topic: str, offset: int, count: int, group: st
 class Member:
     """Reads in a task and commits what it read."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, session: int) -> None:
         self.records: list[tuple[int, int, str]] = []
-        self.consumer = _consumer(bootstrap, group, topic)
+        self.consumer = _consumer(bootstrap, group, topic, session=session)
 
     async def start(self) -> None:
         await self.consumer.start()
@@ -114,8 +114,8 @@ class Member:
 _members: list[Member] = []
 
 
-async def join(*, bootstrap: str, topic: str, group: str) -> None:
-    _members.append(Member(bootstrap, topic, group))
+async def join(*, bootstrap: str, topic: str, group: str, session: int) -> None:
+    _members.append(Member(bootstrap, topic, group, session))
     await _members[0].start()
 
 

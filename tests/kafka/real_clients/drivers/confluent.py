@@ -43,14 +43,14 @@ def produce(
     assert not any(failures), failures
 
 
-def _consumer(bootstrap: str, group: str) -> Consumer:
+def _consumer(bootstrap: str, group: str, session: int = 10_000) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 2000,
+            "session.timeout.ms": session,
             "heartbeat.interval.ms": 200,
         }
     )
@@ -89,11 +89,11 @@ def read(*, bootstrap: str, topic: str, offset: int, count: int, group: str) -> 
 class Member:
     """Polls in a thread and commits what it polled."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, session: int) -> None:
         self.records: list[tuple[int, int, str]] = []
         self.assigned = 0
         self.leaving = threading.Event()
-        self._consumer = _consumer(bootstrap, group)
+        self._consumer = _consumer(bootstrap, group, session)
         self._consumer.subscribe([topic])
         self.work = Work(self._work)
 
@@ -120,8 +120,8 @@ class Member:
 _members: list[Member] = []
 
 
-def join(*, bootstrap: str, topic: str, group: str) -> None:
-    _members.append(Member(bootstrap, topic, group))
+def join(*, bootstrap: str, topic: str, group: str, session: int) -> None:
+    _members.append(Member(bootstrap, topic, group, session))
 
 
 def seen(*, topic: str) -> dict[str, Any]:

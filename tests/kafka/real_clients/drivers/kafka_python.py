@@ -46,14 +46,14 @@ def produce(
     producer.close()
 
 
-def _consumer(bootstrap: str, group: str | None, *topics: str) -> Any:  # noqa: ANN401  # it has no types
+def _consumer(bootstrap: str, group: str | None, *topics: str, session: int = 10_000) -> Any:  # noqa: ANN401  # it has no types
     return kafka.KafkaConsumer(
         *topics,
         bootstrap_servers=bootstrap.split(","),
         group_id=group,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        session_timeout_ms=2000,
+        session_timeout_ms=session,
         heartbeat_interval_ms=200,
     )
 
@@ -82,11 +82,11 @@ def read(*, bootstrap: str, topic: str, offset: int, count: int, group: str) -> 
 class Member:
     """Polls in a thread and commits what it polled."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, session: int) -> None:
         self.records: list[tuple[int, int, str]] = []
         self.assigned = 0
         self.leaving = threading.Event()
-        self._consumer = _consumer(bootstrap, group, topic)
+        self._consumer = _consumer(bootstrap, group, topic, session=session)
         self.work = Work(self._work)
 
     def _work(self) -> None:
@@ -121,8 +121,8 @@ class Member:
 _members: list[Member] = []
 
 
-def join(*, bootstrap: str, topic: str, group: str) -> None:
-    _members.append(Member(bootstrap, topic, group))
+def join(*, bootstrap: str, topic: str, group: str, session: int) -> None:
+    _members.append(Member(bootstrap, topic, group, session))
 
 
 def seen(*, topic: str) -> dict[str, Any]:

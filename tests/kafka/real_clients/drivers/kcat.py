@@ -64,7 +64,7 @@ def read(*, bootstrap: str, topic: str, offset: int, count: int, group: str) -> 
 class Member:
     """What a kcat in a group prints."""
 
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, session: int) -> None:
         self.records: list[tuple[int, int, str]] = []
         self.assigned = 0
         self._leaving = False
@@ -72,7 +72,7 @@ class Member:
         settings = (
             "auto.offset.reset=earliest",
             "auto.commit.interval.ms=100",
-            "session.timeout.ms=2000",
+            f"session.timeout.ms={session}",
             "heartbeat.interval.ms=200",
         )
         words = [word for setting in settings for word in ("-X", setting)]
@@ -119,8 +119,8 @@ class Member:
 _members: list[Member] = []
 
 
-def join(*, bootstrap: str, topic: str, group: str) -> None:
-    _members.append(Member(bootstrap, topic, group))
+def join(*, bootstrap: str, topic: str, group: str, session: int) -> None:
+    _members.append(Member(bootstrap, topic, group, session))
 
 
 def seen(*, topic: str) -> dict[str, Any]:
