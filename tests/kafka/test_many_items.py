@@ -154,10 +154,16 @@ def test_what_else_is_asked_of_many_partitions_is_answered(broker: BrokerThread,
     assert (broker.catalog_calls() - before)["topics.states"] == 1
     assert {(part.error_code, part.end_offset) for part in epochs.topics[0].partitions} == {(0, 0)}
     assert {part.error_code for part in epochs.topics[1].partitions} == {ErrorCode.unknown_topic_or_partition}
-    producers = wire.ask(
-        "describe_producers", 0, Struct(topics=[Struct(name="wide", partition_indexes=list(indexes))])
-    )
-    assert [part.error_code for part in producers.topics[0].partitions] == [0] * _PARTITIONS
+    named = [
+        Struct(name="wide", partition_indexes=[*indexes, -1]),
+        Struct(name="marble", partition_indexes=[0]),
+    ]
+    producers = wire.ask("describe_producers", 0, Struct(topics=named))
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert [part.error_code for topic in producers.topics for part in topic.partitions] == [
+        *[0] * _PARTITIONS,
+        *[unknown] * 2,
+    ]
     assert (broker.catalog_calls() - before)["producers.of_partitions"] == 2
     parts = [Struct(partition_index=index, offset=0) for index in indexes]
     deleted = wire.ask("delete_records", 2, Struct(topics=[Struct(name="wide", partitions=parts)], timeout=1))

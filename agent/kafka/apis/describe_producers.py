@@ -63,7 +63,7 @@ async def _some(asked: Sequence[tuple[Topic | SiltstoneError, int]], context: Co
     turns, answers = Turns(), []
     for topic, index in asked:
         answers.append(await _one(topic, index, known, context))
-        await turns.did(1 + len(answers[-1].active_producers or ()))
+        await turns.did(1 + len(answers[-1].active_producers))
     return answers
 
 
@@ -99,7 +99,9 @@ async def _one(
 
 
 def _failed(index: int, error: SiltstoneError) -> Struct:
-    return Struct(partition_index=index, error_code=code_of(error), error_message=message_of(error))
+    return Struct(
+        partition_index=index, error_code=code_of(error), error_message=message_of(error), active_producers=[]
+    )
 
 
 async def _of_local(topic: Topic, index: int, context: Context) -> Struct:
