@@ -6,19 +6,15 @@ from typing import TYPE_CHECKING
 
 from psycopg.types.json import Jsonb
 
+from bedrock.errors import SiltstoneError
 from catalog import arrays
-from catalog.errors import (
-    CatalogUnavailableError,
-    InvalidTopicError,
-    TopicCollisionError,
-    TopicExistsError,
-    TopicNotFoundError,
-)
+from catalog.errors import InvalidTopicError, TopicNotFoundError
 from catalog.model import PartitionId
+from catalog.new_topics import NewTopic, create_topics, exists, holders
 from catalog.rows import state_of, topic_of
 from catalog.sql_files import load_queries
 from catalog.topic_config import TopicConfig
-from catalog.topic_names import check_partition_count, check_topic_name
+from catalog.topic_names import check_partition_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +22,11 @@ if TYPE_CHECKING:
 
     from bedrock.ids import Ids
     from catalog.database import Database, Transaction
+    from catalog.errors import TopicExistsError
     from catalog.garbage import Garbage
     from catalog.model import PartitionState, Topic
 
 _SQL = load_queries("topics")
-_CREATE_TRIES = 5
 
 
 class Topics:
@@ -43,32 +39,15 @@ class Topics:
 
     def create(self, name: str, partition_count: int, config: Mapping[str, str] | None = None) -> Topic:
         """Make a topic; TopicExistsError, InvalidTopicError and InvalidConfigError say what is in the way."""
-        check_topic_name(name)
-        check_partition_count(name, partition_count)
-        settings = TopicConfig.of(config or {})
-        params = {
-            "topic_id": self._ids.new_uuid(),
-            "name": name,
-            "partition_count": partition_count,
-            "config": Jsonb(settings.as_strings()),
-        }
+        wanted = NewTopic(name=name, partition_count=partition_count, config=config or {})
+        (made,) = self.create_many([wanted])
+        if isinstance(made, SiltstoneError):
+            raise made
+        return made
 
-        def work(transaction: Transaction) -> Topic | None:
-            transaction.send(_SQL["insert_topic"], {**params, "created_ms": transaction.now_ms()})
-            transaction.send(_SQL["insert_partitions"], params)
-            rows = transaction.rows(_SQL["find_topic"], params)
-            return topic_of(rows[0]) if rows else None
-
-        for _ in range(_CREATE_TRIES):
-            topic = self._database.transact("topics.create", work)
-            if topic is None:
-                continue  # the one in the way was deleted between two statements
-            if topic.topic_id != params["topic_id"]:
-                raise _exists(name, topic.name)
-            return topic
-        raise CatalogUnavailableError(
-            f"topics in the way of {name!r} come and go", remedy="try again", retry_after_seconds=1.0
-        )
+    def create_many(self, wanted: Sequence[NewTopic]) -> list[Topic | SiltstoneError]:
+        """The same of several, in one transaction: in their order what was made, or what is in the way."""
+        return create_topics(self._database, self._ids, wanted)
 
     def get(self, name: str) -> Topic:
         """The topic of that name, or TopicNotFoundError."""
@@ -79,11 +58,10 @@ class Topics:
             raise TopicNotFoundError(f"there is no topic {name!r}", remedy="list the topics, or create it")
         return topic_of(rows[0])
 
-    def require_free(self, name: str) -> None:
-        """Raise TopicExistsError for a name that a new topic could not have."""
-        rows = self._database.read("topics.require_free", _SQL["find_topic"], {"name": name})
-        if rows:
-            raise _exists(name, rows[0][1])
+    def occupied(self, names: Sequence[str]) -> dict[str, TopicExistsError]:
+        """Which of these names a new topic could not have, and why."""
+        rows = self._database.read("topics.occupied", _SQL["find_holders"], {"names": list(names)})
+        return {names[place]: exists(names[place], topic.name) for place, topic in holders(rows).items()}
 
     def by_id(self, topic_id: UUID) -> Topic:
         """The topic of that identifier, or TopicNotFoundError once it is deleted."""
@@ -127,7 +105,11 @@ class Topics:
         """Let a topic have `partition_count` partitions; InvalidTopicError unless it has fewer now."""
         check_partition_count(name, partition_count)
         topic = self.get(name)
-        params = {"topic_id": topic.topic_id, "partition_count": partition_count}
+        params = {
+            "topic_id": topic.topic_id,
+            "topic_ids": arrays.uuids([topic.topic_id]),
+            "partition_count": partition_count,
+        }
         if partition_count <= topic.partition_count:
             raise InvalidTopicError(
                 f"topic {name!r} has {topic.partition_count} partitions, {partition_count} were asked for",
@@ -192,14 +174,3 @@ class Topics:
     def list(self) -> list[Topic]:
         """All topics by name."""
         return [topic_of(row) for row in self._database.read("topics.list", _SQL["list_topics"])]
-
-
-def _exists(name: str, other: str) -> TopicExistsError:
-    if name == other:
-        return TopicExistsError(
-            f"topic {name!r} exists", remedy="choose another name, or use the one there is"
-        )
-    return TopicCollisionError(
-        f"topic {name!r} collides with topic {other!r}",
-        remedy="choose another name; '.' and '_' are not told apart in names of metrics",
-    )

@@ -38,7 +38,7 @@ from catalog.errors import (
 )
 from catalog.model import RunRefusal
 
-__all__ = ["ErrorCode", "KafkaError", "code_of", "code_of_refusal", "message_of"]
+__all__ = ["ErrorCode", "KafkaError", "as_told", "code_of", "code_of_refusal", "message_of"]
 
 
 _log = structlog.get_logger(__name__)
@@ -99,6 +99,11 @@ def message_of(error: BaseException) -> str | None:
         return str(error)
     _log.warning("a client is told no more than that it failed", reason=str(error))
     return plain_cause(error)
+
+
+def as_told(error: SiltstoneError) -> KafkaError:
+    """What a client is told of `error`, for all items that it came in the way of; logged once at the most."""
+    return KafkaError(code_of(error), message_of(error) or "")
 
 
 def code_of_refusal(refusal: RunRefusal) -> ErrorCode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,14 @@ from psycopg.types.json import Jsonb
 
 from bedrock.errors import NotFoundError
 from catalog.database import Transaction
-from catalog.errors import InvalidConfigError, InvalidTopicError, TopicExistsError
-from catalog.model import PartitionId
+from catalog.errors import (
+    InvalidConfigError,
+    InvalidTopicError,
+    TopicCollisionError,
+    TopicExistsError,
+)
+from catalog.model import PartitionId, Topic
+from catalog.new_topics import NewTopic
 from catalog.sql_files import Query
 from catalog.topic_config import TopicConfig
 from catalog.topic_names import check_topic_name
@@ -262,3 +269,59 @@ def test_the_remedy_fits_what_is_in_the_way(scene: Scene) -> None:
     with pytest.raises(TopicExistsError) as collides:
         scene.topic("a_b")
     assert "metrics" in str(collides.value.remedy)
+
+
+def test_many_topics_are_made_together_or_each_is_told_why_not(scene: Scene) -> None:
+    """In one transaction; of two names that collide in it one topic is made."""
+    scene.topic("c.d")
+    topics = scene.catalog.topics
+    before = scene.catalog.operation_counts()["topics.create"].calls
+    wanted = [
+        NewTopic(name="b", partition_count=3, config={"cleanup.policy": "compact"}),
+        NewTopic(name="c_d", partition_count=1),
+        NewTopic(name="a/b", partition_count=1),
+        NewTopic(name="a", partition_count=0),
+        NewTopic(name="d", partition_count=1, config={"segment.ms": "0"}),
+        NewTopic(name="e.f", partition_count=1),
+        NewTopic(name="e_f", partition_count=1),
+        NewTopic(name="a", partition_count=2),
+    ]
+    made = topics.create_many(wanted)
+    assert scene.catalog.operation_counts()["topics.create"].calls == before + 1
+    assert [None if isinstance(each, Topic) else type(each) for each in made] == [
+        None,
+        TopicCollisionError,
+        InvalidTopicError,
+        InvalidTopicError,
+        InvalidConfigError,
+        None,
+        TopicCollisionError,
+        None,
+    ]
+    assert [each for each in made if isinstance(each, Topic)] == [
+        topics.get(name) for name in ("b", "e.f", "a")
+    ]
+    assert topics.get("b").config.as_strings() == {"cleanup.policy": "compact"}
+    assert [len(topics.partitions(topics.get(name).topic_id)) for name in ("b", "e.f", "a")] == [3, 1, 2]
+    assert {name: str(error) for name, error in topics.occupied(["x", "c_d", "a"]).items()} == {
+        "c_d": str(made[1]),
+        "a": str(topics.occupied(["a"])["a"]),
+    }
+
+
+def test_two_who_make_the_same_topics_in_another_order_share_them(scene: Scene) -> None:
+    """Neither waits for the other for ever, and each name is given once."""
+    names = [f"t{number}" for number in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        orders = [names, names[::-1], names[20:] + names[:20], names[::-1]]
+        made = list(
+            pool.map(
+                lambda order: scene.catalog.topics.create_many(
+                    [NewTopic(name=name, partition_count=1) for name in order]
+                ),
+                orders,
+            )
+        )
+    given = [each.name for some in made for each in some if isinstance(each, Topic)]
+    assert sorted(given) == sorted(names)
+    assert {type(each) for some in made for each in some} == {Topic, TopicExistsError}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -48,16 +49,40 @@ def wire(broker: BrokerThread) -> Iterator[Wire]:
         yield opened
 
 
-@pytest.fixture(scope="module")
-def topics(wire: Wire) -> dict[str, UUID]:
-    """The identifiers of two thousand topics, by name; made by one request."""
+def created(wire: Wire, names: Sequence[str], *, timeout: int = 0, dry: bool = False) -> list[Struct]:
+    """What CreateTopics says."""
     wanted = [
         Struct(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
-        for name in _NAMES
+        for name in names
     ]
-    answer = wire.ask("create_topics", 7, Struct(topics=wanted, timeout=120_000, validate_only=False))
-    assert [(each.name, each.error_code) for each in answer.topics] == [(name, 0) for name in _NAMES]
-    return {each.name: each.topic_id for each in answer.topics}
+    found: list[Struct] = wire.ask(
+        "create_topics", 7, Struct(topics=wanted, timeout=timeout, validate_only=dry)
+    ).topics
+    assert [each.name for each in found] == list(names)
+    return found
+
+
+def grown(wire: Wire, names: Sequence[str], *, timeout: int = 0, dry: bool = False) -> list[int]:
+    """What CreatePartitions says, of topics that shall have two."""
+    wanted = [Struct(name=name, count=2, assignments=None) for name in names]
+    asked = Struct(topics=wanted, timeout=timeout, validate_only=dry)
+    return [each.error_code for each in wire.ask("create_partitions", 3, asked).results]
+
+
+def deleted(wire: Wire, names: Sequence[str], *, timeout: int = 0) -> dict[str, int]:
+    """What DeleteTopics says, by name."""
+    asked = Struct(topics=[Struct(name=name, topic_id=None) for name in names], timeout=timeout)
+    return {each.name: each.error_code for each in wire.ask("delete_topics", 6, asked).responses}
+
+
+@pytest.fixture(scope="module")
+def topics(wire: Wire, broker: BrokerThread) -> dict[str, UUID]:
+    """The identifiers of two thousand topics, by name; made by one request, a hundred with a transaction."""
+    before = broker.catalog_calls()
+    made = created(wire, _NAMES)
+    assert (broker.catalog_calls() - before)["topics.create"] == _MANY // 100
+    assert [each.error_code for each in made] == [ErrorCode.none] * _MANY
+    return {each.name: each.topic_id for each in made}
 
 
 def committed(wire: Wire, version: int, wanted: Sequence[Struct], **fields: Any) -> list[Struct]:  # noqa: ANN401
@@ -252,3 +277,80 @@ def test_bounds_of_thousands_of_topics_are_looked_up_together(
     asked = broker.catalog_calls() - before
     assert codes(answer) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
     assert (asked["topics.states"], asked["topics.named"], asked["topics.get"]) == (1, 1, 0)
+
+
+def test_what_is_not_begun_in_time_is_said_to_be_timed_out_and_was_not_done(
+    broker: BrokerThread, wire: Wire
+) -> None:
+    """Topics that are created, grow and go; the first ones in any case. No time means enough of it."""
+    names = [f"basalt-{number:03}" for number in range(200)]
+    timed_out = ErrorCode.request_timed_out
+    made = [each.error_code for each in created(wire, names, timeout=1)]
+    assert made == [ErrorCode.none] * 100 + [timed_out] * 100
+    assert [each.name for each in broker.catalog.topics.named(names)] == names[:100]
+    assert grown(wire, names[:3], timeout=1) == [ErrorCode.none, timed_out, timed_out]
+    assert [broker.catalog.topics.get(name).partition_count for name in names[:3]] == [2, 1, 1]
+    assert grown(wire, names[:3]) == [ErrorCode.invalid_partitions, ErrorCode.none, ErrorCode.none]
+    gone = deleted(wire, names[:3], timeout=1)
+    assert sorted(gone.values()) == [ErrorCode.none, timed_out, timed_out]
+    assert {each.name for each in broker.catalog.topics.named(names[:3])} == {
+        name for name, code in gone.items() if code == timed_out
+    }
+    missing = [f"marble-{number}" for number in range(_MANY)]
+    before = broker.catalog_calls()
+    gone |= deleted(wire, [*(name for name in names[:100] if gone.get(name)), *names[3:100], *missing])
+    asked = broker.catalog_calls() - before
+    assert gone == dict.fromkeys(names[:100], ErrorCode.none) | dict.fromkeys(
+        missing, ErrorCode.unknown_topic_or_partition
+    )
+    assert asked["topics.named"] == 1
+    assert broker.catalog.topics.named(names) == []
+
+
+def test_what_is_only_tried_with_thousands_of_topics_asks_once(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID]
+) -> None:
+    """Whether names are free, topics may grow, or identifiers mean any."""
+    assert topics
+    before = broker.catalog_calls()
+    tried = created(wire, [*_NAMES[1:], "marble"], dry=True)
+    assert [each.error_code for each in tried] == [ErrorCode.topic_already_exists] * (_MANY - 1) + [0]
+    assert grown(wire, [*_NAMES, "marble"], dry=True) == [ErrorCode.none] * _MANY + [
+        ErrorCode.unknown_topic_or_partition
+    ]
+    unknown = [Struct(name=None, topic_id=UUID(int=number + 1)) for number in range(_MANY)]
+    gone = wire.ask("delete_topics", 6, Struct(topics=unknown, timeout=0)).responses
+    assert [each.error_code for each in gone] == [ErrorCode.unknown_topic_id] * _MANY
+    asked = broker.catalog_calls() - before
+    asked = Counter({name: asked[name] for name in asked if name.startswith("topics.")})
+    assert asked == {"topics.occupied": 1, "topics.named": 1, "topics.identified": 1}
+
+
+def test_settings_of_thousands_of_topics_and_groups_are_looked_up_together(
+    broker: BrokerThread, wire: Wire, topics: dict[str, UUID]
+) -> None:
+    assert topics
+    broker.catalog.group_configs.alter("g-7", lambda _: {"consumer.session.timeout.ms": "45001"})
+    resources = [(2, name) for name in [*_NAMES, "marble"]] + [(32, f"g-{number}") for number in range(100)]
+    asked = Struct(
+        resources=[
+            Struct(resource_type=kind, resource_name=name, configuration_keys=None)
+            for kind, name in resources
+        ]
+    )
+    before = broker.catalog_calls()
+    found = wire.ask("describe_configs", 4, asked).results
+    calls = broker.catalog_calls() - before
+    assert [(each.resource_type, each.resource_name) for each in found] == resources
+    assert [each.error_code for each in found] == [ErrorCode.none] * _MANY + [
+        ErrorCode.unknown_topic_or_partition
+    ] + [ErrorCode.none] * 100
+    sessions = [
+        setting.value
+        for each in found[-100:]
+        for setting in each.configs
+        if setting.name == "consumer.session.timeout.ms"
+    ]
+    assert sessions == ["45000"] * 7 + ["45001"] + ["45000"] * 92
+    assert (calls["topics.named"], calls["topics.list"], calls["topics.get"]) == (1, 0, 0)
+    assert calls["group_configs.get"] == 0

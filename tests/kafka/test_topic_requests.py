@@ -26,7 +26,7 @@ def wire(broker: BrokerThread) -> Iterator[Wire]:
 
 def deleted(wire: Wire, *topics: tuple[str | None, UUID | None]) -> list[tuple[str | None, int]]:
     """What DeleteTopics says, by name."""
-    asked = Struct(topics=[Struct(name=name, topic_id=topic_id) for name, topic_id in topics], timeout=1000)
+    asked = Struct(topics=[Struct(name=name, topic_id=topic_id) for name, topic_id in topics], timeout=60_000)
     return [(each.name, each.error_code) for each in wire.ask("delete_topics", 6, asked).responses]
 
 
@@ -36,7 +36,7 @@ def created(wire: Wire, *names: str, validate_only: bool = False) -> list[int]:
         Struct(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
         for name in names
     ]
-    asked = Struct(topics=wanted, timeout=1000, validate_only=validate_only)
+    asked = Struct(topics=wanted, timeout=60_000, validate_only=validate_only)
     return [each.error_code for each in wire.ask("create_topics", 7, asked).topics]
 
 
@@ -66,7 +66,7 @@ def test_topics_that_are_named_twice_or_not_at_all_are_not_deleted(broker: Broke
     both = deleted(wire, (None, topic_id), ("granite", None), (None, topic_id))
     assert both == [(None, refused), ("granite", refused)]
     assert len(broker.catalog.topics.list()) == 1
-    old = wire.ask("delete_topics", 5, Struct(topic_names=["granite", "granite"], timeout=1000))
+    old = wire.ask("delete_topics", 5, Struct(topic_names=["granite", "granite"], timeout=60_000))
     assert [(each.name, each.error_code) for each in old.responses] == [("granite", refused)]
 
 
@@ -115,7 +115,7 @@ def test_topics_that_are_named_twice_do_not_come_into_being_and_do_not_grow(
     assert created(wire, "granite", "granite") == [ErrorCode.invalid_request]
     broker.create_topic("granite")
     twice = [Struct(name="granite", count=count, assignments=None) for count in (2, 3)]
-    asked = Struct(topics=twice, timeout=1000, validate_only=False)
+    asked = Struct(topics=twice, timeout=60_000, validate_only=False)
     answers = wire.ask("create_partitions", 3, asked).results
     assert [(each.name, each.error_code) for each in answers] == [("granite", ErrorCode.invalid_request)]
     assert broker.catalog.topics.get("granite").partition_count == 1
@@ -152,7 +152,7 @@ def test_a_producer_without_transactions_does_not_give_an_empty_name_for_them(wi
 @pytest.mark.parametrize("count", [0, -2, 100_001, 2_000_000])
 def test_a_number_of_partitions_that_no_topic_can_have_is_invalid_partitions(wire: Wire, count: int) -> None:
     wanted = Struct(name="granite", num_partitions=count, replication_factor=1, assignments=[], configs=[])
-    asked = Struct(topics=[wanted], timeout=1000, validate_only=False)
+    asked = Struct(topics=[wanted], timeout=60_000, validate_only=False)
     (answer,) = wire.ask("create_topics", 7, asked).topics
     assert answer.error_code == ErrorCode.invalid_partitions
 
@@ -161,7 +161,7 @@ def test_a_policy_that_is_named_twice_is_refused(broker: BrokerThread, wire: Wir
     """Where it is set; a topic that has it from before is read as ever."""
     config = Struct(name="cleanup.policy", value="delete,delete")
     wanted = Struct(name="granite", num_partitions=1, replication_factor=1, assignments=[], configs=[config])
-    asked = Struct(topics=[wanted], timeout=1000, validate_only=False)
+    asked = Struct(topics=[wanted], timeout=60_000, validate_only=False)
     (answer,) = wire.ask("create_topics", 7, asked).topics
     assert answer.error_code == ErrorCode.invalid_config
     assert broker.catalog.topics.list() == []

@@ -1,6 +1,7 @@
 """CreatePartitions: more of them for a topic.
 
 Versions 0 to 3. An assignment must name each new partition once; which brokers it names does not matter.
+What is not begun within the request's timeout is REQUEST_TIMED_OUT, and stays as it is.
 """
 
 from __future__ import annotations
@@ -11,35 +12,50 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
+from agent.kafka.deadline import Deadline
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
+from agent.turns import Turns
 from bedrock.errors import SiltstoneError
 from catalog.topic_names import MAX_PARTITIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from agent.kafka.api import Context
+    from catalog.model import Topic
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Let each topic grow, or say why not."""
     names = Counter(wanted.name for wanted in request.topics)
-    results = []
+    deadline = Deadline(request.timeout, context.services.clock)
+    run = context.services.pools.catalog.run
+    found = await run(partial(context.services.catalog.topics.named, list(names))) if names else []
+    known = {topic.name: topic for topic in found}
+    turns, results = Turns(), []
     for wanted in {each.name: each for each in request.topics}.values():
         try:
             if names[wanted.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, f"topic {wanted.name!r} is named twice")
-            await _grow(wanted, context, validate_only=request.validate_only)
+            _check(wanted, known)
+            if not request.validate_only:
+                deadline.begin()
+                await _grow(wanted.name, wanted.count, context)
         except SiltstoneError as error:
             results.append(
                 Struct(name=wanted.name, error_code=code_of(error), error_message=message_of(error))
             )
         else:
             results.append(Struct(name=wanted.name))
+        await turns.did()
     return Struct(results=results)
 
 
-async def _grow(wanted: Struct, context: Context, *, validate_only: bool) -> None:
-    services = context.services
-    topic = await services.pools.catalog.run(partial(services.catalog.topics.get, wanted.name))
+def _check(wanted: Struct, known: Mapping[str, Topic]) -> None:
+    """Raise for what a topic cannot become."""
+    topic = known.get(wanted.name)
+    if topic is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {wanted.name!r}")
     added = wanted.count - topic.partition_count
     if added <= 0:
         raise KafkaError(
@@ -57,10 +73,24 @@ async def _grow(wanted: Struct, context: Context, *, validate_only: bool) -> Non
             ErrorCode.invalid_partitions,
             f"a topic has at most {MAX_PARTITIONS} partitions, not {wanted.count}",
         )
-    if not validate_only:
-        grow = partial(services.catalog.topics.add_partitions, wanted.name, wanted.count)
-        await services.pools.catalog.run(grow)
-        services.directory.forget(wanted.name)
 
 
-API = Api(name="create_partitions", lowest=0, highest=3, handle=handle, most_items=50_000)
+async def _grow(name: str, count: int, context: Context) -> None:
+    services = context.services
+    await services.pools.catalog.run(partial(services.catalog.topics.add_partitions, name, count))
+    services.directory.forget(name)
+
+
+def refuse(request: Struct, context: Context, error: Exception) -> Struct:
+    """The same code for every topic."""
+    del context
+    code, words = code_of(error), message_of(error)
+    return Struct(
+        results=[
+            Struct(name=name, error_code=code, error_message=words)
+            for name in {each.name: None for each in request.topics}
+        ]
+    )
+
+
+API = Api(name="create_partitions", lowest=0, highest=3, handle=handle, refuse=refuse, most_items=50_000)

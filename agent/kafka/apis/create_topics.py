@@ -1,8 +1,9 @@
 """CreateTopics.
 
-Versions 2 to 7. Any replication factor but 0 is taken and answered as 1: copies are the object store's
-affair. A manual assignment gives the number of partitions and nothing else. -1 partitions are as many as the
-configuration says.
+Versions 2 to 7. Topics are made a hundred at a time; what is not begun within the request's timeout is
+REQUEST_TIMED_OUT, and not made. Any replication factor but 0 is taken and answered as 1: copies are the
+object store's affair. A manual assignment gives the number of partitions and nothing else. -1 partitions are
+as many as the configuration says.
 """
 
 from __future__ import annotations
@@ -14,19 +15,27 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.apis.describe_configs import config_source
 from agent.kafka.codec import Struct
-from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
+from agent.kafka.deadline import Deadline
+from agent.kafka.errors import ErrorCode, KafkaError, as_told, code_of, message_of
+from agent.turns import Turns
 from bedrock.errors import SiltstoneError
 from catalog.errors import InvalidTopicError
+from catalog.new_topics import NewTopic
 from catalog.topic_config import TopicConfig
 from catalog.topic_names import check_partition_count, check_topic_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from agent.kafka.api import Context
     from catalog.model import Topic
 
 # Kafka's controller takes 10,000 partitions with one request (ReplicationControlManager); each answer has all
 # settings.
 _MOST_TOPICS = 2_000
+# With one transaction: no more than the first topic may have many partitions.
+_AT_ONCE, _PARTITIONS_AT_ONCE = 100, 10_000
+_CHECKED_IN_ONE = 5  # of a turn's items, with some settings
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -34,16 +43,27 @@ async def handle(request: Struct, context: Context) -> Struct:
     names = Counter(wanted.name for wanted in request.topics)
     if len(names) > _MOST_TOPICS:
         raise KafkaError(ErrorCode.policy_violation, f"at most {_MOST_TOPICS} topics are created at once")
-    answers = []
+    turns = Turns()
+    found: dict[str, Topic | SiltstoneError | None] = {}
+    new: dict[str, NewTopic] = {}
     for wanted in {each.name: each for each in request.topics}.values():
+        found[wanted.name] = None
         try:
             if names[wanted.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, f"topic {wanted.name!r} is named twice")
-            answers.append(await _create(wanted, context, validate_only=request.validate_only))
+            new[wanted.name] = _new(wanted, context)
         except SiltstoneError as error:
-            answers.append(
-                Struct(name=wanted.name, error_code=code_of(error), error_message=message_of(error))
-            )
+            found[wanted.name] = error
+        await turns.did(_CHECKED_IN_ONE)
+    make = _check_free if request.validate_only else _create
+    found |= await make(list(new.values()), Deadline(request.timeout, context.services.clock), context)
+    shown: dict[TopicConfig, list[Struct]] = {}
+    answers = []
+    for name, topic in found.items():
+        answers.append(
+            _failed(name, topic) if isinstance(topic, SiltstoneError) else _made(new[name], topic, shown)
+        )
+        await turns.did()
     return Struct(topics=answers)
 
 
@@ -56,28 +76,74 @@ def refuse(request: Struct, context: Context, error: Exception) -> Struct:
     )
 
 
-async def _create(wanted: Struct, context: Context, *, validate_only: bool) -> Struct:
+def _new(wanted: Struct, context: Context) -> NewTopic:
     check_topic_name(wanted.name)
     count = _partition_count(wanted, context.services.settings.default_partitions)
-    settings = _settings(wanted)
-    config = TopicConfig.of(settings)
-    topic: Topic | None = None
-    if validate_only:
-        require_free = partial(context.services.catalog.topics.require_free, wanted.name)
-        await context.services.pools.catalog.run(require_free)
-    else:
-        create = partial(context.services.catalog.topics.create, wanted.name, count, settings)
-        topic = await context.services.pools.catalog.run(create)
-        context.services.directory.forget(wanted.name)
-    return Struct(
-        name=wanted.name,
-        topic_id=topic.topic_id if topic is not None else None,
-        num_partitions=count,
-        replication_factor=1,
-        configs=[
+    new = NewTopic(name=wanted.name, partition_count=count, config=_settings(wanted))
+    new.check()
+    return new
+
+
+async def _check_free(
+    wanted: Sequence[NewTopic], deadline: Deadline, context: Context
+) -> dict[str, SiltstoneError]:
+    """What is in the way of topics that nobody wants to have yet."""
+    deadline.begin()
+    names = [each.name for each in wanted]
+    topics = context.services.catalog.topics
+    return dict(await context.services.pools.catalog.run(partial(topics.occupied, names))) if names else {}
+
+
+async def _create(
+    wanted: Sequence[NewTopic], deadline: Deadline, context: Context
+) -> dict[str, Topic | SiltstoneError]:
+    """Topics, or what is in their way; some at a time."""
+    services = context.services
+    made: dict[str, Topic | SiltstoneError] = {}
+    for some in _portions(wanted):
+        try:
+            deadline.begin()
+            create = partial(services.catalog.topics.create_many, some)
+            made |= zip([each.name for each in some], await services.pools.catalog.run(create), strict=True)
+        except SiltstoneError as error:
+            made |= dict.fromkeys([each.name for each in some], as_told(error))
+        for each in some:
+            services.directory.forget(each.name)
+    return made
+
+
+def _portions(wanted: Sequence[NewTopic]) -> Iterator[list[NewTopic]]:
+    """Those that are made in one transaction: few enough to take no long time."""
+    some: list[NewTopic] = []
+    partitions = 0
+    for each in wanted:
+        partitions += each.partition_count
+        if some and (len(some) == _AT_ONCE or partitions > _PARTITIONS_AT_ONCE):
+            yield some
+            some, partitions = [], each.partition_count
+        some.append(each)
+    if some:
+        yield some
+
+
+def _failed(name: str, error: SiltstoneError) -> Struct:
+    return Struct(name=name, error_code=code_of(error), error_message=message_of(error))
+
+
+def _made(new: NewTopic, topic: Topic | None, shown: dict[TopicConfig, list[Struct]]) -> Struct:
+    """A topic that is there now, or could be; settings are `shown` once for all that have the same."""
+    config = TopicConfig.stored(new.config)
+    if config not in shown:
+        shown[config] = [
             Struct(name=name, value=config.text(name), config_source=config_source(config, name))
             for name in TopicConfig.known
-        ],
+        ]
+    return Struct(
+        name=new.name,
+        topic_id=topic.topic_id if topic is not None else None,
+        num_partitions=new.partition_count,
+        replication_factor=1,
+        configs=shown[config],
     )
 
 

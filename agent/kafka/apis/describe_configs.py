@@ -8,13 +8,15 @@ and no loggers that could be changed.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
 from agent.kafka.broker_settings import BrokerSetting, broker_settings
 from agent.kafka.codec import Struct
-from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
+from agent.kafka.errors import ErrorCode, KafkaError, as_told, code_of, message_of
 from agent.kafka.resources import (
     ResourceType,
     require_group_name,
@@ -24,10 +26,11 @@ from agent.kafka.resources import (
 )
 from agent.turns import Turns
 from bedrock.errors import SiltstoneError
+from catalog.group_config import GroupConfig
 from catalog.topic_names import check_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from agent.kafka.api import Context
     from catalog.configured import Configured
@@ -36,33 +39,45 @@ if TYPE_CHECKING:
     from catalog.topic_config import TopicConfig
 
 _TOPIC_SOURCE, _STATIC_BROKER_SOURCE, _DEFAULT_SOURCE, _GROUP_SOURCE = 1, 4, 5, 8
-# More topics than these are looked up all at once.
+# More groups than these are looked up all at once.
 _ONE_BY_ONE = 8
 # What settings are made once for; a request comes upon few that differ.
 _MOST_SHARED = 256
 _SETTINGS_IN_ONE = 40
 # An answer has up to 5 KB for each of them.
 _MOST_ITEMS = 10_000
-LookUp: TypeAlias = "Callable[[str], Awaitable[Topic]]"
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "replicas": 7}
 
 
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe each resource, or say why not."""
     results = []
-    look_up = await _topics(request, context)
+    found = await _look_up(request, context)
     shown = _Shown(request, broker_settings(context.services))
     turns = Turns()
     for wanted in request.resources:
         answer = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
-        try:
-            found = await _describe(wanted, context, look_up, shown)
-            answer.configs = [each for each in found if _is_asked(each, wanted)]
-        except SiltstoneError as error:
-            answer.error_code, answer.error_message = code_of(error), message_of(error)
         results.append(answer)
         await turns.did(_SETTINGS_IN_ONE)
+        failure = found.failures.get(wanted.resource_type)
+        if failure is not None:
+            answer.error_code, answer.error_message = failure.code, failure.message
+            continue
+        try:
+            settings = await _describe(wanted, context, found, shown)
+            answer.configs = [each for each in settings if _is_asked(each, wanted)]
+        except SiltstoneError as error:
+            answer.error_code, answer.error_message = code_of(error), message_of(error)
     return Struct(results=results)
+
+
+@dataclass(slots=True)
+class _Found:
+    """The topics that are named; all groups with settings, where many are asked for; what failed."""
+
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    groups: Mapping[str, GroupConfig] | None = None
+    failures: dict[int, KafkaError] = field(default_factory=dict)
 
 
 class _Shown:
@@ -105,32 +120,39 @@ def _is_asked(found: Struct, wanted: Struct) -> bool:
     return not asked or found.name in asked
 
 
-async def _topics(request: Struct, context: Context) -> LookUp:
-    """Finds topics by name: one by one, or where many are asked for, among all that there are."""
-    topics, run = context.services.catalog.topics, context.services.pools.catalog.run
-    asked = sum(each.resource_type == ResourceType.TOPIC for each in request.resources)
-    if asked <= _ONE_BY_ONE:
-        return lambda name: run(partial(topics.get, name))
-    known = {each.name: each for each in await run(topics.list)}
+async def _look_up(request: Struct, context: Context) -> _Found:
+    """What the request names, in one look-up for each kind; groups one by one where they are few."""
+    catalog, run = context.services.catalog, context.services.pools.catalog.run
+    kinds = Counter(wanted.resource_type for wanted in request.resources)
+    found = _Found()
+    if kinds[ResourceType.TOPIC]:
+        names = {each.resource_name for each in request.resources if each.resource_type == ResourceType.TOPIC}
+        try:
+            found.topics = {each.name: each for each in await run(partial(catalog.topics.named, list(names)))}
+        except SiltstoneError as error:
+            found.failures[ResourceType.TOPIC] = as_told(error)
+    if kinds[ResourceType.GROUP] > _ONE_BY_ONE:
+        try:
+            found.groups = await run(catalog.group_configs.list)
+        except SiltstoneError as error:
+            found.failures[ResourceType.GROUP] = as_told(error)
+    return found
 
-    async def find(name: str) -> Topic:
-        if name not in known:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
-        return known[name]
 
-    return find
-
-
-async def _describe(wanted: Struct, context: Context, look_up: LookUp, shown: _Shown) -> Iterable[Struct]:
+async def _describe(wanted: Struct, context: Context, found: _Found, shown: _Shown) -> Iterable[Struct]:
     kind, name = resource_type_of(wanted.resource_type), wanted.resource_name
     services = context.services
     if kind is ResourceType.TOPIC:
         check_topic_name(name)
-        topic = await look_up(name)
-        return shown.of(topic.config, _TOPIC_SOURCE)
+        if name not in found.topics:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        return shown.of(found.topics[name].config, _TOPIC_SOURCE)
     if kind is ResourceType.GROUP:
         require_group_name(name)
-        config = await services.pools.catalog.run(partial(services.catalog.group_configs.get, name))
+        if found.groups is None:
+            config = await services.pools.catalog.run(partial(services.catalog.group_configs.get, name))
+        else:
+            config = found.groups.get(name, GroupConfig())
         return shown.of(config, _GROUP_SOURCE)
     if kind is ResourceType.CLIENT_METRICS:
         require_name(name)

@@ -1,18 +1,30 @@
--- name: insert_topic
--- Adds a topic unless its name, or one that differs only by '.' and '_', is taken.
+-- name: insert_topics
+-- Adds topics, but those whose names, or names that differ only by '.' and '_', are taken. In one order for all, so that
+-- two who add the same ones wait for each other and not both.
 INSERT INTO topics (topic_id, name, partition_count, config, created_ms)
-VALUES (%(topic_id)s, %(name)s, %(partition_count)s, %(config)s, %(created_ms)s)
+SELECT topic_id, name, partition_count, config, %(created_ms)s
+FROM unnest(
+    %(topic_ids)s::uuid[], %(names)s::text[], %(partition_counts)s::integer[], %(configs)s::jsonb[]
+) AS wanted (topic_id, name, partition_count, config)
+ORDER BY translate(name, '.', '_') COLLATE "C", name COLLATE "C"
 ON CONFLICT DO NOTHING;
 
 -- name: insert_partitions
--- Adds the empty partitions of a new topic; a second try changes nothing.
+-- Adds the empty partitions that these topics do not have yet; a second try changes nothing.
 INSERT INTO partitions (topic_id, partition, producers_from)
 SELECT t.topic_id, number, coalesce(past.producers_from, 0)
 FROM topics AS t
 LEFT JOIN past_topics AS past USING (name)
-CROSS JOIN generate_series(0, %(partition_count)s - 1) AS number
-WHERE t.topic_id = %(topic_id)s
+CROSS JOIN LATERAL generate_series(0, t.partition_count - 1) AS number
+WHERE t.topic_id = ANY(%(topic_ids)s::uuid[])
 ON CONFLICT DO NOTHING;
+
+-- name: find_holders
+-- The topics whose names are these, by their places from 1 on, or differ from them only by '.' and '_'.
+SELECT wanted.place, t.topic_id, t.name, t.partition_count, t.config, t.created_ms
+FROM unnest(%(names)s::text[]) WITH ORDINALITY AS wanted (name, place)
+JOIN topics AS t ON translate(t.name, '.', '_') = translate(wanted.name, '.', '_')
+WHERE t.deleted_ms IS NULL;
 
 -- name: find_topic
 -- The topic whose name is this one or differs only by '.' and '_'.
