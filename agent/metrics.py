@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from typing_extensions import override
@@ -101,6 +108,16 @@ class AgentMetrics:
         )
         self.kafka_requests = Counter(
             "siltstone_kafka_requests", "Kafka requests", ["api", "version"], registry=registry
+        )
+        self.kafka_connections = Gauge(
+            "siltstone_kafka_connections", "Connections of Kafka clients", registry=registry
+        )
+        self.kafka_connections_closed = Counter(
+            "siltstone_kafka_connections_closed",
+            "Kafka connections that the agent closed by itself: refused, idle, answers unread, or half a"
+            " request unsent",
+            ["reason"],
+            registry=registry,
         )
         self.http_requests = Counter(
             "siltstone_http_requests", "HTTP requests", ["method", "route", "status"], registry=registry

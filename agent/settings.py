@@ -38,6 +38,9 @@ class AgentSettings:
     kafka_slow_reader_ms: int = 60_000
     kafka_scarce_memory_ms: int = 10_000
     kafka_idle_ms: int = 600_000
+    # Connections of Kafka clients, in all and from one address: max.connections, max.connections.per.ip
+    kafka_max_connections: int = 10_000
+    kafka_max_connections_per_ip: int = 2**31 - 1
     # A broker that was silent for this long is no longer shown to clients.
     broker_silent_ms: int = 10_000
 
@@ -121,7 +124,7 @@ class AgentSettings:
     max_request_bytes: int = 32 * MIB
     max_requests_bytes: int = 128 * MIB
     # How long a client may take to send a body, or to take the next piece of an answer, and how many
-    # connections there may be.
+    # connections of HTTP clients there may be.
     body_timeout_ms: int = 60_000
     write_timeout_ms: int = 30_000
     max_connections: int = 4_000

@@ -13,7 +13,7 @@ _GROUPS = GroupSettings()
 
 
 class KafkaSettings(BaseSettings):
-    """A part of `siltstone.configuration.Settings`: topics that clients ask for, and consumer groups."""
+    """A part of `siltstone.configuration.Settings`: topics that clients ask for, connections, and groups."""
 
     auto_create_topics_enable: bool = Field(
         default=_AGENT.auto_create_topics,
@@ -23,6 +23,14 @@ class KafkaSettings(BaseSettings):
         default=_AGENT.default_partitions,
         ge=1,
         description="How many partitions a topic has whose creator does not say.",
+    )
+    max_connections: int = Field(
+        default=_AGENT.kafka_max_connections,
+        ge=1,
+        description="How many connections of Kafka clients an agent has; one more is closed at once.",
+    )
+    max_connections_per_ip: int = Field(
+        default=_AGENT.kafka_max_connections_per_ip, ge=1, description="How many of them from one address."
     )
     group_min_session_timeout_ms: int = Field(
         default=_GROUPS.min_session_timeout_ms,

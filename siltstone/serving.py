@@ -56,6 +56,8 @@ def _agent_settings(settings: Settings) -> AgentSettings:
         local_root=settings.data_dir / "local-logs" if settings.local_dirs is None else None,
         auto_create_topics=settings.auto_create_topics_enable,
         default_partitions=settings.num_partitions,
+        kafka_max_connections=settings.max_connections,
+        kafka_max_connections_per_ip=settings.max_connections_per_ip,
         groups=settings.groups,
         flush_interval_ms=settings.flush_interval_ms,
         flush_bytes=settings.flush_bytes,

@@ -24,6 +24,8 @@ _AGENT = {
     "connections.max.idle.ms": ("kafka_idle_ms", "After how long an idle connection is closed."),
     "fetch.max.bytes": ("max_fetch_bytes", "The most that one Fetch is answered with."),
     "max.incremental.fetch.session.cache.slots": ("max_fetch_sessions", "How many fetch sessions are kept."),
+    "max.connections": ("kafka_max_connections", "How many connections of clients there may be."),
+    "max.connections.per.ip": ("kafka_max_connections_per_ip", "How many of them from one address."),
     "num.partitions": ("default_partitions", "How many partitions a topic has whose creator does not say."),
     "socket.request.max.bytes": ("max_request_bytes", "The largest request that is taken."),
 }

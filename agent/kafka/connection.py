@@ -49,12 +49,15 @@ class Connection(asyncio.BufferedProtocol):
         budget: ByteBudget,
         limits: ConnectionLimits,
         shared: memoryview,
+        *,
+        made: Callable[[Connection], bool],
         gone: Callable[[Connection], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._dispatch = dispatch
         self._budget = budget
         self._limits = limits
+        self._made = made
         self._gone = gone
         self._frames: deque[memoryview] = deque()
         self._answers: deque[OpenRequest] = deque()
@@ -79,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_receiving = True
         self._is_finishing = False
         self.last_active = self._loop.time()
+        self.closed_for = ""  # why, where that is counted
 
     @property
     def is_idle(self) -> bool:
@@ -102,6 +106,8 @@ class Connection(asyncio.BufferedProtocol):
         self.host = str(peer[0]) if peer else ""
         if self._is_finishing:
             self._transport.abort()
+        elif not self._made(self):
+            self.abort("refused")
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -169,8 +175,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._frames:
             self._taker = self._loop.create_task(self._take(), name="kafka requests")
 
-    def abort(self) -> None:
+    def abort(self, reason: str = "") -> None:
         """Close at once."""
+        self.closed_for = self.closed_for or reason
         if self._transport is not None:
             self._outgoing = None
             self._transport.abort()
@@ -352,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
                 request = self._answers[0]
                 if not await self._send(request):
                     _log.info("a Kafka client does not read its answers", client=self.host)
-                    self.abort()
+                    self.abort("unread")
                     break
                 if self._transport is None:
                     break  # lost meanwhile, and all was let go of

@@ -10,15 +10,15 @@ import structlog
 from agent.http.server import address_of
 from agent.kafka.connection import Connection
 from agent.kafka.connection_limits import ConnectionLimits
+from agent.kafka.connection_quotas import ConnectionQuotas
 from agent.kafka.frames import RECEIVE_BYTES
 from agent.kafka.patience import Patience
 
 if TYPE_CHECKING:
     import socket
 
-    from agent.byte_budget import ByteBudget
     from agent.kafka.dispatch import Dispatch
-    from agent.settings import AgentSettings
+    from agent.kafka.services import Services
 
 _log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 5.0
@@ -27,19 +27,13 @@ _SWEEP_SECONDS = 5.0
 class KafkaServer:
     """Serves the protocol on one socket that is bound already. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        listener: socket.socket,
-        *,
-        budget: ByteBudget,
-        fetches: ByteBudget,
-        settings: AgentSettings,
-    ) -> None:
+    def __init__(self, dispatch: Dispatch, listener: socket.socket, services: Services) -> None:
+        settings = services.settings
         self.address = address_of(listener)
         self._dispatch = dispatch
         self._listener = listener
-        self._budget = budget
+        self._budget = services.request_budget
+        self._metrics = services.metrics
         self._settings = settings
         self._limits = ConnectionLimits(
             max_request_bytes=settings.max_request_bytes,
@@ -47,10 +41,15 @@ class KafkaServer:
             patience=Patience.of(
                 settings.kafka_slow_reader_ms / 1000,
                 settings.kafka_scarce_memory_ms / 1000,
-                memory=(budget, fetches),
+                memory=(services.request_budget, services.read_path.budget),
             ),
         )
         self._shared = memoryview(bytearray(RECEIVE_BYTES))
+        self._quotas = ConnectionQuotas(
+            settings.kafka_max_connections,
+            settings.kafka_max_connections_per_ip,
+            asyncio.get_running_loop().time,
+        )
         self._connections: set[Connection] = set()
         self._late: set[Connection] = set()
         self._server: asyncio.Server | None = None
@@ -89,14 +88,30 @@ class KafkaServer:
         await self._empty.wait()
 
     def _accept(self) -> Connection:
-        connection = Connection(self._dispatch, self._budget, self._limits, self._shared, self._forget)
+        connection = Connection(
+            self._dispatch,
+            self._budget,
+            self._limits,
+            self._shared,
+            made=self._welcome,
+            gone=self._forget,
+        )
         if self._is_stopping:  # it came while the listener was being closed
             connection.finish()
         self._connections.add(connection)
         self._empty.clear()
         return connection
 
+    def _welcome(self, connection: Connection) -> bool:
+        is_welcome = self._quotas.take(connection, connection.host)
+        self._metrics.kafka_connections.set(len(self._quotas))
+        return is_welcome
+
     def _forget(self, connection: Connection) -> None:
+        self._quotas.give_back(connection)
+        self._metrics.kafka_connections.set(len(self._quotas))
+        if connection.closed_for:
+            self._metrics.kafka_connections_closed.labels(connection.closed_for).inc()
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
@@ -110,7 +125,7 @@ class KafkaServer:
             now = loop.time()
             for connection in list(self._connections):
                 if connection.is_silent_since(now - most):
-                    connection.abort()
+                    connection.abort("idle")
             self._close_late(now - scarce)
 
     def _close_late(self, moment: float) -> None:
@@ -123,5 +138,5 @@ class KafkaServer:
             late = {each for each in self._connections if each.keeps_waiting_since(moment)}
         for connection in late & self._late:
             _log.info("a Kafka client does not send the rest of its request", client=connection.host)
-            connection.abort()
+            connection.abort("unsent")
         self._late = late - self._late

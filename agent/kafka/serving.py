@@ -69,10 +69,4 @@ def advertised_address(listener: socket.socket, settings: AgentSettings) -> tupl
 
 def new_server(services: Services, listener: socket.socket) -> KafkaServer:
     """A server of all APIs; start it."""
-    return KafkaServer(
-        Dispatch(APIS, services),
-        listener,
-        budget=services.request_budget,
-        fetches=services.read_path.budget,
-        settings=services.settings,
-    )
+    return KafkaServer(Dispatch(APIS, services), listener, services)

@@ -184,7 +184,12 @@ class Scripted:
             patience=patience or Patience.of(60, 60, memory=()),
         )
         self.connection = Connection(
-            cast("Any", self.dispatch), self.budget, limits, memoryview(bytearray(RECEIVE_BYTES)), self._gone
+            cast("Any", self.dispatch),
+            self.budget,
+            limits,
+            memoryview(bytearray(RECEIVE_BYTES)),
+            made=lambda _: True,
+            gone=self._gone,
         )
         self.transport.protocol = self.connection
         self.connection.connection_made(cast("Any", self.transport))
