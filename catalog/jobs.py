@@ -105,13 +105,15 @@ class Jobs:
 
         return [_job_of(row) for row in self._database.transact("jobs.claim", work)]
 
-    def start_attempt(self, job_id: UUID, attempt_id: UUID, application_id: str) -> None:
-        """Let another attempt of the application that runs the job take the present one's place."""
-        self._change("start_attempt", job_id, attempt_id, application_id=application_id)
-
     def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
         """Say that an attempt lives; JobSupersededError when it has lost the job."""
-        self._change("heartbeat", job_id, attempt_id)
+        params = {"job_id": job_id, "attempt_id": attempt_id}
+
+        def work(transaction: Transaction) -> int:
+            return transaction.count(_SQL["heartbeat"], {**params, "now_ms": transaction.now_ms()})
+
+        if not self._database.transact("jobs.heartbeat", work):
+            raise _superseded(job_id, attempt_id)
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
         """Give a running job back to whoever claims it next; it keeps its extents.
@@ -123,15 +125,6 @@ class Jobs:
         self._database.transact(
             "jobs.release", lambda transaction: transaction.send(_SQL["resubmit"], params)
         )
-
-    def _change(self, query: str, job_id: UUID, attempt_id: UUID, **more: object) -> None:
-        params = {"job_id": job_id, "attempt_id": attempt_id, **more}
-
-        def work(transaction: Transaction) -> int:
-            return transaction.count(_SQL[query], {**params, "now_ms": transaction.now_ms()})
-
-        if not self._database.transact(f"jobs.{query}", work):
-            raise _superseded(job_id, attempt_id)
 
     def release_expired(self, older_than_ms: int) -> list[UUID]:
         """Give back the running jobs whose last heartbeat is older than that many milliseconds; returns them.

@@ -48,11 +48,12 @@ if TYPE_CHECKING:
 
     from bedrock.clock import Clock
     from bedrock.ids import Ids
-    from catalog.model import Job, JobResult
+    from catalog.model import Job, JobResult, JobSpec
     from spark_jobs.shuffle_plan import ShufflePlan
 
 MAX_ATTEMPTS = 3
 _POLL_SECONDS = 0.25
+_MOST_MS = (1 << 63) - 1  # as the catalog holds it
 
 
 class JobBook(Pulse, Protocol):
@@ -126,7 +127,8 @@ class _Run:
     def run(self, spark: SparkSession, store: StoreConfig, ids: Ids, plan: PlanChoice) -> CompactionReport:
         begin = self._clock.monotonic()
         limit_bytes = worker_limit_bytes(spark)
-        packed = [_pack(job, plan, limit_bytes) for job in self._running.values()]
+        now_ms = self._clock.now_ms()
+        packed = [_pack(job, plan, limit_bytes, now_ms) for job in self._running.values()]
         self._plans = {each.job_id: each.shuffle for each in packed if each.shuffle is not None}
         try:
             with (
@@ -207,8 +209,21 @@ def _cut_files(job: Job, plan: ShufflePlan | None) -> Iterator[CutFile]:
         )
 
 
-def _pack(job: Job, choice: PlanChoice, limit_bytes: int | None) -> PackedJob:
-    spec = fitted(job.spec, limit_bytes)
+def begun(spec: JobSpec, now_ms: int) -> JobSpec:
+    """The job with the grace of its tombstones counted from now on.
+
+    Until it publishes readers meet the records that a tombstone deletes, however long the job has waited.
+    """
+    waited_ms = max(0, now_ms - spec.now_ms)
+    longer = [
+        replace(each, delete_retention_ms=min(each.delete_retention_ms + waited_ms, _MOST_MS))
+        for each in spec.partitions
+    ]
+    return replace(spec, partitions=tuple(longer))
+
+
+def _pack(job: Job, choice: PlanChoice, limit_bytes: int | None, now_ms: int) -> PackedJob:
+    spec = begun(fitted(job.spec, limit_bytes), now_ms)
     try:
         shuffle = choose_plan(spec, choice)
     except SiltstoneError:  # a task will find the same, and answer with it

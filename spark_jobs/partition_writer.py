@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from bedrock.errors import CorruptDataError
 from object_format.codecs import Codec
-from object_format.dedupe import Rewriting, filter_batches
+from object_format.dedupe import Rewriting, delete_horizon, filter_batches
 from object_format.dedupe.ahead import SectionAhead
 from object_format.holes import holes_between
 from object_format.payloads import Scratch
@@ -216,7 +216,7 @@ def rewriting_of(spec: JobSpec, partition: JobPartition, *, exact: bool) -> Rewr
     """
     clean = partition.reaches_log_start and exact
     return Rewriting(
-        delete_horizon_ms=spec.now_ms + partition.delete_retention_ms if clean else None,
+        delete_horizon_ms=delete_horizon(spec.now_ms, partition.delete_retention_ms) if clean else None,
         merge=spec.merge_batches,
         merged_codec=_codec_of(partition.compression_type),
         most_batch_bytes=partition.max_message_bytes,

@@ -74,9 +74,11 @@ _SHUFFLE_AS_IT_IS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.com
 # whose last stage has begun where it does not. It hardly ever does, as its report tells of other times; and
 # whatever else differs, as an execution may fail where another did not, the stages find out
 # (`spark_jobs.shuffle_ends`). Each of the two alone turns the hashing on.
-_RERUNS_AS_THEY_ARE = {
+_OF_QUERIES = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+    # What a worker is handed at once beside its key table, also where one key has all records.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20),
 }
 
 # Java moves bytes here and computes nothing: its second compiler takes several times what it gains.
@@ -128,12 +130,12 @@ def start_session(settings: SparkSettings) -> SparkSession:
     if settings.is_quiet:
         _silence_python()
     if settings.is_connect:
-        return _with_reruns_as_they_are(_connect(settings))
+        return _with_queries_as_they_are(_connect(settings))
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, which has started Java
-        return _with_reruns_as_they_are(_build(settings, {}))
+        return _with_queries_as_they_are(_build(settings, {}))
     active = SparkSession.getActiveSession()
     if active is not None:
-        return _with_reruns_as_they_are(active)
+        return _with_queries_as_they_are(active)
     scratch = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     try:
@@ -222,11 +224,11 @@ def _connect(settings: SparkSettings) -> SparkSession:
         raise SparkUnavailableError(f"no session at {settings.master}: {error}") from error
 
 
-def _with_reruns_as_they_are(spark: SparkSession) -> SparkSession:
+def _with_queries_as_they_are(spark: SparkSession) -> SparkSession:
     """A session that somebody else has set up, with what he has not said himself."""
     said = spark.conf.getAll
-    for key in _RERUNS_AS_THEY_ARE.keys() - said.keys():
-        spark.conf.set(key, _RERUNS_AS_THEY_ARE[key])
+    for key in _OF_QUERIES.keys() - said.keys():
+        spark.conf.set(key, _OF_QUERIES[key])
     return spark
 
 
@@ -293,7 +295,7 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         ).lower(),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         **_SHUFFLE_AS_IT_IS,
-        **_RERUNS_AS_THEY_ARE,
+        **_OF_QUERIES,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         "spark.ui.enabled": str(settings.ui).lower(),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agent.local_tier.clean_keys import cut, judge_settled
-from object_format.dedupe import filter_batches
+from object_format.dedupe import delete_horizon, filter_batches
 from object_format.kernels.layout import (
     CONTROL,
     DELETE_HORIZON,
@@ -71,9 +71,9 @@ class CleanRound:
     last_records: Mapping[int, LastRecord]
 
     @property
-    def delete_horizon_ms(self) -> int:
-        """When tombstones that this clean meets first may go."""
-        return self.now_ms + self.delete_retention_ms
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones that this clean meets first may go; None for never."""
+        return delete_horizon(self.now_ms, self.delete_retention_ms)
 
 
 class CleanFilter:
@@ -228,7 +228,7 @@ def _empty_batch(data: Bytes, rows: BatchRows) -> bytes:
     return bytes(batch)
 
 
-def _stamped_marker(data: Bytes, rows: BatchRows, delete_horizon_ms: int) -> bytes:
+def _stamped_marker(data: Bytes, rows: BatchRows, delete_horizon_ms: int | None) -> bytes:
     """A control batch with the time from which on it may go (KIP-534)."""
     batch = cut(data, rows, 0, 1)
     header = read_header(batch)

@@ -7,7 +7,7 @@ from object_format.dedupe.answer import Survivors
 from object_format.dedupe.filter import filter_batches
 from object_format.dedupe.filtered import FilteredBatches
 from object_format.dedupe.key_table import KeyTable, keys_that_fit
-from object_format.dedupe.rewriting import Rewriting
+from object_format.dedupe.rewriting import Rewriting, delete_horizon
 from object_format.dedupe.survivors import MAX_HELD_RECORDS, SurvivorFinder
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "SurvivorFinder",
     "Survivors",
     "ThinnedAhead",
+    "delete_horizon",
     "filter_batches",
     "keys_that_fit",
 ]

@@ -16,6 +16,19 @@ GROWTH_SHIFT: Final = 7
 """What does not compress grows by less than one byte in 2^7."""
 
 
+_MOST_MS: Final = (1 << 63) - 1
+
+
+def delete_horizon(now_ms: int, delete_retention_ms: int) -> int | None:
+    """From when on tombstones may go that became clean at `now_ms`; None for never.
+
+    A sum that no timestamp holds is never: what keeps tombstones for ever (`delete.retention.ms` of
+    9223372036854775807) leaves their batches as they are, and a shorter retention finds them later.
+    """
+    horizon_ms = now_ms + delete_retention_ms
+    return horizon_ms if horizon_ms <= _MOST_MS else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
     """How survivors are written: as `filter_batches` says."""

@@ -266,6 +266,36 @@ def test_one_batch_with_more_keys_than_the_table_holds_is_cleaned_all_the_same(t
     log.close_handles()
 
 
+def test_tombstones_and_markers_may_be_kept_for_ever(tmp_path: Path) -> None:
+    """Their horizon would be beyond what a timestamp holds."""
+    place = Place(tmp_path, clock=ManualClock(START))
+    log = place.open(replace(COMPACTED, delete_retention_ms=(1 << 63) - 1))
+    deleted = Record(key=b"a", value=None, offset=1, timestamp=START)
+    marker = Record(key=cleaner_model.COMMIT_KEY, value=bytes(6), offset=3, timestamp=START)
+    append(
+        log,
+        [
+            model.batch_of([Record(key=b"a", value=b"v", offset=0, timestamp=START), deleted]),
+            model.batch_of(
+                [Record(key=b"b", value=b"v", offset=2, timestamp=START)],
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=0,
+                attributes=TRANSACTIONAL,
+            ),
+            model.batch_of([marker], producer_id=7, producer_epoch=0, attributes=TRANSACTIONAL | CONTROL),
+            many_keys(1, first=4),
+        ],
+    )
+    cleaner, first_dirty = cleaner_of(place.clock), None
+    for _ in range(3):
+        first_dirty, _ = cleaner.clean(to_clean(log, first_dirty, START))
+        place.clock.advance(1e9)
+
+    assert [each.offset for each in batches_of(log)[0].records] == [1]
+    log.close_handles()
+
+
 def test_an_aborted_clean_leaves_the_log_and_no_files(tmp_path: Path) -> None:
     place = Place(tmp_path, clock=ManualClock(START))
     log = place.open(COMPACTED)

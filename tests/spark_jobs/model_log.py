@@ -166,6 +166,7 @@ class ModelLog:
         extents: Mapping[PartitionId, Sequence[Extent]] | None = None,
         *,
         table_bytes: int = TABLE_BYTES,
+        delete_retention_ms: int = DELETE_RETENTION_MS,
     ) -> JobSpec:
         """A job over these adjacent extents of each partition; over all by default."""
         chosen = self.extents if extents is None else extents
@@ -184,7 +185,7 @@ class ModelLog:
                     reaches_log_start=each[0].base_offset == 0,
                     base_offset=each[0].base_offset,
                     upper_offset=each[-1].last_offset + 1,
-                    delete_retention_ms=DELETE_RETENTION_MS,
+                    delete_retention_ms=delete_retention_ms,
                 )
             )
             for extent in each:
@@ -267,7 +268,8 @@ class ModelLog:
                 if record.value is not None or not partition.reaches_log_start:
                     kept.append(each)
                 elif each.horizon_ms is None:
-                    kept.append(replace(each, horizon_ms=now_ms + partition.delete_retention_ms))
+                    horizon_ms = now_ms + partition.delete_retention_ms
+                    kept.append(replace(each, horizon_ms=horizon_ms) if horizon_ms < 1 << 63 else each)
                 elif each.horizon_ms > now_ms:
                     kept.append(each)
         self.records[partition_id] = kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Self, cast
 from uuid import UUID
@@ -14,13 +14,14 @@ import pytest
 from bedrock.clock import ManualClock
 from bedrock.errors import InvalidInputError, RetryableError, StaleStateError
 from bedrock.ids import SeededIds
-from catalog.model import Job, JobResult, JobSpec, JobState
+from catalog.model import Job, JobPartition, JobResult, JobSpec, JobState
 from object_store.open import StoreConfig
 from spark_jobs import compact
 from spark_jobs.compact import MAX_ATTEMPTS, JobOutcome, run_jobs
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.interrupts import stop_on_signals
 from spark_jobs.report import CompactionReport, JobFailure
+from spark_jobs.transport import unpack_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,16 +106,20 @@ class Driver:
     clock: ManualClock
     book: Book = field(default_factory=Book)
     outcomes: list[JobOutcome] = field(default_factory=list)
+    specs: list[JobSpec] = field(default_factory=list)
+    """What the tasks were given."""
 
     def run(
         self, monkeypatch: pytest.MonkeyPatch, jobs: Sequence[Job], *answers: Answer | BaseException | None
     ) -> CompactionReport:
         left = iter(answers)
+        given = self.specs
 
         class Queries:
             def __init__(
                 self, _spark: SparkSession, _store: StoreConfig, packed: Sequence[PackedJob], *, tag: str
             ) -> None:
+                given.extend(unpack_spec(each.spec) for each in packed)
                 assert [each.job_id for each in packed] == [each.spec.job_id for each in jobs]
                 assert tag
 
@@ -164,6 +169,37 @@ def test_results_are_published_and_summed(driver: Driver, monkeypatch: pytest.Mo
     assert report.seconds["write"] == 2.0
     assert report.as_dict()["get_requests_per_input_file"] == 2.0
     assert [outcome.job.spec.job_id.int for outcome in driver.outcomes] == [2, 1]
+
+
+def test_what_a_job_has_waited_does_not_count_as_grace_of_tombstones(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = JobPartition(
+        topic_id=UUID(int=7),
+        partition=0,
+        topic_name="a topic",
+        cleanup_policy="compact",
+        compression_type="producer",
+        deduplicate=True,
+        reaches_log_start=True,
+        base_offset=0,
+        upper_offset=1,
+        delete_retention_ms=500,
+    )
+    forever = replace(partition, partition=1, delete_retention_ms=(1 << 63) - 1)
+    planned_ms = driver.clock.now_ms()
+    driver.clock.advance(3)
+    waiting = job(1)
+    spec = replace(waiting.spec, now_ms=planned_ms, partitions=(partition, forever))
+    late = replace(spec, job_id=UUID(int=2), now_ms=driver.clock.now_ms() + 9)  # by the catalog's clock
+
+    driver.run(monkeypatch, [replace(waiting, spec=spec), replace(job(2), spec=late)], done(1), done(2))
+
+    assert [[each.delete_retention_ms for each in given.partitions] for given in driver.specs] == [
+        [3_500, (1 << 63) - 1],
+        [500, (1 << 63) - 1],
+    ]
+    assert [given.now_ms for given in driver.specs] == [planned_ms, late.now_ms]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bedrock.clock import ManualClock
 from bedrock.errors import CorruptDataError, InvalidInputError
-from bedrock.ids import SeededIds
 from catalog.model import PartitionId
 from object_format.codecs import Codec
 from object_format.segment_file import ForwardReader
@@ -22,49 +20,12 @@ from object_store.local import LocalStore
 from object_store.names import CompactedName, parse
 from spark_jobs.compaction_task import TaskHooks, run_compaction
 from spark_jobs.errors import JobCancelledError
-from tests.spark_jobs.model_log import DELETE_RETENTION_MS, BatchToWrite, ModelLog, batch
+from tests.spark_jobs.bench import Bench
+from tests.spark_jobs.model_log import DELETE_RETENTION_MS, BatchToWrite, batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-    from uuid import UUID
-
-    from catalog.model import Extent, JobResult, JobSpec
-
-
-class Bench:
-    """A model log, and a fresh store for every task, as Spark would have it."""
-
-    def __init__(self, directory: Path, seed: int = 1) -> None:
-        self.directory = directory
-        self.clock = ManualClock()
-        self.ids = SeededIds(seed, self.clock)
-        self.log = ModelLog(LocalStore(directory, self.ids), self.clock, self.ids)
-
-    def topic(self, policy: str = "compact") -> UUID:
-        return self.log.create_topic(policy)
-
-    def run(self, spec: JobSpec, hooks: TaskHooks | None = None) -> JobResult:
-        store = LocalStore(self.directory, self.ids)
-        try:
-            return run_compaction(
-                spec, store, attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids, hooks=hooks
-            )
-        finally:
-            store.close()
-
-    def compact(
-        self, extents: Mapping[PartitionId, Sequence[Extent]] | None = None, table_bytes: int = 1 << 20
-    ) -> JobResult:
-        """Run a job, publish it, and hold the log against the dictionaries."""
-        spec = self.log.job(extents, table_bytes=table_bytes)
-        result = self.run(spec)
-        self.log.publish(spec, result)
-        self.log.check()
-        return result
-
-    def objects(self) -> list[str]:
-        return [each.name for each in self.log.store.list("", purpose=Purpose.FSCK)]
 
 
 @pytest.fixture
@@ -230,56 +191,6 @@ def test_a_topic_that_is_no_longer_compacted_keeps_its_holes(bench: Bench) -> No
 
     assert [each.offset for each in bench.log.read(here)] == [1, 2, 3]
     assert not result.files[0].extents[0].unique_keys  # two of b
-
-
-def test_a_tombstone_goes_once_its_horizon_has_passed(bench: Bench) -> None:
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: [batch((b"a", b"1"), (b"b", b"2"), (b"a", None))]})
-    bench.compact()
-    assert [each.value for each in bench.log.read(here)] == [b"2", None]
-    bench.clock.advance(DELETE_RETENTION_MS / 1000 - 1)
-    bench.compact()
-    assert [each.value for each in bench.log.read(here)] == [b"2", None]
-    bench.clock.advance(1)
-
-    result = bench.compact()
-
-    assert [each.value for each in bench.log.read(here)] == [b"2"]
-    assert result.counts["tombstones_dropped"] == 1
-
-
-def test_a_tombstone_is_not_clean_while_an_older_record_of_its_key_may_be_left(bench: Bench) -> None:
-    """A job over the tail alone starts no clock: a reader who meets the old value must learn better."""
-    here = PartitionId(bench.topic(), 0)
-    bench.log.ingest({here: [batch((b"a", b"1"))]})
-    bench.log.ingest({here: [batch((b"a", None))]})
-    bench.compact({here: bench.log.extents[here][1:]})
-    bench.clock.advance(DELETE_RETENTION_MS / 1000 + 1)
-
-    bench.compact()
-
-    assert [each.value for each in bench.log.read(here)] == [None]
-    bench.clock.advance(DELETE_RETENTION_MS / 1000)
-    bench.compact()
-    assert bench.log.read(here) == []
-
-
-def test_a_full_table_starts_no_delete_horizon(bench: Bench) -> None:
-    """What the table could not hold may be an older record of the tombstone's key."""
-    here = PartitionId(bench.topic(), 0)
-    many = [(b"%d" % i, b"1") for i in range(3000)]
-    bench.log.ingest({here: [batch(*many)]})
-    bench.log.ingest({here: [batch(*((key, None) for key, _ in many))]})
-    spec = bench.log.job(table_bytes=1 << 12)
-    result = bench.run(spec)
-    assert result.counts["keys_outside_table"] > 0
-    bench.log.publish(spec, result)
-    bench.clock.advance(DELETE_RETENTION_MS / 1000 + 1)
-
-    spec = bench.log.job(table_bytes=1 << 20)
-    bench.log.publish(spec, bench.run(spec))
-
-    assert [each.value for each in bench.log.read(here)] == [None] * 3000
 
 
 def test_a_stretch_without_records_is_written_and_read_again(bench: Bench) -> None:

@@ -27,9 +27,9 @@ from spark_jobs.shares import ShareSizes
 from spark_jobs.shuffle_plan import plan_shuffle
 from tests.object_format.segment_file.samples import CREATED_MS, FILE_ID, TOPIC, WRITER_ID, make_batch
 from tests.spark_jobs import model_log
+from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import ModelLog, batch
 from tests.spark_jobs.shuffle_in_memory import run_in_memory
-from tests.spark_jobs.test_compaction_task import Bench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,9 +15,9 @@ from object_format.segment_file import parse_data_blocks
 from object_store.interface import Purpose
 from object_store.local import LocalStore
 from spark_jobs.shuffle_plan import plan_shuffle
+from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import batch
 from tests.spark_jobs.shuffle_in_memory import run_in_memory
-from tests.spark_jobs.test_compaction_task import Bench
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -86,12 +86,14 @@ def test_a_session_shuffles_fingerprints_as_they_are(spark: SparkForTests) -> No
 @pytest.mark.spark
 @pytest.mark.integration
 def test_a_session_of_somebody_else_does_not_check_reruns_unless_he_says_so(spark: SparkForTests) -> None:
-    checked, retried = session._RERUNS_AS_THEY_ARE
+    checked, retried, handed = session._OF_QUERIES
     other = spark.session.newSession()
     other.conf.unset(retried)
+    other.conf.unset(handed)
     other.conf.set(checked, "true")
     before = other.conf.get(retried)
 
-    session._with_reruns_as_they_are(other)
+    session._with_queries_as_they_are(other)
 
     assert (before, other.conf.get(checked), other.conf.get(retried)) == ("true", "true", "false")
+    assert other.conf.get(handed) == "8388608"

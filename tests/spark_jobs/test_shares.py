@@ -18,9 +18,9 @@ from spark_jobs.arrangement import InputPart, PartitionWork, Stretch
 from spark_jobs.report import CompactionReport
 from spark_jobs.shares import Share, ShareSizes, make_shares, runs_of
 from spark_jobs.shuffle_plan import plan_shuffle
+from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import BatchToWrite, batch
 from tests.spark_jobs.shuffle_in_memory import run_in_memory
-from tests.spark_jobs.test_compaction_task import Bench
 
 if TYPE_CHECKING:
     from pathlib import Path

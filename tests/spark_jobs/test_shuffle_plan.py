@@ -16,9 +16,9 @@ from object_store.local import LocalStore
 from spark_jobs.arrangement import arrange
 from spark_jobs.shares import Share, ShareSizes, runs_of
 from spark_jobs.shuffle_plan import PlanChoice, choose_plan, keys_expected, plan_shuffle
+from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import DELETE_RETENTION_MS, BatchToWrite, batch
 from tests.spark_jobs.shuffle_in_memory import run_in_memory
-from tests.spark_jobs.test_compaction_task import Bench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

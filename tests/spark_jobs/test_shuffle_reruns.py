@@ -35,8 +35,8 @@ from spark_jobs.shuffle_rows import (
 )
 from spark_jobs.shuffle_stages import KnownShare, failed_judging
 from spark_jobs.transport import pack_spec, unpack_result
+from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import batch
-from tests.spark_jobs.test_compaction_task import Bench
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

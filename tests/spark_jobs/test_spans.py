@@ -15,9 +15,9 @@ from object_format.segment_file import SECTION_START_LENGTH
 from object_store.local import LocalStore
 from spark_jobs.shares import ShareSizes, make_shares
 from spark_jobs.shuffle_plan import plan_shuffle
+from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import batch
 from tests.spark_jobs.shuffle_in_memory import run_in_memory
-from tests.spark_jobs.test_compaction_task import Bench
 from tests.spark_jobs.test_shares import batches, works_of
 
 if TYPE_CHECKING:

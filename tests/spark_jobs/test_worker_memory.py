@@ -11,8 +11,8 @@ import pytest
 from catalog.model import PartitionId
 from spark_jobs.shuffle_plan import plan_shuffle
 from spark_jobs.worker_memory import LEAST_TABLE_BYTES, TASK_BYTES, fitted, worker_limit_bytes
+from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import batch
-from tests.spark_jobs.test_compaction_task import Bench
 
 if TYPE_CHECKING:
     from pathlib import Path

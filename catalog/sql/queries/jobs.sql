@@ -99,12 +99,6 @@ SELECT job_id, state, spec::text, attempt_id, application_id, heartbeat_ms, atte
 FROM taken
 ORDER BY sequence;
 
--- name: start_attempt
--- Puts a new attempt in the place of the present one, for the application that runs the job.
-UPDATE jobs
-SET attempt_id = %(attempt_id)s, heartbeat_ms = %(now_ms)s
-WHERE job_id = %(job_id)s AND state = 'running' AND application_id = %(application_id)s;
-
 -- name: heartbeat
 -- Notes that an attempt lives, unless it has lost the job.
 UPDATE jobs
