@@ -14,7 +14,7 @@ from bedrock.errors import NotFoundError
 from catalog.model import RunRefusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from agent.ingestion_file import SealedFile
@@ -149,11 +149,14 @@ class TopicDirectory:
             if any(run.refusal is RunRefusal.UNKNOWN_TOPIC_OR_PARTITION for run in result.runs)
         }
         if gone:
-            for topic_id in gone:
-                self._by_id.pop(topic_id, None)
-            self._known = {
-                name: known for name, known in self._known.items() if known[1].topic_id not in gone
-            }
+            self.forget_all(gone)
+
+    def forget_all(self, topic_ids: Container[UUID]) -> None:
+        """Look all of these up anew next time, by name too."""
+        self._by_id = {key: known for key, known in self._by_id.items() if key not in topic_ids}
+        self._known = {
+            name: known for name, known in self._known.items() if known[1].topic_id not in topic_ids
+        }
 
 
 def _split(wanted: Iterable[Key], fresh: Callable[[Key], Topic | None]) -> tuple[dict[Key, Topic], list[Key]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from catalog import arrays
 from catalog.sql_files import load_queries
@@ -39,6 +39,13 @@ class CommitOutcome(Enum):
     STALE_GENERATION = auto()
 
 
+class OffsetCommit(NamedTuple):
+    """What became of a commit, and which of its topics there were none of any more when it came."""
+
+    outcome: CommitOutcome
+    gone: frozenset[UUID] = frozenset()
+
+
 class Offsets:
     """The committed offsets of a catalog; part of `Catalog`, and as safe to use from many threads."""
 
@@ -53,10 +60,10 @@ class Offsets:
         offsets: Sequence[CommittedOffset],
         *,
         keep_ms: int | None = None,
-    ) -> CommitOutcome:
-        """Note where a group is, all or nothing, under a claim and a generation that were not superseded.
+    ) -> OffsetCommit:
+        """Note where a group is, under a claim and a generation that were not superseded, or nothing at all.
 
-        Of several offsets of one partition the last counts. Topics that were deleted are passed over.
+        Of several offsets of one partition the last counts. Topics that were deleted are `gone`.
         With `keep_ms` the offsets expire that many milliseconds from now, otherwise by the general rule; now
         is by the catalog's clock.
         """
@@ -73,15 +80,15 @@ class Offsets:
             "keep_ms": keep_ms,
         }
 
-        def work(transaction: Transaction) -> CommitOutcome:
-            rows = transaction.rows(_SQL["lock_claimed_group"], params)
+        def work(transaction: Transaction) -> OffsetCommit:
+            rows = transaction.rows(_SQL["lock_group_to_commit"], params)
             if not rows:
-                return CommitOutcome.CLAIM_LOST
+                return OffsetCommit(CommitOutcome.CLAIM_LOST)
             if generation is not None and rows[0][0] > generation:
-                return CommitOutcome.STALE_GENERATION
+                return OffsetCommit(CommitOutcome.STALE_GENERATION)
             if last:
                 transaction.send(_SQL["commit_offsets"], params)
-            return CommitOutcome.COMMITTED
+            return OffsetCommit(CommitOutcome.COMMITTED, frozenset(rows[0][1]))
 
         return self._database.transact("offsets.commit", work)
 

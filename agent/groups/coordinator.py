@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from catalog.group_config import GroupConfig
     from catalog.groups import GroupListing
     from catalog.model import Topic
-    from catalog.offsets import CommittedOffset
+    from catalog.offsets import CommittedOffset, OffsetCommit
 
 T = TypeVar("T")
 _PAGE = 1000
@@ -84,7 +84,7 @@ class Offsets(ExpiringOffsets, Protocol):
         /,
         *,
         keep_ms: int | None,
-    ) -> CommitOutcome:
+    ) -> OffsetCommit:
         """Note where a group is."""
         ...
 
@@ -238,7 +238,7 @@ class GroupCoordinator:
         """Note where a group is; an error for each offset. A group's commits are written as they came.
 
         `knows_epochs` tells whether the request is one that members of consumer groups use (version 9 on).
-        Raises where all are refused.
+        Topics that were deleted have UNKNOWN_TOPIC_OR_PARTITION. Raises where all are refused by the group.
         """
         without_members = stamp.generation < 0
         missing = ErrorCode.group_id_not_found if knows_epochs else ErrorCode.illegal_generation
@@ -251,7 +251,7 @@ class GroupCoordinator:
             taken = [each for each, code in zip(offsets, codes, strict=False) if code is ErrorCode.none]
             # Epochs of consumer groups were compared by the only one who may raise them under this claim.
             by_generation = not without_members and isinstance(held.group, ClassicGroup)
-            outcome = await self.held.call(
+            outcome, gone = await self.held.call(
                 partial(
                     self._offsets.commit,
                     group_id,
@@ -267,7 +267,10 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.illegal_generation)
         self._require_claim(held, kept=outcome is CommitOutcome.COMMITTED)
         self.held.counts.offset_commits += 1
-        return codes[: len(offsets)]
+        return [
+            ErrorCode.unknown_topic_or_partition if code is ErrorCode.none and each.topic_id in gone else code
+            for each, code in zip(offsets, codes, strict=False)
+        ]
 
     def _check_commit(
         self, held: HeldGroup, stamp: MemberStamp, offsets: Sequence[CommittedOffset], *, knows_epochs: bool

@@ -11,7 +11,7 @@ from typing_extensions import override
 from bedrock.clock import ManualClock, SystemClock
 from catalog.groups import GroupRecord
 from catalog.model import PartitionId
-from catalog.offsets import CommitOutcome, CommittedOffset
+from catalog.offsets import CommitOutcome, CommittedOffset, OffsetCommit
 from catalog.open import open_catalog
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def test_an_earlier_claim_has_no_say_any_more(scene: Scene) -> None:
     catalog.groups.claim("g", OLD, create=True)
     catalog.groups.claim("g", NEW, create=True)
     assert not catalog.groups.save(OLD, GroupRecord(group_id="g", generation=9))
-    assert catalog.offsets.commit("g", OLD, None, [offset(topic, 1)]) is CommitOutcome.CLAIM_LOST
+    assert catalog.offsets.commit("g", OLD, None, [offset(topic, 1)]).outcome is CommitOutcome.CLAIM_LOST
     assert not catalog.offsets.delete("g", OLD, [PartitionId(topic.topic_id, 0)])
     assert not catalog.groups.delete("g", OLD)
-    assert catalog.offsets.commit("g", NEW, None, [offset(topic, 2)]) is CommitOutcome.COMMITTED
+    assert catalog.offsets.commit("g", NEW, None, [offset(topic, 2)]).outcome is CommitOutcome.COMMITTED
     assert fetched(catalog, topic) == [2]
 
 
@@ -79,9 +79,9 @@ def test_commits_of_an_earlier_generation_are_refused(scene: Scene) -> None:
     catalog, topic = scene.catalog, scene.topic()
     catalog.groups.claim("g", OLD, create=True)
     catalog.groups.save(OLD, GroupRecord(group_id="g", generation=5, member_count=1))
-    assert catalog.offsets.commit("g", OLD, 4, [offset(topic, 1)]) is CommitOutcome.STALE_GENERATION
+    assert catalog.offsets.commit("g", OLD, 4, [offset(topic, 1)]).outcome is CommitOutcome.STALE_GENERATION
     assert fetched(catalog, topic) == []
-    assert catalog.offsets.commit("g", OLD, 5, [offset(topic, 2)]) is CommitOutcome.COMMITTED
+    assert catalog.offsets.commit("g", OLD, 5, [offset(topic, 2)]).outcome is CommitOutcome.COMMITTED
     assert fetched(catalog, topic) == [2]
 
 
@@ -99,14 +99,14 @@ def test_offsets_keep_their_metadata_and_the_last_of_a_request_counts(scene: Sce
     assert fetched(catalog, topic) == [9]
 
 
-def test_offsets_of_a_deleted_topic_are_gone_and_commits_to_it_are_passed_over(scene: Scene) -> None:
+def test_offsets_of_a_deleted_topic_are_gone_and_commits_to_it_are_passed_over_and_told(scene: Scene) -> None:
     catalog, topic, other = scene.catalog, scene.topic(), scene.topic("other")
     catalog.groups.claim("g", OLD, create=True)
     catalog.offsets.commit("g", OLD, None, [offset(topic, 1), offset(other, 1)])
     catalog.topics.delete("t")
     assert [name for name, _ in catalog.offsets.fetch_all(["g"])["g"]] == ["other"]
     committed = catalog.offsets.commit("g", OLD, None, [offset(topic, 2), offset(other, 2)])
-    assert committed is CommitOutcome.COMMITTED
+    assert committed == OffsetCommit(CommitOutcome.COMMITTED, frozenset({topic.topic_id}))
     assert fetched(catalog, other) == [2]
 
 

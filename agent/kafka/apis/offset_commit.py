@@ -18,6 +18,8 @@ from agent.turns import Turns
 from catalog.offsets import CommittedOffset
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent.kafka.api import Context
     from catalog.model import Topic
 
@@ -27,13 +29,29 @@ _LONGEST_KEEP_MS = 2**62
 
 
 async def handle(request: Struct, context: Context) -> Struct:
-    """Commit what can be committed; each partition has a code of its own."""
+    """Commit what can be committed; each partition has a code of its own.
+
+    A topic that is gone may be there again under its name: it is looked up anew, and committed to once more.
+    """
+    topics = request.topics
+    checked, gone = await _try(request, topics, context)
+    if gone:
+        again, _ = await _try(request, [topics[number] for number in gone], context)
+        for number, codes in zip(gone, again, strict=True):
+            checked[number] = codes
+    return Struct(topics=[_answer(wanted, codes) for wanted, codes in zip(topics, checked, strict=True)])
+
+
+async def _try(
+    request: Struct, wanted_topics: Sequence[Struct], context: Context
+) -> tuple[list[list[ErrorCode]], list[int]]:
+    """The codes of each topic's partitions, and which topics turned out to be gone; they are forgotten."""
     checked: list[list[ErrorCode]] = []
     offsets: list[CommittedOffset] = []
     is_for_coordinator = False
     turns = Turns()
-    topics = await topics_of(request.topics, context, by_id=context.version >= _BY_ID)
-    for wanted, topic in zip(request.topics, topics, strict=True):
+    topics = await topics_of(wanted_topics, context, by_id=context.version >= _BY_ID)
+    for wanted, topic in zip(wanted_topics, topics, strict=True):
         codes = [_check(partition, topic, context) for partition in wanted.partitions]
         checked.append(codes)
         if topic is not None:
@@ -45,13 +63,20 @@ async def handle(request: Struct, context: Context) -> Struct:
             ]
         await turns.did(len(codes))
     # What names nothing but unknown partitions is answered without the coordinator, as Kafka does.
-    if is_for_coordinator:
-        committed = iter(await _commit(request, offsets, context))
-        checked = [
-            [next(committed) if code is ErrorCode.none else code for code in codes] for codes in checked
-        ]
-    return Struct(
-        topics=[_answer(wanted, codes) for wanted, codes in zip(request.topics, checked, strict=True)]
+    if not is_for_coordinator:
+        return checked, []
+    committed = await _commit(request, offsets, context)
+    lost = {
+        offset.topic_id
+        for offset, code in zip(offsets, committed, strict=True)
+        if code is ErrorCode.unknown_topic_or_partition
+    }
+    if lost:
+        context.services.directory.forget_all(lost)
+    told = iter(committed)
+    return (
+        [[next(told) if code is ErrorCode.none else code for code in codes] for codes in checked],
+        [number for number, topic in enumerate(topics) if topic is not None and topic.topic_id in lost],
     )
 
 

@@ -4,6 +4,16 @@ SELECT generation FROM consumer_groups
 WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
 FOR SHARE;
 
+-- name: lock_group_to_commit
+-- As lock_claimed_group; and which of the topics do not exist. One deleted after this is deleted after the commit.
+SELECT generation, ARRAY(
+    SELECT DISTINCT topic_id FROM unnest(%(topic_ids)s::uuid[]) AS given (topic_id)
+    WHERE NOT EXISTS (SELECT FROM topics AS t WHERE t.topic_id = given.topic_id AND t.deleted_ms IS NULL)
+) AS gone
+FROM consumer_groups
+WHERE group_id = %(group_id)s AND claim_id = %(claim_id)s
+FOR SHARE;
+
 -- name: commit_offsets
 -- Notes offsets of partitions whose topic still exists.
 INSERT INTO committed_offsets (
