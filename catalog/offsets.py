@@ -119,13 +119,18 @@ class Offsets:
         return self._database.transact("offsets.delete", work)
 
     def expire(self, group_ids: Sequence[str], retention_ms: int) -> list[str]:
-        """Forget what has expired of these groups; returns those that are gone altogether."""
+        """Forget what has expired of these groups; returns those that are gone altogether.
+
+        Groups that somebody writes to are not forgotten, and wait for nobody: their time comes again.
+        """
 
         def work(transaction: Transaction) -> list[Row]:
             now_ms = transaction.now_ms()
             params = {"group_ids": list(group_ids), "now_ms": now_ms, "before_ms": now_ms - retention_ms}
             transaction.send(_SQL["expire_offsets"], params)
-            return transaction.rows(_SQL["forget_groups"], params)
+            # Whoever commits holds its group until that is done: what each has is seen under its lock only.
+            unused = [row[0] for row in transaction.rows(_SQL["lock_unused_groups"], params)]
+            return transaction.rows(_SQL["forget_groups"], {**params, "group_ids": unused}) if unused else []
 
         return [row[0] for row in self._database.transact("offsets.expire", work)]
 

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 from typing_extensions import override
 
 from bedrock.clock import ManualClock, SystemClock
+from catalog.database import Transaction
 from catalog.groups import GroupRecord
 from catalog.model import PartitionId
 from catalog.offsets import CommitOutcome, CommittedOffset, OffsetCommit
 from catalog.open import open_catalog
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bedrock.ids import Ids
     from catalog.model import Topic
     from catalog.open import Catalog
+    from catalog.sql_files import Query
     from tests.catalog.scene import Scene
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
+_PATIENCE_SECONDS = 20.0  # of the test: without an answer it fails
 
 
 @pytest.fixture
@@ -153,6 +159,31 @@ def test_offsets_of_an_empty_group_expire_when_it_has_been_empty_for_long(
     assert catalog.offsets.expire(["g"], DAY_MS) == []
     assert fetched(catalog, topic) == [1]
     clock.advance(86_400)
+    assert catalog.offsets.expire(["g"], DAY_MS) == ["g"]
+
+
+def test_a_commit_under_way_keeps_its_group(
+    scene: Scene, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep for unused groups waits for nobody, and does not take away what is acknowledged meanwhile."""
+    catalog, topic = scene.catalog, scene.topic()
+    catalog.groups.claim("g", OLD, create=True)
+    clock.advance(2 * 86_400)
+    send, swept = Transaction.send, []
+
+    def send_and_sweep(self: Transaction, query: Query, params: Mapping[str, object] | None = None) -> Any:  # noqa: ANN401  # a cursor
+        cursor = send(self, query, params)
+        if query.name == "commit_offsets":
+            self.wait()
+            swept.append(sweeper.submit(catalog.offsets.expire, ["g"], DAY_MS).result(_PATIENCE_SECONDS))
+        return cursor
+
+    monkeypatch.setattr(Transaction, "send", send_and_sweep)
+    with ThreadPoolExecutor(1) as sweeper:
+        catalog.offsets.commit("g", OLD, None, [offset(topic, 42)])
+    assert swept == [[]]
+    assert fetched(catalog, topic) == [42]
+    clock.advance(2 * 86_400)
     assert catalog.offsets.expire(["g"], DAY_MS) == ["g"]
 
 

@@ -79,11 +79,16 @@ WHERE o.group_id = ANY(%(group_ids)s)
         )
     );
 
+-- name: lock_unused_groups
+-- Locks those of some groups that have had no members for long, but for those that somebody writes to.
+SELECT group_id FROM consumer_groups
+WHERE group_id = ANY(%(group_ids)s) AND member_count = 0 AND state_ms <= %(before_ms)s
+FOR UPDATE SKIP LOCKED;
+
 -- name: forget_groups
--- Forgets those of some groups that have neither members nor offsets; returns them.
+-- Forgets those of some groups that have no offsets; returns them. They are locked by an earlier statement: what was
+-- committed before that is seen by this one.
 DELETE FROM consumer_groups AS g
 WHERE g.group_id = ANY(%(group_ids)s)
-    AND g.member_count = 0
-    AND g.state_ms <= %(before_ms)s
     AND NOT EXISTS (SELECT FROM committed_offsets AS o WHERE o.group_id = g.group_id)
 RETURNING g.group_id;
