@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
-from agent.kafka.errors import ErrorCode
+from agent.kafka.errors import ErrorCode, code_of
 from agent.local_logs.local_topics import is_local
 from agent.turns import Turns
 from catalog.model import PartitionId
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from catalog.model import Topic
 
 _DIRECTORY = "/object-store"
+_ERROR_SINCE = 3
 _LOOK_UP = 1_000  # topics with one query; each has a number of partitions
 
 
@@ -37,6 +38,15 @@ async def handle(request: Struct, context: Context) -> Struct:
     return Struct(
         results=[Struct(log_dir=_DIRECTORY, topics=found), *await _describe_disks(request, context)]
     )
+
+
+def refuse(request: Struct, context: Context, error: Exception) -> Struct:
+    """The error at the top; before there was one, of the directory, for none at all means "forbidden"."""
+    del request
+    code = code_of(error)
+    if context.version < _ERROR_SINCE:
+        return Struct(results=[Struct(log_dir=_DIRECTORY, error_code=code)])
+    return Struct(error_code=code)
 
 
 async def _asked(request: Struct, context: Context) -> list[tuple[Topic, Sequence[int]]]:
@@ -111,4 +121,4 @@ async def _describe(asked: Sequence[tuple[Topic, Sequence[int]]], context: Conte
     return topics
 
 
-API = Api(name="describe_log_dirs", lowest=1, highest=5, handle=handle)
+API = Api(name="describe_log_dirs", lowest=1, highest=5, handle=handle, refuse=refuse)
