@@ -140,9 +140,10 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
 
 
 class InputUse(NamedTuple):
-    """Up to where a pass needs an input: the last partition, by its place, and the byte behind the data."""
+    """Up to where a pass needs an input: the last partition, by its place, its part, and the data's end."""
 
     last_place: int
+    last_part: InputPart
     end: int
 
 
@@ -154,8 +155,9 @@ def input_uses(work: Sequence[PartitionWork], *, deduplicated_only: bool) -> dic
             continue
         for part in each.parts:
             if part.has_bytes:
-                before = uses.get(part.input_index, InputUse(place, 0))
-                uses[part.input_index] = InputUse(place, max(before.end, part.data_end))
+                before = uses.get(part.input_index)
+                end = max(before.end if before is not None else 0, part.data_end)
+                uses[part.input_index] = InputUse(place, part, end)
     return uses
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class InputPass:
     """The streams of one pass, one for each input that the pass needs; `check` raises to stop it.
 
-    `uses` gives the inputs, and how long each is needed.
+    `uses` gives the inputs, and how long each is needed: a stream is closed once the last part of its input
+    was read, so that a partition in any number of files has one of them open at a time.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class InputPass:
             index: SectionStream(store, spec.inputs[index], end=use.end, read_size=read_size, counts=counts)
             for index, use in uses.items()
         }
+        self._uses = uses
         self._closings: defaultdict[int, list[int]] = defaultdict(list)
         for index, use in uses.items():
             self._closings[use.last_place].append(index)
@@ -83,6 +85,9 @@ class InputPass:
                     f"{name}: partition {work.name} has {count} records at offsets {extent.base_offset} to"
                     f" {extent.last_offset}, where the catalog counts {extent.record_count}"
                 )
+        # Behind a cut, the stream has yet to tell where the next stretch begins.
+        if part is self._uses[part.input_index].last_part and not part.cut_behind:
+            stream.close()
 
     def first_offset(self, work: PartitionWork) -> int | None:
         """The offset at which the work begins, which is read next; None when a stretch has nothing of it."""
