@@ -147,7 +147,7 @@ class GroupCoordinator:
             settings=settings,
             configs=group_configs,
         )
-        views = TopicViews(lambda: self.held.call(topics.list), clock=clock, refresh_ms=refresh_ms)
+        views = TopicViews(topics.list, call=self.held.call, clock=clock, refresh_ms=refresh_ms)
         self.consumers = ConsumerGroups(self.held, views, group_configs, clock)
         self._groups = groups
         self._offsets = offsets

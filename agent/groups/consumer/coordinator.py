@@ -48,7 +48,7 @@ class ConsumerGroups:
         topics = await self._views.current()
         await self._configs.refresh()
         joins = request.member_epoch == JOINS
-        held = await self._held.find(group_id, create=joins)
+        held = await self._find(group_id, topics, regex=request.regex, create=joins)
         if held is None:
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
         if joins and isinstance(held.group, ClassicGroup):
@@ -61,6 +61,17 @@ class ConsumerGroups:
         if not _is_stored(held):
             await self._held.keep(held)
         return answer
+
+    async def _find(
+        self, group_id: str, topics: TopicView, *, regex: str | None = None, create: bool = False
+    ) -> HeldGroup | None:
+        """The group, once its members' patterns, and that one, are matched with these topics."""
+        held = await self._held.find(group_id, create=create)
+        if held is None:
+            return None
+        patterns = held.group.patterns_unseen_in(topics) if isinstance(held.group, ConsumerGroup) else set()
+        await self._views.match(topics, patterns | {regex} if regex else patterns)
+        return await self._held.find(group_id, create=create) if held.group.is_dead else held
 
     def _upgrade(
         self, held: HeldGroup, before: ClassicGroup, request: ConsumerHeartbeat, topics: TopicView
@@ -91,7 +102,7 @@ class ConsumerGroups:
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """Let a member of the classic protocol into a consumer group that has members, or a step further."""
         topics = await self._views.current()
-        held = await self._held.find(group_id)
+        held = await self._find(group_id, topics)
         if held is None or not isinstance(held.group, ConsumerGroup):
             # It was one a moment ago: what it is now is found by whoever comes again.
             raise KafkaError(ErrorCode.rebalance_in_progress, f"Group {group_id} has changed its protocol.")

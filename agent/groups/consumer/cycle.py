@@ -151,6 +151,10 @@ class ConsumerCycle:
 
     # Moving on
 
+    def patterns_unseen_in(self, topics: TopicView) -> set[str]:
+        """The patterns that it will ask of these topics: its members', unless it has seen them already."""
+        return set() if topics is self._view else self._roster.patterns
+
     def _notice_topics(self, topics: TopicView, *, changed: bool) -> None:
         """A member wants other topics, or those that are wanted have changed: the group's epoch rises."""
         if topics is self._view and not changed:

@@ -79,7 +79,13 @@ class ConsumerRoster:
 
     def names(self, topics: TopicView) -> frozenset[str]:
         """Every topic that a member subscribes to, whether it exists or not."""
-        return frozenset().union(*(subscription(member, topics) for member in self._members.values()))
+        named = {member.topics for member in self._members.values()}
+        return frozenset().union(*named, *map(topics.matching, self.patterns))
+
+    @property
+    def patterns(self) -> set[str]:
+        """The patterns by which members subscribe to topics."""
+        return {member.regex for member in self._members.values() if member.regex}
 
 
 def subscription(member: ConsumerMember, topics: TopicView) -> frozenset[str]:
