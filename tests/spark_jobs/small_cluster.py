@@ -57,7 +57,6 @@ def cluster(directory: Path) -> Iterator[str]:
     """A master and two workers in a Java of their own; yields the master's URL."""
     conf = SparkConf(loadDefaults=False)
     conf.set("spark.driver.memory", "256m")
-    conf.set("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
     gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]  # PySpark's own, and untyped
     try:
         jvm = gateway.jvm
@@ -95,6 +94,7 @@ def main(catalog_url: str, store_url: str, strikes: str) -> None:
         os.environ |= {
             "JAVA_HOME": str(write_java_home(find_java(os.environ), Path(scratch) / "java")),
             "SPARK_LOCAL_IP": HOSTS[0],
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1",  # of the cluster's Java and the driver's
             "PYSPARK_PYTHON": sys.executable,
         }
         with (

@@ -128,7 +128,8 @@ def test_applications_of_spark_submit_take_its_session(
     queued = fill(published, "flights")
     where = ("--object-store", store_config.url, "--json")
     submit = str(Path(sys.executable).with_name("spark-submit"))
-    conf = ("--conf", "spark.ui.enabled=false", "--driver-memory", "512m")
+    quick = ("--driver-java-options", "-XX:TieredStopAtLevel=1")  # it has little to compute
+    conf = ("--conf", "spark.ui.enabled=false", "--driver-memory", "512m", *quick)
     planned = fill(published, "weather", submitted=False)
 
     script, command = reports_of(
