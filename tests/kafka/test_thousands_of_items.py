@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -11,6 +13,7 @@ import pytest
 from agent.kafka.apis import offset_fetch
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.turns import PORTION
 from bedrock.clock import SystemClock
 from bedrock.ids import SystemIds
 from catalog.open import open_catalog
@@ -20,7 +23,7 @@ from tests.kafka.brokers import BrokerThread
 from tests.kafka.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.fixtures.postgres import PostgresForTests
 
@@ -350,3 +353,29 @@ def test_settings_of_thousands_of_topics_and_groups_are_looked_up_together(
     assert values == [["604800000"]] * _MANY + [[]] + [["45000"]] * 7 + [["45001"]] + [["45000"]] * 92
     assert (calls["topics.named"], calls["topics.list"], calls["topics.get"]) == (1, 0, 0)
     assert calls["group_configs.get"] == 0
+
+
+def test_thousands_of_offsets_are_handled_in_portions(
+    wire: Wire, topics: dict[str, UUID], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have their turn in between: while items are looked at, and while they are answered."""
+    assert topics
+    committed(wire, 9, [to_commit(5, name=_NAMES[0])], group_id="turns")
+    given: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        given.append(seconds)
+        await asyncio.sleep(seconds)
+
+    monkeypatch.setattr("agent.turns.asyncio", SimpleNamespace(sleep=sleep))
+    parts = [Struct(name=name, partitions=[Struct(partition_index=0)]) for name in _NAMES]
+    named = [Struct(name=name, partition_indexes=[0]) for name in _NAMES]
+    asked: list[Callable[[], object]] = [
+        lambda: committed(wire, 9, [to_commit(5, name=name) for name in _NAMES], group_id="turns"),
+        lambda: wire.ask("offset_fetch", 7, Struct(group_id="turns", topics=named)),
+        lambda: wire.ask("offset_delete", 0, Struct(group_id="turns", topics=parts)),
+    ]
+    for ask in asked:
+        given.clear()
+        ask()
+        assert len(given) >= 2 * _MANY // PORTION

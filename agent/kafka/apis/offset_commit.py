@@ -39,7 +39,11 @@ async def handle(request: Struct, context: Context) -> Struct:
         again, _ = await _try(request, [topics[number] for number in gone], context)
         for number, codes in zip(gone, again, strict=True):
             checked[number] = codes
-    return Struct(topics=[_answer(wanted, codes) for wanted, codes in zip(topics, checked, strict=True)])
+    turns, answers = Turns(), []
+    for wanted, codes in zip(topics, checked, strict=True):
+        answers.append(_answer(wanted, codes))
+        await turns.did(len(codes))
+    return Struct(topics=answers)
 
 
 async def _try(

@@ -11,6 +11,7 @@ from agent.kafka.api import Api
 from agent.kafka.apis.group_requests import refuse, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
+from agent.turns import Turns
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ async def handle(request: Struct, context: Context) -> Struct:
     """Delete what can be deleted; each partition has a code of its own."""
     codes: dict[tuple[str, int], ErrorCode] = {}
     known: list[tuple[str, PartitionId]] = []
+    turns = Turns()
     topics = await topics_of(request.topics, context, by_id=False)
     for wanted, topic in zip(request.topics, topics, strict=True):
         for partition in wanted.partitions:
@@ -28,24 +30,17 @@ async def handle(request: Struct, context: Context) -> Struct:
             codes[wanted.name, index] = ErrorCode.unknown_topic_or_partition
             if topic is not None and 0 <= index < topic.partition_count:
                 known.append((wanted.name, PartitionId(topic.topic_id, index)))
+        await turns.did(len(wanted.partitions))
     results = await context.services.groups.delete_offsets(request.group_id, known)
     for (name, partition_id), code in zip(known, results, strict=True):
         codes[name, partition_id.partition] = code
-    return Struct(
-        topics=[
-            Struct(
-                name=wanted.name,
-                partitions=[
-                    Struct(
-                        partition_index=partition.partition_index,
-                        error_code=codes[wanted.name, partition.partition_index],
-                    )
-                    for partition in wanted.partitions
-                ],
-            )
-            for wanted in request.topics
-        ]
-    )
+    answers = []
+    for wanted in request.topics:
+        indexes = [partition.partition_index for partition in wanted.partitions]
+        parts = [Struct(partition_index=index, error_code=codes[wanted.name, index]) for index in indexes]
+        answers.append(Struct(name=wanted.name, partitions=parts))
+        await turns.did(len(parts))
+    return Struct(topics=answers)
 
 
 API = Api(name="offset_delete", lowest=0, highest=0, handle=handle, refuse=refuse)

@@ -108,8 +108,11 @@ async def _topics(groups: Sequence[Struct], context: Context) -> list[list[Struc
         if group.topics is None:
             answers.append(await _everything(everything[group.group_id], context, turns))
             continue
-        answers.append([_topic(each, topic, known, group.group_id, by_id=by_id) for each, topic in pairs])
-        await turns.did(sum(len(each.partition_indexes) for each, _ in pairs))
+        told = []
+        for each, topic in pairs:
+            told.append(_topic(each, topic, known, group.group_id, by_id=by_id))
+            await turns.did(len(each.partition_indexes))
+        answers.append(told)
     return answers
 
 
