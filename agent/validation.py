@@ -6,20 +6,26 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from agent.errors import InvalidRecordError
 from catalog.model import ProducerStamp
 from object_format.errors import Fault
 from object_format.record_batch import stamp_append_time, stamp_max_timestamp
-from object_format.validation import BatchProblem, BatchSummary, validate_batches
+from object_format.records import decode_batch
+from object_format.validation import MOST_RECORDS_REPORTED, BatchProblem, BatchSummary, validate_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy.typing as npt
 
     from catalog.model import Topic
     from catalog.topic_config import TopicConfig
     from object_store.interface import Buffer
 
 NO_TIMESTAMP = -1
+_LAST = 2**63 - 1
 _CODES = {
     Fault.MAGIC: "UNSUPPORTED_FOR_MESSAGE_FORMAT",
     Fault.DECOMPRESSED_TOO_LARGE: "MESSAGE_TOO_LARGE",
@@ -56,12 +62,20 @@ class AppendRules:
         )
 
     def takes_timestamps(self, lowest: int, highest: int, now_ms: int) -> bool:
-        """Whether a producer may give these timestamps now; "none" is always allowed."""
-        if self.append_time:
+        """Whether a producer may give all timestamps from `lowest` to `highest` now; "none" always goes.
+
+        Where some records have none, the others may be as old as can be: `untimely` tells.
+        """
+        if self.append_time or lowest == highest == NO_TIMESTAMP:
             return True
-        if lowest != NO_TIMESTAMP and now_ms - lowest > self.before_max_ms:
-            return False
-        return highest == NO_TIMESTAMP or highest - now_ms <= self.after_max_ms
+        oldest = 0 if lowest == NO_TIMESTAMP else lowest
+        return now_ms - oldest <= self.before_max_ms and highest - now_ms <= self.after_max_ms
+
+    def untimely(self, timestamps: npt.NDArray[np.int64], now_ms: int) -> npt.NDArray[np.int64]:
+        """The places of those that a producer may not give now, each for itself (Kafka's LogValidator)."""
+        latest = min(now_ms + self.after_max_ms, _LAST)
+        is_far = (timestamps < now_ms - self.before_max_ms) | (timestamps > latest)
+        return np.flatnonzero(is_far & (timestamps != NO_TIMESTAMP))
 
 
 class BatchColumns(NamedTuple):
@@ -121,7 +135,9 @@ def judge_batches(
     if judged.problems:
         raise _refusal(where, judged.problems)
     for number, batch in enumerate(judged.batches):
-        _check_limits(where, number, batch, rules, now_ms)
+        _check_limits(where, number, batch, rules)
+        if not rules.takes_timestamps(batch.min_timestamp, batch.max_timestamp, now_ms):
+            _check_timestamps(where, number, buffer[batch.position :][: batch.size], rules, now_ms)
     return buffer, tuple([_columns(buffer, batch, rules, now_ms) for batch in judged.batches])
 
 
@@ -138,7 +154,7 @@ def _refusal(where: str, problems: Sequence[BatchProblem]) -> InvalidRecordError
     )
 
 
-def _check_limits(where: str, number: int, batch: BatchSummary, rules: AppendRules, now_ms: int) -> None:
+def _check_limits(where: str, number: int, batch: BatchSummary, rules: AppendRules) -> None:
     if batch.size > rules.max_message_bytes:
         raise InvalidRecordError(
             f"batch {number} for {where} has {batch.size} bytes, and max.message.bytes is "
@@ -146,13 +162,25 @@ def _check_limits(where: str, number: int, batch: BatchSummary, rules: AppendRul
             code="MESSAGE_TOO_LARGE",
             remedy="send smaller batches, or raise the topic's max.message.bytes",
         )
-    if not rules.takes_timestamps(batch.min_timestamp, batch.max_timestamp, now_ms):
-        raise InvalidRecordError(
-            f"batch {number} for {where} has timestamps {batch.min_timestamp} to {batch.max_timestamp}, "
-            f"too far from now ({now_ms})",
-            code="INVALID_TIMESTAMP",
-            remedy="see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
-        )
+
+
+def _check_timestamps(where: str, number: int, batch: memoryview, rules: AppendRules, now_ms: int) -> None:
+    """Judge each record of a batch that may have some too far from now."""
+    timestamps = decode_batch(batch, verify=False).timestamps
+    untimely = rules.untimely(timestamps, now_ms)
+    if not untimely.size:
+        return
+    earliest, latest = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
+    reported = untimely[:MOST_RECORDS_REPORTED].tolist()
+    raise InvalidRecordError(
+        f"batch {number} for {where} has {untimely.size} records with timestamps too far from now ({now_ms})",
+        code="INVALID_TIMESTAMP",
+        record_errors=tuple(
+            (number, index, f"its timestamp {timestamps[index]} is not from {earliest} to {latest}")
+            for index in reported
+        ),
+        remedy="see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+    )
 
 
 def _columns(data: memoryview, batch: BatchSummary, rules: AppendRules, now_ms: int) -> BatchColumns:

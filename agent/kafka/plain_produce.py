@@ -66,10 +66,9 @@ class _Known(NamedTuple):
     latest: int
 
     def takes(self, lowest: int, highest: int) -> bool:
-        """Whether a producer may give these timestamps."""
-        return (lowest >= self.earliest or lowest == NO_TIMESTAMP) and (
-            highest <= self.latest or highest == NO_TIMESTAMP
-        )
+        """Whether a producer may give all timestamps from `lowest` to `highest`, and none."""
+        oldest = lowest if lowest != NO_TIMESTAMP or highest == NO_TIMESTAMP else 0
+        return (oldest >= self.earliest and highest <= self.latest) or lowest == highest == NO_TIMESTAMP
 
 
 class _Topics:

@@ -15,7 +15,7 @@ from object_format.codecs import MAX_DECOMPRESSED_BATCH_BYTES, Codec
 from object_format.errors import Fault, MalformedBatchError
 from object_format.record_batch import BatchHeader, iter_headers, write_checksum
 from object_format.records import Record, encode_batch
-from object_format.validation import MOST_KEYLESS_REPORTED, BatchSummary, sound_batches, validate_batches
+from object_format.validation import MOST_RECORDS_REPORTED, BatchSummary, sound_batches, validate_batches
 from tests.object_format import model
 from tests.object_format.strategies import batches, logs
 
@@ -124,10 +124,10 @@ def test_keyless_records_are_named_where_keys_are_required(batch: model.Batch) -
 
 
 def test_only_so_many_keyless_records_are_named() -> None:
-    count = MOST_KEYLESS_REPORTED + 5
+    count = MOST_RECORDS_REPORTED + 5
     data = encode_batch([1] * count, [None] * count, [b"v"] * count, codec=Codec.LZ4)
     [problem] = validate_batches(data, require_keys=True).problems
-    assert problem.record_indexes == tuple(range(MOST_KEYLESS_REPORTED))
+    assert problem.record_indexes == tuple(range(MOST_RECORDS_REPORTED))
     assert problem.keyless_count == count
 
 
