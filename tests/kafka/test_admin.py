@@ -70,6 +70,7 @@ def test_a_topic_is_created_described_and_deleted(broker: BrokerThread, admin: A
         ("not/allowed", 1, {}, KafkaError.TOPIC_EXCEPTION),
         ("granite", 1, {"no.such.setting": "1"}, KafkaError.INVALID_CONFIG),
         ("granite", 1, {"retention.ms": "soon"}, KafkaError.INVALID_CONFIG),
+        ("__cluster_metadata", 1, {}, KafkaError.INVALID_REQUEST),
     ],
 )
 def test_a_topic_that_cannot_be_is_refused(
@@ -122,6 +123,16 @@ def test_records_are_deleted_up_to_an_offset(broker: BrokerThread, admin: AdminC
     earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # the library's
     assert result(admin.list_offsets({TopicPartition("granite", 0): earliest})).offset == 2
     assert code(admin.delete_records([TopicPartition("granite", 0, 9)])) == KafkaError.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("policy", ["compact", ""])
+def test_records_are_deleted_only_where_the_policy_says_so(
+    broker: BrokerThread, admin: AdminClient, policy: str
+) -> None:
+    """As in Kafka: a topic that keeps everything keeps it from administrators, too."""
+    broker.create_topic("granite", cleanup_policy=policy)
+    produce(broker.address, "granite", [(b"k", b"a")])
+    assert code(admin.delete_records([TopicPartition("granite", 0, 1)])) == KafkaError.POLICY_VIOLATION
 
 
 def test_the_record_with_the_largest_timestamp_is_found(broker: BrokerThread, admin: AdminClient) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _MOST_TOPICS = 2_000
 # With one transaction: no more than the first topic may have many partitions.
 _AT_ONCE, _PARTITIONS_AT_ONCE = 100, 10_000
+_PROHIBITED = "__cluster_metadata"  # the controllers' log (Kafka's ControllerApis.createTopics)
 _CHECKED_IN_ONE = 5  # of a turn's items, with some settings
 
 
@@ -78,6 +79,8 @@ def refuse(request: Struct, context: Context, error: Exception) -> Struct:
 
 def _new(wanted: Struct, context: Context) -> NewTopic:
     check_topic_name(wanted.name)
+    if wanted.name == _PROHIBITED:
+        raise KafkaError(ErrorCode.invalid_request, f"a topic named {_PROHIBITED} cannot be created")
     count = _partition_count(wanted, context.services.settings.default_partitions)
     new = NewTopic(name=wanted.name, partition_count=count, config=_settings(wanted))
     new.check()

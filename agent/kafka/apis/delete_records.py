@@ -54,7 +54,8 @@ async def _some(asked: Sequence[tuple[Topic | SiltstoneError, Struct]], context:
             for topic, wanted in asked
             if not isinstance(topic, SiltstoneError)
             and 0 <= wanted.partition_index < topic.partition_count
-            and not (is_local(topic) or _is_kept(topic))
+            and topic.config.deletes
+            and not is_local(topic)
         },
         context,
     )
@@ -81,8 +82,8 @@ async def _one(
         if isinstance(topic, SiltstoneError):
             return topic
         check_partition(topic, index)
-        if _is_kept(topic):
-            words = f"topic {topic.name!r} is compacted and never deletes"
+        if not topic.config.deletes:  # as in Kafka's Partition.deleteRecordsOnLeader
+            words = f"the cleanup.policy of topic {topic.name!r} does not delete"
             return KafkaError(ErrorCode.policy_violation, words)
         if is_local(topic):
             return await context.services.disks.delete_records(topic, index, wanted.offset)
@@ -90,10 +91,6 @@ async def _one(
         return error
     unknown = KafkaError(ErrorCode.unknown_topic_or_partition)
     return starts.get(PartitionId(topic.topic_id, index), unknown)
-
-
-def _is_kept(topic: Topic) -> bool:
-    return topic.config.compacts and not topic.config.deletes
 
 
 async def _move(
