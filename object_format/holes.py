@@ -26,6 +26,7 @@ from object_format.kernels.complement import (
     leave_out,
     take_over,
 )
+from object_format.limits import MAX_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Buffer
 
-
-MAX_SPAN: Final = 2**40
-"""Offsets of one section at most, where they are taken as a range: for each 65,536, 14 bytes as they are
-written and some 90 as a bitmap."""
 
 _GROUP: Final = 1 << 32
 """How many numbers the 32-bit bitmaps have of which a 64-bit one consists; each has a header of its own."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from catalog.model import Exactness
+from object_format.limits import MAX_SPAN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -128,8 +129,14 @@ def _end_of(extents: Sequence[Extent]) -> int:
 
 
 def contiguous_run(extents: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The extents up to the first gap in their offsets."""
+    """The extents up to the first gap in their offsets, and no more offsets than one section may span."""
     for index in range(1, len(extents)):
-        if extents[index].base_offset != extents[index - 1].last_offset + 1:
+        gap = extents[index].base_offset != extents[index - 1].last_offset + 1
+        if gap or spans_too_many(extents[0].base_offset, extents[index].last_offset):
             return tuple(extents[:index])
     return tuple(extents)
+
+
+def spans_too_many(base_offset: int, last_offset: int) -> bool:
+    """Whether these are more offsets than one section may span, as a job writes one of what it takes."""
+    return last_offset - base_offset >= MAX_SPAN

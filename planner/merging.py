@@ -22,6 +22,7 @@ from uuid import UUID
 
 from catalog.model import PartitionId
 from catalog.spans import span_of
+from planner.dirtiness import spans_too_many
 from planner.plan import JobKind
 from planner.selection import JobDraft
 from planner.sorting import is_sorted_by_ranges
@@ -91,12 +92,15 @@ class _Run:
         return cls(extent.base_offset, extent.last_offset + 1, extent.min_timestamp, extent.max_timestamp)
 
     def joined(self, other: _Run) -> _Run | None:
-        """Both as one; None when there is something between them."""
+        """Both as one; None when there is something between them, or no section can hold both."""
         if other.base_offset != self.end_offset and other.end_offset != self.base_offset:
             return None
+        first, end = min(self.base_offset, other.base_offset), max(self.end_offset, other.end_offset)
+        if spans_too_many(first, end - 1):
+            return None
         return _Run(
-            min(self.base_offset, other.base_offset),
-            max(self.end_offset, other.end_offset),
+            first,
+            end,
             min(self.oldest_ms, other.oldest_ms),
             max(self.newest_ms, other.newest_ms),
         )

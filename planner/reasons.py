@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.model import Exactness, FileKind
-from planner.dirtiness import first_dirty_offset, may_deduplicate, measure, stable_extents, takeable_extents
+from object_format.limits import MAX_SPAN
+from planner.dirtiness import (
+    first_dirty_offset,
+    may_deduplicate,
+    measure,
+    spans_too_many,
+    stable_extents,
+    takeable_extents,
+)
 from planner.plan import JobKind, PartitionDecision, Verdict
 from planner.selection import reaches_log_start
 from planner.settings import MIB
@@ -148,6 +156,8 @@ def _why_nothing(
 def _why_rested(
     view: PartitionView, whole: tuple[Extent, ...], judged: Dirtiness, settings: PlannerSettings
 ) -> tuple[Verdict, str]:
+    if judged.due and whole and spans_too_many(whole[0].base_offset, whole[-1].last_offset):
+        return Verdict.NOTHING, f"cleaned no further than {MAX_SPAN} offsets from its log start"
     if judged.due:
         return Verdict.WAIT, f"{_why_due(view, judged, settings)}, but its log start is not at hand"
     if len(whole) < len(view.extents):

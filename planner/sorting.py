@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from catalog.model import FileKind
-from planner.dirtiness import contiguous_run, first_dirty_offset, stable_extents
+from planner.dirtiness import contiguous_run, first_dirty_offset, spans_too_many, stable_extents
 from planner.plan import JobKind
 from planner.selection import neighbours_together
 
@@ -137,7 +137,7 @@ def _stretches(
 def _runs_up_to(
     level: int, stretch: list[Extent], view: PartitionView, settings: PlannerSettings, now_ms: int
 ) -> Iterator[list[Extent]]:
-    """Parts of a stretch without extents above a level, of which none spans too much time."""
+    """Parts of a stretch without extents above a level; none spans too much time, or too many offsets."""
     run: list[Extent] = []
     oldest = newest = 0
     for extent in stretch:
@@ -147,7 +147,11 @@ def _runs_up_to(
             continue
         since = min(oldest, extent.min_timestamp) if run else extent.min_timestamp
         until = max(newest, extent.max_timestamp) if run else extent.max_timestamp
-        if run and view.rules.spans_too_long(since, until, now_ms):
+        too_long = run and (
+            view.rules.spans_too_long(since, until, now_ms)
+            or spans_too_many(run[0].base_offset, extent.last_offset)
+        )
+        if too_long:
             yield run
             run, since, until = [], extent.min_timestamp, extent.max_timestamp
         run.append(extent)

@@ -6,6 +6,7 @@ import pytest
 
 from bedrock.errors import InvalidInputError
 from catalog.model import FileKind, PartitionId
+from object_format.limits import MAX_SPAN
 from planner.plan import JobKind, Verdict
 from planner.policy import make_plan
 from planner.settings import MIB, PlannerSettings
@@ -256,3 +257,29 @@ def test_a_file_that_is_larger_than_a_job_is_cleaned_range_by_range() -> None:
     jobs = make_plan(log.snapshot(), PlannerSettings(max_job_input_bytes=1_000)).jobs
     assert [[part.partition for part in job.partitions] for job in jobs] == [[0, 1], [2, 3]]
     assert [(len(job.inputs), job.input_bytes) for job in jobs] == [(1, 1_000), (1, 1_000)]
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+@pytest.mark.parametrize("length", [10, 3 * MIB])
+def test_no_job_takes_more_offsets_than_a_section_may_span(policy: str, length: int) -> None:
+    """Of whatever kind it is; planning ends all the same, and what lies behind is in compacted files."""
+    log = ModelLog(rules=[topic_rules(0, cleanup_policy=policy, min_cleanable_dirty_ratio=0.0)])
+    (key,) = log.extents
+    settings = PlannerSettings(merge_fan_in=2, section_bytes=MIB, target_file_bytes=4 * MIB)
+    for _ in range(8):
+        for records in (MAX_SPAN // 4, MAX_SPAN // 4 + 1):
+            log.append({key: Chunk(records=records, length=length)})
+        rounds = 0
+        while jobs := make_plan(log.snapshot(settings), settings).jobs:
+            rounds += 1
+            assert rounds < 20
+            for job in jobs:
+                assert all(part.upper_offset - part.base_offset <= MAX_SPAN for part in job.partitions)
+                log.apply(job)
+    assert log.end(key) > 3 * MAX_SPAN
+    assert all(extent.file_kind is FileKind.COMPACTED for extent in log.extents[key])
+    assert len(log.extents[key]) <= 2 * (log.end(key) // MAX_SPAN + 1)
+    if policy == "compact":
+        (decision,) = make_plan(log.snapshot(settings), settings).decisions
+        assert (decision.verdict, log.first_dirty[key] > 0) == (Verdict.NOTHING, True)
+        assert f"no further than {MAX_SPAN} offsets" in decision.reason

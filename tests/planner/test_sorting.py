@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.model import PartitionId
+from object_format.limits import MAX_SPAN
 from planner.plan import JobKind, Verdict
 from planner.planning import load_snapshot, plan, plan_and_submit
 from planner.policy import make_plan
@@ -110,6 +111,15 @@ def test_a_sorted_extent_spans_a_quarter_of_retention_at_the_most() -> None:
         log.now_ms += 200
     spans = [extent.max_timestamp - extent.min_timestamp for extent in log.extents[key]]
     assert 0 < max(spans) <= 1_000
+
+
+def test_a_sorted_extent_spans_no_more_offsets_than_a_section_may() -> None:
+    log, (key,) = plain_log()
+    for _ in range(24):
+        log.append({key: Chunk(records=MAX_SPAN // 6 + 1, length=5)})
+        settle(log)
+    spans = [extent.last_offset + 1 - extent.base_offset for extent in log.extents[key]]
+    assert MAX_SPAN // 3 < max(spans) <= MAX_SPAN
 
 
 def test_what_another_job_has_ends_a_run() -> None:
