@@ -24,6 +24,7 @@ from catalog.model import PartitionId, RunRefusal
 from catalog.open import open_catalog
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import Scene, run_of
+from tests.fixtures.postgres import PATIENT
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -44,7 +45,7 @@ class CatalogMachine(RuleBasedStateMachine):
         self.url = self.postgres.create()
         self.clock = ManualClock()
         ids = SeededIds(1, self.clock)
-        self.catalog = open_catalog(self.url, self.clock, ids)
+        self.catalog = open_catalog(self.url, self.clock, ids, limits=PATIENT)
         self.scene = Scene.set_up(self.catalog, ids)
         self.checker = InvariantChecker(self.catalog)
         self.topics: list[Topic] = []

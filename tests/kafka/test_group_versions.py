@@ -27,6 +27,7 @@ from bedrock.ids import SystemIds
 from catalog.open import open_catalog
 from object_store.local import LocalStore
 from tests.agent.faulty_store import FaultyStore
+from tests.fixtures.postgres import PATIENT
 from tests.groups.stage import subscription
 from tests.kafka.brokers import BrokerThread
 from tests.kafka.coordinators import groups_of
@@ -80,7 +81,7 @@ def shared_broker(
     clock = SystemClock()
     ids = SystemIds(clock)
     address = postgres.create(empty=False)
-    with open_catalog(address, clock, ids) as catalog:
+    with open_catalog(address, clock, ids, limits=PATIENT) as catalog:
         store = FaultyStore(LocalStore(tmp_path_factory.mktemp("objects"), ids))
         broker = BrokerThread(catalog, store, clock, ids, {"groups": QUICK_GROUPS})
         broker.start()
@@ -128,8 +129,8 @@ def join(line: Line, version: int = 9, group_id: str = "masons", topics: tuple[s
     """Join a group, twice where the version asks for it."""
     fields = {
         "group_id": group_id,
-        "session_timeout": 10_000,
-        "rebalance_timeout": 10_000,
+        "session_timeout": 60_000,
+        "rebalance_timeout": 60_000,
         "protocol_type": "consumer",
         "protocols": [Struct(name="range", metadata=subscription(*topics))],
     }

@@ -19,6 +19,7 @@ from bedrock.ids import SystemIds
 from catalog.open import open_catalog
 from object_store.local import LocalStore
 from tests.agent.faulty_store import FaultyStore
+from tests.fixtures.postgres import PATIENT
 from tests.kafka.brokers import BrokerThread
 from tests.kafka.wire import Wire
 
@@ -37,7 +38,7 @@ def broker(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory)
     clock = SystemClock()
     ids = SystemIds(clock)
     address = postgres.create(empty=False)
-    with open_catalog(address, clock, ids) as catalog:
+    with open_catalog(address, clock, ids, limits=PATIENT) as catalog:
         store = FaultyStore(LocalStore(tmp_path_factory.mktemp("objects"), ids))
         broker = BrokerThread(catalog, store, clock, ids, {"max_waiting_calls": 4})
         broker.start()

@@ -28,6 +28,7 @@ from planner.fsck import fsck
 from planner.garbage import GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
 from planner.settings import PlannerSettings
+from tests.fixtures.postgres import PATIENT
 from tests.planner.system import Row, System
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Lifecycle(RuleBasedStateMachine):
         super().__init__()
         self.clock = ManualClock()
         ids = SeededIds(3, self.clock)
-        self.catalog = open_catalog(self.make_url(), self.clock, ids)
+        self.catalog = open_catalog(self.make_url(), self.clock, ids, limits=PATIENT)
         self.store = LocalStore(self.new_directory(), ids)
         self.system = System.start(self.catalog, self.store, self.clock, ids)
         self.written: dict[PartitionId, list[Row]] = {}

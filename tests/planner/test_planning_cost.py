@@ -16,6 +16,7 @@ from catalog.open import open_catalog
 from catalog.sql_files import load_queries
 from planner.planning import hashed, load_snapshot, plan, small_files_from
 from planner.settings import PlannerSettings
+from tests.fixtures.postgres import PATIENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -192,7 +193,7 @@ def test_fragmented_partitions_are_neighbours_and_each_comes_up(reading: Reading
 def test_a_snapshot_holds_no_more_extents_than_its_bound(large_url: str, clock: Clock, ids: Ids) -> None:
     """Ingestion files, partitions to be cleaned or sorted, files to be merged share it; each gets some."""
     settings = PlannerSettings(max_plan_extents=4_000, merge_fan_in=2, section_floor_bytes=2**19)
-    with open_catalog(large_url, clock, ids) as catalog:
+    with open_catalog(large_url, clock, ids, limits=PATIENT) as catalog:
         snapshot = load_snapshot(catalog, clock.now_ms(), settings)
     kinds = [extent.file_kind for view in snapshot.partitions for extent in view.extents]
     merging = sum(len(file.extents) for file in snapshot.mergeable)
@@ -205,7 +206,7 @@ def test_a_snapshot_holds_no_more_extents_than_its_bound(large_url: str, clock: 
 
 
 def test_the_collector_of_cycles_is_left_as_it_was(large_url: str, clock: Clock, ids: Ids) -> None:
-    with open_catalog(large_url, clock, ids) as catalog:
+    with open_catalog(large_url, clock, ids, limits=PATIENT) as catalog:
         assert plan(catalog, clock, PlannerSettings(max_plan_extents=1_000)).jobs
         assert gc.isenabled()
         gc.disable()

@@ -30,6 +30,7 @@ from object_store.identity import tie
 from planner.fsck.report import DifferenceKind
 from planner.fsck.run import fsck
 from tests.crash.model import Found, Model
+from tests.fixtures.postgres import PATIENT
 from tests.planner.system import System
 from tests.simulation.chores import BoundsWatch, Chore, clean_up, operate, plan, read, replace_the_dead, work
 from tests.simulation.network import Weather
@@ -91,7 +92,7 @@ class Simulator:
         self._clock = VirtualClock()
         self._ids = SeededIds(0, self._clock)
         url = make_conninfo(url, options=_OPTIONS)
-        self._catalog = open_catalog(url, self._clock, self._ids)
+        self._catalog = open_catalog(url, self._clock, self._ids, limits=PATIENT)
         self._connection = psycopg.connect(url, autocommit=True)
         self._runs = 0
 
