@@ -59,6 +59,9 @@ _ROLE: Final = "siltstone"
 _DATABASE: Final = "siltstone"
 _STARTS_AGAIN: Final = 5
 _START_AGAIN_SECONDS: Final = 0.5
+_ANSWER_SECONDS: Final = 10
+# What a server says in its log that finds another one there: it may be slow, or its processes yet to die.
+_STILL_THERE: Final = (b"is still in use", b'" already exists')
 _LOG_KEPT_BYTES: Final = 2**20
 _SETTINGS: Final = {
     "listen_addresses": "",
@@ -185,26 +188,39 @@ class EmbeddedPostgres:
         self._rotate_log(account)
         sockets = choose_socket_directory(self._pgdata, account)
         settings = {**self._settings, "unix_socket_directories": f'"{sockets}"'}
-        disown_stale_server(self._pgdata)
         options = " ".join(f"-c {shell_quote(f'{name}={value}')}" for name, value in settings.items())
         command = (
             str(programs() / "pg_ctl"),
             *("start", "-w", "-s", "-t", f"{PATIENCE_SECONDS / 2:.0f}"),
             *("-D", str(self._pgdata), "-l", str(self._server_log), "-o", options),
         )
-        started = self._start(account, command)
-        for _ in range(_STARTS_AGAIN):
-            if started.returncode == 0:
-                break
-            self._clock.sleep(_START_AGAIN_SECONDS)  # one that was killed just now may still be in the way
-            started = self._start(account, command)
-        self._require(started, "be started")
+        if url := self._start_or_find(account, command, sockets):
+            return url
         deadline = self._clock.monotonic() + PATIENCE_SECONDS
         while not (url := self._answers(sockets)):
             if self._clock.monotonic() > deadline:
                 raise self._failed("be reached", "")
             self._clock.sleep(0.05)
         return url
+
+    def _start_or_find(self, account: Account, command: Sequence[str], sockets: Path) -> str:
+        """Start the server; the address of one that is there already, though it did not answer in time."""
+        deadline = self._clock.monotonic() + PATIENCE_SECONDS
+        tries = 1 + _STARTS_AGAIN
+        log_end = self._server_log.stat().st_size
+        while True:
+            disown_stale_server(self._pgdata, sockets)
+            started = self._start(account, command)
+            if not started.returncode:
+                return ""
+            if url := self._answers(sockets):
+                return url
+            said = self._server_log.read_bytes()[log_end:]
+            log_end += len(said)
+            tries -= not any(words in said for words in _STILL_THERE)
+            if not tries or self._clock.monotonic() > deadline:
+                self._require(started, "be started")
+            self._clock.sleep(_START_AGAIN_SECONDS)
 
     def _rotate_log(self, account: Account) -> None:
         if self._server_log.exists() and self._server_log.stat().st_size > _LOG_KEPT_BYTES:
@@ -214,7 +230,7 @@ class EmbeddedPostgres:
 
     def _answers(self, sockets: Path) -> str:
         """The address once the server takes connections; empty while it does not."""
-        address = {"host": str(sockets), "user": _ROLE, "connect_timeout": "10"}
+        address = {"host": str(sockets), "user": _ROLE, "connect_timeout": str(_ANSWER_SECONDS)}
         try:
             with psycopg.connect(
                 make_conninfo("", **address, dbname="postgres"), autocommit=True

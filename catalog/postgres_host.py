@@ -110,27 +110,37 @@ def socket_directory_in_use(pgdata: Path) -> Path | None:
     return Path(lines[4]) if len(lines) > 4 and lines[4] else None
 
 
-def disown_stale_server(pgdata: Path) -> None:
-    """Take the name of a process that is no server of `pgdata` out of its `postmaster.pid`.
+def disown_stale_server(pgdata: Path, sockets: Path) -> None:
+    """Take the name of a process that is no server of `pgdata` out of the files that a dead one has left.
 
     After a crash of the machine the process id may be anybody's; PostgreSQL takes any living process of its
-    own account for a server, and would never start again. The file itself stays, with an id that no process
-    can have: by the rest of it PostgreSQL finds out whether orphans of the old server still use its memory.
+    own account for a server, and would never start again. `postmaster.pid` itself stays, with an id that no
+    process can have: by the rest of it PostgreSQL finds out whether orphans of the old server still use its
+    memory. The lock of the socket in `sockets` goes.
     To be called under `start.lock`, when no server takes connections. Nothing is done without `/proc`.
     """
-    file = pgdata / "postmaster.pid"
+    file, lock = pgdata / "postmaster.pid", sockets / f"{_SOCKET_NAME}.lock"
+    if _names_a_stranger(file, pgdata):
+        _, _, rest = file.read_text().partition("\n")
+        with file.open("r+") as stale:
+            stale.write(f"{_NO_PROCESS}\n{rest}")
+            stale.truncate()
+    if _names_a_stranger(lock, pgdata):
+        lock.unlink()
+
+
+def _names_a_stranger(file: Path, pgdata: Path) -> bool:
+    """Whether the process in the first line of `file` is there, and no server of `pgdata`."""
     try:
-        first, _, rest = file.read_text().partition("\n")
+        first, _, _ = file.read_text().partition("\n")
         words = Path(f"/proc/{int(first)}/cmdline").read_bytes().split(b"\0")
     except (OSError, ValueError):
-        return  # no such file or no such process: PostgreSQL sees to that by itself
+        return False  # no such file or no such process: PostgreSQL sees to that by itself
     program, *arguments = (Path(os.fsdecode(word)) for word in words)
     if program.name == "postgres" and pgdata.resolve() in {each.resolve() for each in arguments}:
-        return
+        return False
     _log.warning("process %s, which %s names, is no PostgreSQL of that directory", first, file)
-    with file.open("r+") as stale:
-        stale.write(f"{_NO_PROCESS}\n{rest}")
-        stale.truncate()
+    return True
 
 
 def choose_socket_directory(pgdata: Path, account: Account) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,7 +22,9 @@ from catalog.errors import EmbeddedPostgresError
 from catalog.postgres_host import programs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from catalog.postgres_host import Account
 
 
 def _servers(directory: Path) -> list[psutil.Process]:
@@ -35,6 +38,10 @@ def _servers(directory: Path) -> list[psutil.Process]:
         if str(directory) in command and ("postgres" in command or "keeper" in command):
             found.append(process)
     return found
+
+
+def _postmaster(directory: Path) -> psutil.Process:
+    return psutil.Process(int((directory / "pgdata" / "postmaster.pid").read_text().splitlines()[0]))
 
 
 def _wait_until_gone(directory: Path) -> None:
@@ -176,10 +183,63 @@ def test_a_killed_user_is_not_waited_for(directory: Path) -> None:
 def test_a_killed_server_is_started_again(directory: Path) -> None:
     with EmbeddedPostgres(directory) as server:
         _ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")
-        pid = int((directory / "pgdata" / "postmaster.pid").read_text().splitlines()[0])
-        psutil.Process(pid).kill()
+        _postmaster(directory).kill()
         with EmbeddedPostgres(directory) as other:
             assert _ask(other.url, "SELECT n FROM kept") == 7
+
+
+@pytest.fixture
+def waking(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[psutil.Process], None]]:
+    """Lets a process stand still until a server was started in vain; only such starts are tried again."""
+    asleep: list[psutil.Process] = []
+
+    def wake() -> None:
+        for process in asleep:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def wake_after_a_start(process: psutil.Process) -> None:
+        start = EmbeddedPostgres._start
+
+        def start_and_wake(
+            self: EmbeddedPostgres, account: Account, command: Sequence[str]
+        ) -> subprocess.CompletedProcess[str]:
+            done = start(self, account, command)
+            wake()
+            return done
+
+        asleep.append(process)
+        process.suspend()
+        monkeypatch.setattr(EmbeddedPostgres, "_start", start_and_wake)
+        monkeypatch.setattr(embedded, "_STARTS_AGAIN", 0)
+
+    yield wake_after_a_start
+    wake()
+
+
+def test_processes_of_a_killed_server_are_waited_for(
+    directory: Path, waking: Callable[[psutil.Process], None]
+) -> None:
+    """They see that it is dead when they get their turn, and on a busy machine that takes a while."""
+    with EmbeddedPostgres(directory):
+        postmaster = _postmaster(directory)
+        waking(next(each for each in postmaster.children() if "checkpointer" in " ".join(each.cmdline())))
+        postmaster.kill()
+        with EmbeddedPostgres(directory) as other:
+            assert _ask(other.url, "SELECT 1") == 1
+
+
+def test_a_server_that_is_slow_to_answer_is_no_failure(
+    directory: Path, waking: Callable[[psutil.Process], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever does not hear of it in time tries to start one, which cannot be, and finds it then."""
+    monkeypatch.setattr(embedded, "_ANSWER_SECONDS", 2)
+    with EmbeddedPostgres(directory) as server:
+        postmaster = _postmaster(directory)
+        waking(postmaster)
+        with EmbeddedPostgres(directory) as other:
+            assert other.url == server.url
+        assert _postmaster(directory) == postmaster
 
 
 def test_a_process_that_has_a_dead_servers_id_is_not_in_the_way(directory: Path) -> None:
@@ -194,7 +254,10 @@ def test_a_process_that_has_a_dead_servers_id_is_not_in_the_way(directory: Path)
         postmaster.kill()
         assert not psutil.wait_procs([postmaster, *workers], timeout=240)[1]
         with subprocess.Popen(["sleep", "600"], user=account) as stranger:
-            pid_file.write_text(pid_file.read_text().replace(pid, str(stranger.pid), 1))
+            (socket_lock,) = Path(pid_file.read_text().splitlines()[4]).glob(".s.PGSQL.*.lock")
+            for file in (pid_file, socket_lock):
+                assert file.read_text().startswith(f"{pid}\n")
+                file.write_text(file.read_text().replace(pid, str(stranger.pid), 1))
             try:
                 with EmbeddedPostgres(directory) as other:
                     assert _ask(other.url, "SELECT n FROM kept") == 7

@@ -255,7 +255,7 @@ def test_the_largest_batch_of_the_smallest_records_takes_no_more(name: str, dire
         assert counts["largest_buffer_bytes"] > 0.99 * MAX_DECOMPRESSED_BATCH_BYTES
 
 
-@pytest.mark.timeout(300 + LONG_SECTION_MIB // 10)
+@pytest.mark.timeout(900 + LONG_SECTION_MIB // 10)
 @pytest.mark.parametrize("plan", ["task", "shuffle"])
 def test_a_section_many_times_the_limit_takes_no_more(plan: str, directory: Path) -> None:
     """2 GiB, or more, made up by a store as they are read; the exact plan reads them in several stretches."""
