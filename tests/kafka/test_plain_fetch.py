@@ -126,7 +126,10 @@ def _request(chance: random.Random, ids: dict[str, UUID]) -> Struct:
 def _switched(start_broker: Callable[..., BrokerThread], **changes: int) -> tuple[BrokerThread, _Switched]:
     """An agent whose short way can be shut."""
     believed = {"known_bounds_ms": 3_600_000, "topic_cache_ms": 3_600_000, "hot_window_ms": 3_600_000}
-    broker = start_broker(flush_interval_ms=1, max_wait_ms=600_000, **believed, **changes)
+    patient = {"max_wait_ms": 600_000, "poll_interval_ms": 600_000}
+    broker = start_broker(flush_interval_ms=1, **believed, **patient, **changes)
+    # Once it listens to other agents, of which there are none, what it believed before is forgotten.
+    broker.agent.watch._heard = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005
     way = _Switched()
     broker.agent._kafka._dispatch._at_once[_FETCH] = way  # type: ignore[union-attr]
     return broker, way
@@ -147,7 +150,7 @@ def test_both_ways_say_the_same(start_broker: Callable[..., BrokerThread]) -> No
                 heard.append(wire.receive())
             assert heard[0] == heard[1]
     assert way.taken > 60
-    assert broker.agent.read_path.budget.held == 0
+    until(lambda: broker.agent.read_path.budget.held == 0)
 
 
 @dataclass
@@ -285,7 +288,7 @@ def test_sessions_are_the_same_both_ways(start_broker: Callable[..., BrokerThrea
 
         compare()
     assert way.taken + way.waited > 20
-    assert broker.agent.read_path.budget.held == 0
+    until(lambda: broker.agent.read_path.budget.held == 0)
 
 
 def _until_waiting(broker: BrokerThread, count: int) -> None:
@@ -336,7 +339,7 @@ def test_who_waits_is_answered_the_short_way_too(start_broker: Callable[..., Bro
         assert third == fourth
     assert way.waited == 10
     assert surveyed.call_count == 12
-    assert broker.agent.read_path.budget.held == 0
+    until(lambda: broker.agent.read_path.budget.held == 0)
 
 
 def _of_one(parts: Iterable[tuple[str, int]], **changes: object) -> Struct:
@@ -367,7 +370,7 @@ def test_a_session_that_becomes_too_large_is_refused_and_holds_nothing(
             assert grown.error_code == ErrorCode.fetch_session_id_not_found
             assert wire.ask("fetch", 12, _of_one(added)).error_code == 0
     assert way.taken == 2
-    assert broker.agent.read_path.budget.held == 0
+    until(lambda: broker.agent.read_path.budget.held == 0)
 
 
 def test_nobody_waits_for_more_than_may_be_handed_out(start_broker: Callable[..., BrokerThread]) -> None:
