@@ -300,10 +300,14 @@ class HeldGroups:
                 return ErrorCode.not_coordinator if held.group.is_dead else exchanged
             if held.stored_version >= wanted:
                 return ErrorCode.none
-            version = group.version
-            record = consumer_record_of(group.group_id, group.snapshot())
+            version, snapshot = group.version, group.snapshot()
+
+            def save() -> bool:
+                # A large group takes some milliseconds to be written down: not on the loop.
+                return self._table.save(held.claim_id, consumer_record_of(group.group_id, snapshot))
+
             try:
-                if await self.call(partial(self._table.save, held.claim_id, record)):
+                if await self.call(save):
                     if held.group is group:  # another may have taken its place meanwhile
                         held.stored_version = version
                     return ErrorCode.none
