@@ -25,6 +25,8 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.RetriableException;
+import org.apache.kafka.common.errors.StaleMemberEpochException;
+import org.apache.kafka.common.errors.UnknownMemberIdException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -182,18 +184,24 @@ public final class Driver {
 
         private void work() {
             while (!leaving) {
-                Iterable<ConsumerRecord<String, String>> polled = consumer.poll(Duration.ofMillis(100));
-                assigned = consumer.assignment().size();
-                for (ConsumerRecord<String, String> each : polled) {
-                    records.add(List.of(each.partition(), each.offset(), each.value()));
-                }
                 try {
-                    consumer.commitSync();
-                } catch (CommitFailedException | RebalanceInProgressException | RetriableException failure) {
-                    System.err.println(failure); // a rebalance came between: it is read again
+                    pollAndCommit();
+                } catch (CommitFailedException | RebalanceInProgressException | RetriableException rebalance) {
+                    System.err.println(rebalance); // it is read again
+                } catch (UnknownMemberIdException | StaleMemberEpochException fenced) {
+                    System.err.println(fenced); // where it asks for offsets; its next heartbeat lets it join again
                 }
             }
             consumer.close();
+        }
+
+        private void pollAndCommit() {
+            Iterable<ConsumerRecord<String, String>> polled = consumer.poll(Duration.ofMillis(100));
+            assigned = consumer.assignment().size();
+            for (ConsumerRecord<String, String> each : polled) {
+                records.add(List.of(each.partition(), each.offset(), each.value()));
+            }
+            consumer.commitSync();
         }
 
         private void check() {
