@@ -106,6 +106,24 @@ def test_the_last_answer_may_be_asked_for_again() -> None:
     assert other.beat().assignment is not None
 
 
+def test_a_member_is_told_again_until_it_says_what_it_has() -> None:
+    """Late answers are dropped by librdkafka, which asks no more fully after that than before."""
+    stage = ConsumerStage()
+    first, second = stage.joined(), stage.joined()
+    kept = stage.send(first.request()).assignment  # it does not hear of this
+    assert kept is not None
+    for _ in range(2):
+        assert stage.send(first.request(with_owned=False)).assignment == kept
+    first.take(stage.send(first.request(with_owned=False)))
+    assert first.beat().assignment is None
+    assert stage.send(first.request(with_owned=False)).assignment is None
+    given = stage.send(second.request(with_owned=False)).assignment  # nor does this one
+    assert given == parts("granite", 0, 1, 2, 3) - kept
+    second.take(stage.send(second.request(with_owned=False)))
+    assert (second.owned, second.beat().assignment) == (given, None)
+    assert stage.send(second.request(with_owned=False)).assignment is None
+
+
 def test_epochs_that_are_not_the_member_s_are_fenced() -> None:
     stage = ConsumerStage()
     first = stage.joined()

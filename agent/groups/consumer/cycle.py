@@ -86,6 +86,8 @@ class ConsumerCycle:
         self._targets: dict[str, Assignment] = dict(kept.targets)
         # By member: the epoch since which it has each of its partitions, as far as is known (KIP-1251).
         self._since: dict[str, dict[PartitionId, int]] = {}
+        # Members that were told of a change, and have not said since that they have what they may have.
+        self._unheard: set[str] = set()
         self._topics: dict[str, SeenTopic] = dict(kept.topics)
         self._view: TopicView | None = None
         self._deadlines = Deadlines(clock)
@@ -282,6 +284,7 @@ class ConsumerCycle:
             self._deadlines.cancel((kind, member_id))
         self._roster.remove(member_id)
         self._since.pop(member_id, None)
+        self._unheard.discard(member_id)
         self.version += 1
 
     # Time

@@ -54,13 +54,27 @@ class ConsumerGroup(ClassicMembers):
         known = self._subscribe(request)
         member = self._admit(known.updated(request), known=known, owned=request.owned, topics=topics)
         self._keep_session(member)
-        news = request.is_full or member.assigned != known.assigned
         return HeartbeatAnswer(
             member_id=member.member_id,
             member_epoch=member.epoch,
             heartbeat_interval_ms=self._settings.heartbeat_interval_of(self.config),
-            assignment=member.assigned if news else None,
+            assignment=member.assigned if self._is_to_be_told(request, member, known) else None,
         )
+
+    def _is_to_be_told(
+        self, request: ConsumerHeartbeat, member: ConsumerMember, known: ConsumerMember
+    ) -> bool:
+        """Whether it is told what it may have: when it asks, and from a change on until it says it has that.
+
+        Kafka tells of a change once, and relies on members to ask when an answer does not come. librdkafka
+        does not when one comes later than the heartbeat interval: it would never take what it was given, nor
+        give up what it was to.
+        """
+        if request.owned == member.assigned:
+            self._unheard.discard(member.member_id)
+        elif request.is_full or member.assigned != known.assigned:
+            self._unheard.add(member.member_id)
+        return request.is_full or member.assigned != known.assigned or member.member_id in self._unheard
 
     def _subscribe(self, request: ConsumerHeartbeat) -> ConsumerMember:
         """The member that sends this, new or known, in its right epoch."""
