@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pytest
@@ -22,9 +22,12 @@ from tests.groups.test_late_loop import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
 
     from agent.groups.coordinator import GroupCoordinator
     from bedrock.ids import Ids
+    from catalog.groups import GroupRecord
+    from catalog.groups import Groups as CatalogGroups
     from catalog.model import Topic
     from catalog.open import Catalog
 
@@ -105,6 +108,48 @@ def test_members_that_send_heartbeats_outlive_a_catalog_that_hangs(catalog: Cata
                 topics.may_answer.set()
                 configs.may_answer.set()
             assert [await each.beat(coordinator) for each in members] == epochs
+
+    run(story(), clock)
+
+
+def test_a_member_that_waits_for_its_answer_outlives_a_catalog_that_hangs(
+    catalog: Catalog, ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the change that cannot be stored is its own or another's; one that says nothing is out."""
+    catalog.topics.create("granite", 3, {})
+    clock, may_save, save = ManualClock(), threading.Event(), type(catalog.groups).save
+    may_save.set()
+
+    def gated(groups: CatalogGroups, claim_id: UUID, record: GroupRecord) -> bool:
+        assert may_save.wait(_PATIENCE_SECONDS)
+        return save(groups, claim_id, record)
+
+    monkeypatch.setattr(type(catalog.groups), "save", gated)
+
+    async def story() -> None:
+        async with coordinating(catalog, clock, ids) as coordinator:
+            members = [Member(f"m{number}") for number in range(3)]
+            for _ in range(4):
+                for each in members:
+                    await each.beat(coordinator)
+            group = coordinator.held.peek("g")
+            assert isinstance(group, ConsumerGroup)
+            may_save.clear()
+            try:
+                changed = replace(members[0].request(), topics=frozenset({"basalt", "granite"}))
+                waiting = [
+                    asyncio.create_task(coordinator.consumers.heartbeat("g", changed)),
+                    asyncio.create_task(members[1].beat(coordinator)),
+                ]
+                for _ in range(2 * coordinator.settings.consumer_session_timeout_ms // 1000):
+                    for _ in range(20):
+                        await asyncio.sleep(0)
+                    clock.advance(1)
+                assert not any(each.done() for each in waiting)
+                assert {each.member_id for each in group.describe().members} == {"m0", "m1"}
+            finally:
+                may_save.set()
+            await asyncio.wait_for(asyncio.gather(*waiting), 10 * _PATIENCE_SECONDS)
 
     run(story(), clock)
 

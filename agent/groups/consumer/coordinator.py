@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from agent.groups.consumer.checks import check_heartbeat
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from agent.groups.holding import HeldGroups
     from agent.groups.messages import JoinAnswer, JoinRequest, LeavingMember
     from bedrock.clock import Clock
+
+# How often a member that waits is noticed: well within the shortest session.
+_NOTICED_SECONDS = 1.0
 
 
 class ConsumerGroups:
@@ -59,8 +63,20 @@ class ConsumerGroups:
             answer = group.heartbeat(request, topics)
         self._held.moved(held)
         if not _is_stored(held):
-            await self._held.keep(held)
+            await self._keep(held, answer.member_id)
         return answer
+
+    async def _keep(self, held: HeldGroup, member_id: str) -> None:
+        """Until the group is stored, however long that takes: who waits for an answer is not silent."""
+        keeping = asyncio.ensure_future(self._held.keep(held))
+        try:
+            while not keeping.done():
+                await asyncio.wait([keeping], timeout=_NOTICED_SECONDS)
+                if isinstance(held.group, ConsumerGroup):
+                    held.group.stays(member_id)
+            keeping.result()
+        finally:
+            keeping.cancel()
 
     async def _find(
         self, group_id: str, topics: TopicView, *, regex: str | None = None, create: bool = False

@@ -46,6 +46,12 @@ class ConsumerGroup(ClassicMembers):
         if member is not None and not member.is_classic and 0 < request.member_epoch == member.epoch:
             self._keep_session(member)
 
+    def stays(self, member_id: str) -> None:
+        """Keep the session of a member that waits for the answer to its heartbeat."""
+        member = self._roster.get(member_id)
+        if member is not None and not member.is_classic and not member.is_away:
+            self._keep_session(member)
+
     def heartbeat(self, request: ConsumerHeartbeat, topics: TopicView) -> HeartbeatAnswer:
         """Take a heartbeat that `check_heartbeat` has let pass; raises what the member shall be told."""
         if leaves(request):
