@@ -80,6 +80,7 @@ def write_spec(spec: JobSpec) -> bytes:
                 [numbers[partition.topic_id], *_partition_values(partition)] for partition in spec.partitions
             ],
             "max_message_bytes": [partition.max_message_bytes for partition in spec.partitions],
+            "expires_after_ms": [partition.expires_after_ms for partition in spec.partitions],
         }
     )
 
@@ -110,6 +111,7 @@ def _read_spec(kept: dict[str, Any]) -> JobSpec:
         )
     topics = [UUID(topic) for topic in kept["topics"]]
     partitions = kept["partitions"]
+    nothing = [None] * len(partitions)
     return JobSpec(
         job_id=UUID(kept["job_id"]),
         created_ms=kept["created_ms"],
@@ -120,10 +122,16 @@ def _read_spec(kept: dict[str, Any]) -> JobSpec:
         inputs=tuple(_read_input(file, topics) for file in kept["inputs"]),
         partitions=tuple(
             JobPartition(
-                topic_id=topics[number], max_message_bytes=most, **dict(zip(_PARTITION, values, strict=True))
+                topic_id=topics[number],
+                max_message_bytes=most,
+                expires_after_ms=expires,
+                **dict(zip(_PARTITION, values, strict=True)),
             )
-            for (number, *values), most in zip(
-                partitions, kept.get("max_message_bytes", [None] * len(partitions)), strict=True
+            for (number, *values), most, expires in zip(
+                partitions,
+                kept.get("max_message_bytes", nothing),
+                kept.get("expires_after_ms", nothing),
+                strict=True,
             )
         ),
         # Of these, and of the limits above, the first planners knew nothing.

@@ -254,7 +254,8 @@ class JobPartition:
     deduplicated when `deduplicate`; `reaches_log_start` tells that nothing older exists, so that a
     tombstone whose delete horizon is at or before the job's `now_ms` may go. `delete_retention_ms` is what
     sets that horizon when a tombstone first becomes clean. A batch that the job makes of several has no more
-    than `max_message_bytes`, if that is known.
+    than `max_message_bytes`, if that is known. The partition's records expire `expires_after_ms` after their
+    timestamps, and extents as a whole; None where they do not.
     """
 
     topic_id: UUID
@@ -268,6 +269,7 @@ class JobPartition:
     upper_offset: int
     delete_retention_ms: int
     max_message_bytes: int | None = None
+    expires_after_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -236,4 +236,5 @@ def _job_partition(view: PartitionView, extents: tuple[Extent, ...], *, deduplic
         upper_offset=extents[-1].last_offset + 1,
         delete_retention_ms=view.rules.delete_retention_ms,
         max_message_bytes=view.rules.max_message_bytes,
+        expires_after_ms=view.rules.expires_after_ms,
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from bedrock.errors import InvalidInputError
 from catalog.model import PartitionId
 from catalog.spans import span_of
+from spark_jobs.spells import spells_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,12 +30,14 @@ class Stretch:
 class InputPart:
     """The extents of one partition in one input file, by offset; `input_index` counts the job's inputs.
 
-    With a `stretch`, only those of their blocks that begin in it.
+    With a `stretch`, only those of their blocks that begin in it. What comes of parts of different `spell`s
+    goes into different sections.
     """
 
     input_index: int
     extents: tuple[Extent, ...]
     stretch: Stretch | None = None
+    spell: int = 0
 
     @property
     def has_bytes(self) -> bool:
@@ -111,6 +114,22 @@ class PartitionWork:
         """Which section of each file this is."""
         return PartitionId(self.partition.topic_id, self.partition.partition)
 
+    def narrowed(self, parts: Sequence[InputPart]) -> PartitionWork:
+        """Those of the parts alone, which follow each other."""
+        partition = replace(
+            self.partition,
+            base_offset=parts[0].extents[0].base_offset,
+            upper_offset=parts[-1].extents[-1].last_offset + 1,
+        )
+        return PartitionWork(partition, tuple(parts))
+
+    def by_spell(self) -> list[PartitionWork]:
+        """What goes into a section each."""
+        if self.parts[0].spell == self.parts[-1].spell:
+            return [self]
+        groups = groupby(self.parts, key=lambda part: part.spell)
+        return [self.narrowed(tuple(parts)) for _, parts in groups]
+
 
 def arrange(spec: JobSpec) -> list[PartitionWork]:
     """The job's partitions in the order of sections in files, each with its parts in the order of offsets.
@@ -135,8 +154,16 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
         ordered = tuple(sorted(parts[partition_id], key=lambda part: part.extents[0].base_offset))
         _check_cover(spec, partition, [extent for part in ordered for extent in part.extents])
         if ordered:
-            work.append(PartitionWork(partition, ordered))
+            work.append(PartitionWork(partition, _with_spells(partition, ordered, spec.now_ms)))
     return work
+
+
+def _with_spells(partition: JobPartition, parts: tuple[InputPart, ...], now_ms: int) -> tuple[InputPart, ...]:
+    if not partition.deduplicate or partition.expires_after_ms is None:
+        return parts
+    newest_ms = [max(extent.max_timestamp for extent in part.extents) for part in parts]
+    spells = spells_of(newest_ms, partition.expires_after_ms, now_ms)
+    return tuple(replace(part, spell=spell) for part, spell in zip(parts, spells, strict=True))
 
 
 class InputUse(NamedTuple):

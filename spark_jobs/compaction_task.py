@@ -8,13 +8,13 @@ For each partition, in the order of sections in every segment file:
    (`object_format.dedupe.ahead`).
 2. Pass 2 reads the same sections oldest first and writes what survives into the output file of the
    partition's cleanup policy; what is not deduplicated is copied as it stands. Sections of which pass 1 has
-   all that is left are not read.
+   all that is left are not read. What expires at different times goes into files of its own (`spells`).
 
 Each pass has a stream of its own in each input, opened when it is first needed, at that section, and closed
 after the last section that it is needed for: two ranged GETs per input file, whatever the number of
 partitions, and one where a file has nothing to deduplicate, or nothing that is to be read again. What is held
-does not depend on the size of files: the key table, a buffer for each open stream, the parts of two uploads,
-the bitmap of one partition, and what is thinned ahead.
+does not depend on the size of files: the key table, a buffer for each open stream, the parts of an upload for
+each cleanup policy and spell, the bitmap of one partition, and what is thinned ahead.
 
 Nothing here knows Spark or the catalog. Nothing is visible before every partition is done and what was read
 agrees with what the catalog counts: the attempt's outputs then become objects, and part of the log only when
@@ -128,10 +128,7 @@ class _Task:
                 with counts.timed("find_survivors_ms"):
                     survivors = self._find_survivors(work, self._table)
             with counts.timed("write_ms"):
-                number = self._outputs.next_number(OutputPolicy.of(work.partition.cleanup_policy))
-                self._writer.write(
-                    work, survivors, file_number=number, ahead=self._ahead_of(work) if survivors else None
-                )
+                self._write(work, survivors)
             counts.add("partitions", 1)
             self._survey.close_after(place)
             self._copy.close_after(place)
@@ -197,6 +194,24 @@ class _Task:
         self._counts.at_least("largest_buffer_bytes", survivors.max_buffer_bytes)
         self._counts.at_least("largest_buffer_bytes", self._survey.largest_buffer)
         return survivors
+
+    def _write(self, work: PartitionWork, survivors: Survivors | None) -> None:
+        policy = OutputPolicy.of(work.partition.cleanup_policy)
+        ahead = self._ahead_of(work) if survivors else {}
+        sections = work.by_spell()
+        begin = 0
+        for series, each in enumerate(sections):
+            here = survivors
+            if survivors is not None and len(sections) > 1:
+                here = survivors.between(each.partition.base_offset, each.partition.upper_offset - 1)
+            self._writer.write(
+                each,
+                here,
+                file_number=self._outputs.next_number(policy, series),
+                series=series,
+                ahead={place - begin: done for place, done in ahead.items() if place >= begin},
+            )
+            begin += len(each.parts)
 
     def _ahead_of(self, work: PartitionWork) -> dict[int, SectionAhead]:
         """What pass 1 has left of parts, by their place."""

@@ -45,13 +45,17 @@ class OutputFiles:
         self._spec = spec
         self._attempt_id = attempt_id
         self._ids = ids
-        self._open: dict[tuple[OutputPolicy, int], tuple[UUID, str, Upload, SegmentFileWriter]] = {}
-        self._numbers: dict[OutputPolicy, int] = {}
+        self._open: dict[tuple[OutputPolicy, int, int], tuple[UUID, str, Upload, SegmentFileWriter]] = {}
+        self._numbers: dict[tuple[OutputPolicy, int], int] = {}
         self._done: list[OutputFile] = []
 
-    def writer(self, policy: OutputPolicy, number: int = 0) -> SegmentFileWriter:
-        """The writer of a file for `policy`; one file has at most one section of each partition."""
-        if (policy, number) not in self._open:
+    def writer(self, policy: OutputPolicy, number: int = 0, series: int = 0) -> SegmentFileWriter:
+        """The writer of a file for `policy`; one file has at most one section of each partition.
+
+        Files of a series are written one after the other, those of several at a time.
+        """
+        key = policy, series, number
+        if key not in self._open:
             # The name is new at every execution of the task: Spark may run two of one attempt at a time.
             file_id = self._ids.new_uuid()
             name = compacted_name(self._spec.job_id, self._attempt_id, file_id)
@@ -63,22 +67,22 @@ class OutputFiles:
                 created_ms=self._spec.now_ms,
                 sink=partial(self._write, upload),
             )
-            self._open[policy, number] = (file_id, name, upload, writer)
-        return self._open[policy, number][3]
+            self._open[key] = (file_id, name, upload, writer)
+        return self._open[key][3]
 
     def _write(self, upload: Upload, data: bytes | memoryview) -> None:
         with self._counts.timed("write_objects_ms"):
             upload.write(data)
 
-    def next_number(self, policy: OutputPolicy) -> int:
+    def next_number(self, policy: OutputPolicy, series: int = 0) -> int:
         """The number of the file for the next partition; one that has the job's `output_bytes` is ended."""
-        number = self._numbers.get(policy, 0)
-        opened, limit = self._open.get((policy, number)), self._spec.output_bytes
+        number = self._numbers.get((policy, series), 0)
+        opened, limit = self._open.get((policy, series, number)), self._spec.output_bytes
         if opened is not None and limit is not None and opened[3].data_bytes >= limit:
             self._complete_one(*opened)
-            del self._open[policy, number]
+            del self._open[policy, series, number]
             number += 1
-            self._numbers[policy] = number
+            self._numbers[policy, series] = number
         return number
 
     def complete(self) -> tuple[OutputFile, ...]:

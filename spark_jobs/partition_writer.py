@@ -49,20 +49,20 @@ class PartitionWriter:
         survivors: Survivors | None,
         *,
         file_number: int = 0,
+        series: int = 0,
         ahead: Mapping[int, SectionAhead] | None = None,
     ) -> int:
         """Read the work's parts, oldest first; without `survivors` everything stays as it stands.
 
         Returns how many records were read.
-        `file_number` tells apart files of one cleanup policy; `ahead` has what pass 1 has done already, by
-        the place of the part. Nothing is written when the work is a stretch of a file in which nothing
-        begins. Raises CorruptDataError when pass 1 has seen other records than are
-        there.
+        `file_number` and `series` tell apart files of one cleanup policy; `ahead` has what pass 1 has done
+        already, by the place of the part. Nothing is written when the work is a stretch of a file in which
+        nothing begins. Raises CorruptDataError when pass 1 has seen other records than are there.
         """
         base_offset = self._inputs.first_offset(work)
         records_in = 0
         if base_offset is not None:
-            section = _Section(work, base_offset, self._outputs, file_number)
+            section = _Section(work, base_offset, self._outputs, (file_number, series))
             if survivors is None:
                 self._copy(work, section)
             else:
@@ -160,7 +160,10 @@ class PartitionWriter:
 class _Section:
     """An output section, and its numbers while it is written; it begins with its first batch, or its end."""
 
-    def __init__(self, work: PartitionWork, base_offset: int, outputs: OutputFiles, file_number: int) -> None:
+    def __init__(
+        self, work: PartitionWork, base_offset: int, outputs: OutputFiles, file: tuple[int, int]
+    ) -> None:
+        """`file` is its number and its series."""
         self.base_offset = base_offset
         self.records_in = 0
         self.record_count = 0
@@ -168,7 +171,7 @@ class _Section:
         self.max_timestamp = -1
         self._partition = work.partition
         self._outputs = outputs
-        self._file_number = file_number
+        self._file = file
         self._writer: SegmentFileWriter | None = None
 
     def append(self, batches: bytes | memoryview) -> None:
@@ -190,7 +193,7 @@ class _Section:
     def _open(self) -> SegmentFileWriter:
         if self._writer is None:
             policy = OutputPolicy.of(self._partition.cleanup_policy)
-            self._writer = self._outputs.writer(policy, self._file_number)
+            self._writer = self._outputs.writer(policy, *self._file)
             self._writer.begin_section(self._partition.topic_id, self._partition.partition)
         return self._writer
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final
 
-from spark_jobs.arrangement import PartitionWork, Stretch
+from spark_jobs.arrangement import Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from spark_jobs.arrangement import InputPart
+    from spark_jobs.arrangement import InputPart, PartitionWork
 
 MOST_SHARES: Final = 1024
 _WHOLE_UP_TO: Final = 1.5
@@ -96,7 +96,8 @@ def make_shares(works: Sequence[PartitionWork], sizes: ShareSizes) -> tuple[Shar
 def runs_of(works: Sequence[PartitionWork], share: Share) -> list[Run]:
     """The runs of a share, in the order of sections in files: one pass over the job's parts.
 
-    Every part is read by some share, so that those between two of this one part its runs.
+    Every part is read by some share, so that those between two of this one part its runs. So do the borders
+    of spells.
     """
     mine = frozenset(share.inputs)
 
@@ -105,10 +106,11 @@ def runs_of(works: Sequence[PartitionWork], share: Share) -> list[Run]:
 
     runs: list[Run] = []
     for place, work in enumerate(works):
-        stretches = [list(parts) for is_mine, parts in groupby(work.parts, key=reads) if is_mine]
+        groups = groupby(work.parts, key=lambda part: (reads(part), part.spell))
+        stretches = [list(parts) for (is_mine, _), parts in groups if is_mine]
         for number, parts in enumerate(stretches):
             narrowed = [replace(part, stretch=share.stretch) for part in parts] if share.stretch else parts
-            runs.append(Run(place, number, _narrowed(work, narrowed)))
+            runs.append(Run(place, number, work.narrowed(narrowed)))
     return runs
 
 
@@ -117,15 +119,6 @@ def _begins_in(part: InputPart, stretch: Stretch) -> bool:
     if not part.has_bytes:
         return stretch.start == 0
     return part.data_start < stretch.end and stretch.start < part.data_end
-
-
-def _narrowed(work: PartitionWork, parts: Sequence[InputPart]) -> PartitionWork:
-    partition = replace(
-        work.partition,
-        base_offset=parts[0].extents[0].base_offset,
-        upper_offset=parts[-1].extents[-1].last_offset + 1,
-    )
-    return PartitionWork(partition, tuple(parts))
 
 
 def _sections(works: Sequence[PartitionWork]) -> dict[int, list[tuple[int, int]]]:

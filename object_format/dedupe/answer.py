@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from object_format.bitmaps import BitmapWindow, bitmap_of
+from object_format.bitmaps import BitmapWindow, bitmap_of, part_between
 from object_format.kernels.key_table import (
     COUNT_INVALID,
     COUNT_KEYS,
@@ -62,6 +62,14 @@ class Survivors:
     def records_out(self) -> int:
         """How many survive."""
         return len(self.offsets)
+
+    def between(self, first: int, last: int) -> Survivors:
+        """Those with offsets in [first, last]; of the counts, all stay as they are."""
+        return replace(
+            self,
+            offsets=part_between(self.offsets, first, last),
+            tombstones=part_between(self.tombstones, first, last),
+        )
 
 
 class Judged(NamedTuple):

@@ -80,6 +80,7 @@ _SPECS = st.builds(
             upper_offset=_OFFSETS,
             delete_retention_ms=_OFFSETS,
             max_message_bytes=st.none() | st.integers(0, 2**31 - 1),
+            expires_after_ms=st.none() | st.integers(0, 2**63 - 1),
         ),
         max_size=3,
     ).map(tuple),
@@ -96,8 +97,11 @@ def test_a_specification_is_read_as_it_was_written(spec: JobSpec) -> None:
 @given(_SPECS)
 def test_what_earlier_planners_did_not_write_has_its_default(spec: JobSpec) -> None:
     kept = orjson.loads(write_spec(spec))
-    del kept["output_bytes"], kept["merge_batches"], kept["max_message_bytes"], kept["exact"]
-    partitions = tuple(replace(each, max_message_bytes=None) for each in spec.partitions)
+    for later in ("output_bytes", "merge_batches", "max_message_bytes", "expires_after_ms", "exact"):
+        del kept[later]
+    partitions = tuple(
+        replace(each, max_message_bytes=None, expires_after_ms=None) for each in spec.partitions
+    )
     assert read_spec(orjson.dumps(kept)) == replace(
         spec, output_bytes=None, merge_batches=True, exact=False, partitions=partitions
     )
@@ -111,7 +115,7 @@ def test_the_seed_is_in_no_repr(spec: JobSpec) -> None:
 @given(_SPECS, st.data())
 def test_a_strange_specification_is_one_error(spec: JobSpec, data: st.DataObject) -> None:
     kept = orjson.loads(write_spec(spec))
-    may_be_missing = {"output_bytes", "merge_batches", "max_message_bytes", "exact"}
+    may_be_missing = {"output_bytes", "merge_batches", "max_message_bytes", "expires_after_ms", "exact"}
     del kept[data.draw(st.sampled_from(sorted(kept.keys() - may_be_missing)))]
     for strange in (orjson.dumps(kept), b"[]", b"{", orjson.dumps({**kept, "version": 2, "job_id": "x"})):
         with pytest.raises(CorruptDataError):

@@ -63,6 +63,9 @@ def test_a_job_freezes_what_its_outcome_depends_on(system: System) -> None:
     assert [part.topic_name for part in spec.partitions] == ["keyed", "keyed", "plain"]
     limits = [system.catalog.topics.get(part.topic_name).config.max_message_bytes for part in spec.partitions]
     assert [part.max_message_bytes for part in spec.partitions] == limits
+    for part in spec.partitions:
+        config = system.catalog.topics.get(part.topic_name).config
+        assert part.expires_after_ms == (config.retention_ms if config.deletes else None)
 
 
 def test_compacting_by_hand_takes_everything_then_rests(system: System) -> None:
