@@ -102,7 +102,9 @@ class Agent:
             description=f"agent on {socket.gethostname()}, process {os.getpid()}",
             pool=self.pools.session,
             ids=ids,
+            clock=clock,
             interval_ms=settings.heartbeat_interval_ms,
+            silent_ms=settings.broker_silent_ms,
             health=self.catalog_health,
         )
         self.cache = RangeCache(settings.cache_bytes)
@@ -268,6 +270,7 @@ class Agent:
             catalog=self._catalog,
             pools=self.pools,
             clock=self._clock,
+            session=self.session,
             node_id=node_id,
             has_local_logs=self.disks.are_there,
         )

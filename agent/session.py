@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from agent.health import CallHealth
     from agent.work_pool import WorkPool
+    from bedrock.clock import Clock
     from bedrock.ids import Ids
     from catalog.model import Broker
 
@@ -34,8 +35,8 @@ class Sessions(Protocol):
         """Make the session known, and the address at which it serves Kafka clients."""
         ...
 
-    def heartbeat(self, session_id: UUID, /) -> object:
-        """Say that it lives; `StaleStateError` when it was fenced or ended."""
+    def heartbeat(self, session_id: UUID, /) -> int:
+        """Say that it lives; the milliseconds since it said so last. `StaleStateError` when it is over."""
         ...
 
     def end(self, session_id: UUID, /) -> object:
@@ -44,7 +45,13 @@ class Sessions(Protocol):
 
 
 class Session:
-    """The one session that new files are written under. Belongs to the event loop."""
+    """The one session that new files are written under. Belongs to the event loop.
+
+    Who hears nothing of it for `silent_ms` takes the agent for dead. Nobody says so, and with its next
+    heartbeat it is alive again; so the session tells whether that may be so now (`is_overdue`), and how
+    often it has been (`lapses`): by the catalog's clock, and by its own, on which a heartbeat counts from
+    when it was sent.
+    """
 
     def __init__(
         self,
@@ -53,15 +60,21 @@ class Session:
         description: str,
         pool: WorkPool,
         ids: Ids,
+        clock: Clock,
         interval_ms: int,
+        silent_ms: int,
         health: CallHealth,
     ) -> None:
         self._sessions = sessions
         self._description = description
         self._pool = pool
         self._ids = ids
+        self._clock = clock
         self._interval_ms = interval_ms
+        self._silent_ms = silent_ms
         self._health = health
+        self.heard_at = clock.monotonic()
+        self.lapses = 0
         self._session_id: UUID | None = None
         self._broker: Broker | None = None
         self._fenced = asyncio.Event()
@@ -73,6 +86,11 @@ class Session:
         if self._session_id is None:
             raise RuntimeError("the session was not started")
         return self._session_id
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether others may take this agent for dead, as far as it can tell."""
+        return self._clock.monotonic() - self.heard_at >= self._silent_ms / 1000
 
     async def start(self, broker: Broker | None = None) -> None:
         """Register, as `broker` when Kafka clients are served, and keep the session alive from now on."""
@@ -99,9 +117,9 @@ class Session:
             self._fenced.set()
 
     async def _register(self) -> None:
-        session_id = self._ids.new_uuid()
+        session_id, sent_at = self._ids.new_uuid(), self._clock.monotonic()
         await self._pool.run(partial(self._sessions.register, session_id, self._description, self._broker))
-        self._session_id = session_id
+        self._session_id, self.heard_at = session_id, sent_at
         self._fenced.clear()
 
     async def _beat(self) -> None:
@@ -119,13 +137,18 @@ class Session:
 
     async def _beat_once(self) -> None:
         if not self._fenced.is_set():
+            sent_at = self._clock.monotonic()
             try:
-                await self._pool.run(partial(self._sessions.heartbeat, self.session_id))
+                silent_ms = await self._pool.run(partial(self._sessions.heartbeat, self.session_id))
             except StaleStateError:
                 self._fenced.set()
+            else:
+                self.lapses += silent_ms >= self._silent_ms or self.is_overdue
+                self.heard_at = sent_at
         if self._fenced.is_set():
             old = self._session_id
             await self._register()
+            self.lapses += 1
             _log.warning(
                 "the session was fenced; a new one took its place", old=str(old), new=str(self._session_id)
             )

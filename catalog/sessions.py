@@ -73,15 +73,20 @@ class Sessions:
 
         self._database.transact("sessions.register", work)
 
-    def heartbeat(self, session_id: UUID) -> None:
-        """Say that a session lives; SessionFencedError when it may no longer commit."""
+    def heartbeat(self, session_id: UUID) -> int:
+        """Say that a session lives; SessionFencedError when it may no longer commit.
 
-        def work(transaction: Transaction) -> int:
+        Returns for how many milliseconds nothing had been heard of it.
+        """
+
+        def work(transaction: Transaction) -> list[Row]:
             params = {"session_id": session_id, "now_ms": transaction.now_ms()}
-            return transaction.count(_SQL["heartbeat_session"], params)
+            return transaction.rows(_SQL["heartbeat_session"], params)
 
-        if not self._database.transact("sessions.heartbeat", work):
+        rows = self._database.transact("sessions.heartbeat", work)
+        if not rows:
             raise fenced(session_id)
+        return int(rows[0][0])
 
     def end(self, session_id: UUID) -> None:
         """Say that a session will commit nothing any more."""

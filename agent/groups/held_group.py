@@ -29,6 +29,10 @@ class Brokers(Protocol):
         """The agent that coordinates the group called `key`."""
         ...
 
+    def term(self) -> int:
+        """A number that rises whenever others may have taken this agent for dead."""
+        ...
+
 
 class GroupTable(Protocol):
     """What holding a group needs of the catalog; blocks."""

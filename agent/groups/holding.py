@@ -3,7 +3,8 @@
 A group belongs to the live agent that rendezvous hashing names. That alone is only a view, and views differ
 for a moment when agents come and go, so whoever begins to coordinate a group claims it in the catalog, and
 everything that matters is written under the claim. One that lost its claim learns so from its next write;
-until then it can at worst answer heartbeats of members that nobody else knows.
+until then it can at worst answer heartbeats of members that nobody else knows. An agent that others may have
+taken for dead, for it was paused or cut off from the catalog, gives up all that it holds before it answers.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class HeldGroups:
         self._pool = pool
         self._clock = clock
         self._ids = ids
+        self._term = brokers.term()
         self._held: dict[str, HeldGroup] = {}
         self._loading = [asyncio.Lock() for _ in range(_LOADS_AT_ONCE)]
         self._saving: set[asyncio.Task[ErrorCode]] = set()
@@ -92,8 +94,7 @@ class HeldGroups:
     def release(self) -> None:
         """Give up every group: whoever waits is sent to look for the next coordinator."""
         self._closed = True
-        for held in list(self._held.values()):
-            self.drop(held, ErrorCode.not_coordinator)
+        self._drop_all()
 
     async def stop(self) -> None:
         """Stop; what is being written is written."""
@@ -122,6 +123,7 @@ class HeldGroups:
     async def find(self, group_id: str, *, create: bool = False) -> HeldGroup | None:
         """The group, claimed and loaded if need be; None when there is none and it shall not be made."""
         await self.require_own(group_id)
+        self._give_up_after_a_lapse()
         held = self._held.get(group_id)
         if held is None:
             async with self._loading[hash(group_id) % _LOADS_AT_ONCE]:
@@ -179,6 +181,21 @@ class HeldGroups:
         if held is not None:
             self.drop(held, ErrorCode.not_coordinator)
 
+    def _give_up_after_a_lapse(self) -> None:
+        """Others may have claimed what is held here: what is this agent's still is claimed anew on demand.
+
+        Members that had not been stored join again, as when a coordinator dies; all others notice nothing.
+        """
+        term = self._brokers.term()
+        if term != self._term:
+            self._term = term
+            _log.warning("taken for dead, maybe: groups are given up", groups=len(self._held))
+            self._drop_all()
+
+    def _drop_all(self) -> None:
+        for held in list(self._held.values()):
+            self.drop(held, ErrorCode.not_coordinator)
+
     def _wake(self, held: HeldGroup, due: float) -> None:
         """Time is up, unless this agent itself was away: then members get that long to be heard.
 
@@ -194,6 +211,9 @@ class HeldGroups:
 
     def _expire(self, held: HeldGroup) -> None:
         held.wakeup = None
+        self._give_up_after_a_lapse()
+        if held.group.is_dead:
+            return
         held.group.expire()
         if isinstance(held.group, ConsumerGroup):
             self._track(self._kept(held, ErrorCode.coordinator_load_in_progress))
@@ -211,9 +231,11 @@ class HeldGroups:
         if len(self._held) >= self.settings.max_groups:
             raise KafkaError(ErrorCode.coordinator_not_available, "this agent coordinates too many groups")
         await self._configs.refresh()
-        claim_id = self._ids.new_uuid()
+        claim_id, term = self._ids.new_uuid(), self._brokers.term()
         record = await self.call(partial(self._table.claim, group_id, claim_id, create=create))
         await self.require_own(group_id)
+        if self._brokers.term() != term:
+            raise KafkaError(ErrorCode.not_coordinator, f"group {group_id!r} may have been claimed meanwhile")
         if record is None:
             return None
         held = self._held[group_id] = self._hold(record, claim_id)
@@ -354,6 +376,7 @@ class HeldGroups:
         seen: Sequence[Broker] = ()
         while True:
             live = await self._brokers.live()
+            self._give_up_after_a_lapse()
             if live != seen:
                 seen = live
                 for held in list(self._held.values()):

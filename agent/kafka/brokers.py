@@ -12,7 +12,7 @@ import asyncio
 import base64
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -72,6 +72,25 @@ def replicas(brokers: Sequence[Broker], subject: bytes, zone: str | None) -> lis
     return [first, *others]
 
 
+class Standing(Protocol):
+    """Whether others may have taken this agent for dead; `agent.session.Session` has it."""
+
+    @property
+    def heard_at(self) -> float:
+        """When the last heartbeat was sent that has arrived."""
+        ...
+
+    @property
+    def lapses(self) -> int:
+        """How often it was too late."""
+        ...
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the next one is."""
+        ...
+
+
 class Brokers:
     """The live brokers, looked up in the catalog and remembered for a moment. Belongs to the event loop."""
 
@@ -83,6 +102,7 @@ class Brokers:
         cluster_id: UUID,
         pool: WorkPool,
         clock: Clock,
+        standing: Standing,
         silent_ms: int,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
@@ -91,7 +111,11 @@ class Brokers:
         self._table = table
         self._pool = pool
         self._clock = clock
+        self._standing = standing
         self._silent_ms = silent_ms
+        self._is_counted = True
+        self._lapses = 0
+        self._lapsed_since = -1.0
         self._live: tuple[Broker, ...] = (own,)
         self._until = 0.0
         self._patience_seconds = patience_seconds
@@ -122,6 +146,9 @@ class Brokers:
             return
         finally:
             self._until = self._clock.monotonic() + _KEEP_SECONDS
+        self._is_counted = any(broker.node_id == self.own.node_id for broker in found)
+        if not self._is_counted or self._standing.is_overdue:
+            self._lapse()
         others = [broker for broker in found if broker.node_id != self.own.node_id]
         self._live = tuple(sorted([*others, self.own], key=lambda broker: broker.node_id))
 
@@ -130,5 +157,27 @@ class Brokers:
         return (await self.live())[0]
 
     async def coordinator(self, key: str) -> Broker:
-        """The broker that coordinates the group called `key`."""
-        return choose(await self.live(), b"group:" + key.encode())
+        """The broker that coordinates the group called `key`.
+
+        That is not this agent while others take it for dead, unless it knows of none.
+        """
+        live = await self.live()
+        if not self._is_counted or self._standing.is_overdue:
+            live = tuple(broker for broker in live if broker.node_id != self.own.node_id) or live
+        return choose(live, b"group:" + key.encode())
+
+    def term(self) -> int:
+        """A number that rises whenever others may have taken this agent for dead, and its part for theirs.
+
+        An agent that has lost the catalog is alone with what it knows: it hears neither that others came, nor
+        that they think it dead. If it knew of none it goes on, until the catalog answers.
+        """
+        if len(self._live) > 1 and self._standing.is_overdue:
+            self._lapse()
+        return self._lapses + self._standing.lapses
+
+    def _lapse(self) -> None:
+        """Counts once for each heartbeat that nothing was heard after."""
+        if self._lapsed_since != self._standing.heard_at:
+            self._lapsed_since = self._standing.heard_at
+            self._lapses += 1

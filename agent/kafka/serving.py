@@ -16,6 +16,7 @@ from catalog.model import Broker
 if TYPE_CHECKING:
     from agent.kafka.services import Services
     from agent.pools import Pools
+    from agent.session import Session
     from agent.settings import AgentSettings
     from bedrock.clock import Clock
     from catalog.open import Catalog
@@ -37,6 +38,7 @@ async def become_broker(
     catalog: Catalog,
     pools: Pools,
     clock: Clock,
+    session: Session,
     node_id: int,
     has_local_logs: bool,
 ) -> Brokers:
@@ -48,6 +50,7 @@ async def become_broker(
         cluster_id=await pools.catalog.run(catalog.brokers.cluster_id),
         pool=pools.catalog,
         clock=clock,
+        standing=session,
         silent_ms=settings.broker_silent_ms,
     )
 

@@ -239,7 +239,8 @@ def test_sessions_that_fell_silent_are_fenced(scene: Scene, clock: Clock) -> Non
     other = scene.ids.new_uuid()
     sessions.register(other, "another")
     clock.advance(20)
-    sessions.heartbeat(other)
+    assert sessions.heartbeat(other) == 20_000
+    assert sessions.heartbeat(other) == 0
     assert sessions.fence_silent(10_000) == [scene.session_id]
     assert [session.session_id for session in sessions.active()] == [other]
     silent = sessions.get(scene.session_id)

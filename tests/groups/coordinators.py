@@ -31,6 +31,9 @@ class Alone:
         del key
         return self.own
 
+    def term(self) -> int:
+        return 0
+
 
 @asynccontextmanager
 async def coordinating(

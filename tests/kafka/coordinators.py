@@ -47,6 +47,11 @@ def group_of(broker: BrokerThread) -> str:
 def die(broker: BrokerThread) -> None:
     """Fall silent, as a process does that is killed, and be found dead at once; for one of `LASTING`."""
     broker.run(_fall_silent(broker))
+    take_for_dead(broker)
+
+
+def take_for_dead(broker: BrokerThread) -> None:
+    """Let all think that nothing was heard of it for long."""
     session = {"session_id": broker.agent.session.session_id}
     broker.catalog._database.transact("age", lambda transaction: transaction.count(_AGE, session))
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.kafka.coordinators import LASTING, die, group_of, groups_of, two_brokers
+from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
+from agent.kafka.errors import ErrorCode, KafkaError
+from tests.kafka.coordinators import LASTING, die, group_of, groups_of, take_for_dead, two_brokers
 from tests.kafka.waiting import QUICK_GROUPS, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from agent.groups.consumer.messages import HeartbeatAnswer
     from tests.kafka.brokers import BrokerThread
 
 _QUICK = {**LASTING, "groups": QUICK_GROUPS, "stop_timeout_ms": 5000}
@@ -135,3 +140,43 @@ def test_an_agent_that_does_not_know_yet_that_it_lost_a_group_cannot_commit(
     assert groups_of(brokers[0]).held._held[group_id].claim_id != before
     assert member.committed() == 2
     assert member.assignments == 1
+
+
+async def _beat(broker: BrokerThread, group_id: str, member_id: str, epoch: int) -> HeartbeatAnswer:
+    """A heartbeat of a member of a consumer group, which joins in epoch 0."""
+    joins = {"rebalance_timeout_ms": 60_000, "topics": frozenset({"granite"}), "owned": NOTHING}
+    request = ConsumerHeartbeat(member_id=member_id, member_epoch=epoch, **({} if epoch else joins))  # type: ignore[arg-type]  # as the keys say
+    return await groups_of(broker).consumers.heartbeat(group_id, request)
+
+
+def test_an_agent_that_was_paused_gives_up_the_groups_that_others_have_claimed(
+    brokers: list[BrokerThread],
+) -> None:
+    """Before it knows that it was taken for dead, and when it lives again, it knows nobody from before."""
+    paused, other = brokers
+    paused.create_topic("granite", 2)
+    group_id = group_of(paused)
+    before = paused.run(_beat(paused, group_id, "before", 0))
+    goes_on = threading.Event()
+    paused._loop.call_soon_threadsafe(goes_on.wait)
+    try:
+        take_for_dead(paused)
+        until(lambda: other.run(groups_of(other).held.is_own(group_id)))
+        other.run(_beat(other, group_id, "before", -1))  # it leaves
+        joined = other.run(_beat(other, group_id, "meanwhile", 0))
+        cast("Any", groups_of(paused).held._brokers)._until = 0.0  # what it knew is old
+        first = asyncio.run_coroutine_threadsafe(
+            _beat(paused, group_id, "before", before.member_epoch), paused._loop
+        )
+    finally:
+        goes_on.set()
+    refused = first.exception(60)
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.not_coordinator
+    paused.run(paused.agent.session._beat_once())
+    until(lambda: paused.run(groups_of(paused).held.is_own(group_id)))
+    again = paused.run(_beat(paused, group_id, "meanwhile", joined.member_epoch))
+    assert again.member_epoch == joined.member_epoch
+    with pytest.raises(KafkaError) as unknown:
+        paused.run(_beat(paused, group_id, "before", before.member_epoch))
+    assert unknown.value.code is ErrorCode.unknown_member_id

@@ -129,7 +129,9 @@ class SimulatedAgent:
             description=name,
             pool=pool,  # type: ignore[arg-type]  # all that a session does with its pool is run
             ids=world.ids,
+            clock=world.clock,
             interval_ms=HEARTBEAT_MS,
+            silent_ms=AGENT.broker_silent_ms,
             health=health,
         )
         self.path = WritePath(

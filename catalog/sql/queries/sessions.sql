@@ -11,9 +11,16 @@ UPDATE sessions SET state = 'fenced', over_ms = %(now_ms)s
 WHERE node_id = %(node_id)s AND session_id <> %(session_id)s AND state = 'active';
 
 -- name: heartbeat_session
--- Notes that a session lives, unless it may no longer.
-UPDATE sessions SET heartbeat_ms = greatest(heartbeat_ms, %(now_ms)s)
-WHERE session_id = %(session_id)s AND state = 'active';
+-- Notes that a session lives, unless it may no longer; gives how long nothing had been heard of it.
+WITH before AS (
+    SELECT session_id, heartbeat_ms FROM sessions
+    WHERE session_id = %(session_id)s AND state = 'active'
+    FOR UPDATE
+)
+UPDATE sessions SET heartbeat_ms = greatest(before.heartbeat_ms, %(now_ms)s)
+FROM before
+WHERE sessions.session_id = before.session_id
+RETURNING sessions.heartbeat_ms - before.heartbeat_ms;
 
 -- name: end_session
 -- Ends a session that stops in an orderly way.
