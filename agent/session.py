@@ -124,8 +124,10 @@ class Session:
 
     async def _beat(self) -> None:
         while True:
+            # Not `wait_for`: until Python 3.12 that one overhears a cancellation that comes with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._fenced.wait(), self._interval_ms / 1000)
+                async with asyncio.timeout(self._interval_ms / 1000):
+                    await self._fenced.wait()
             try:
                 await self._beat_once()
             except Exception as error:  # noqa: BLE001  # a heart that misses a beat goes on beating

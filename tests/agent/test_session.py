@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from catalog.model import Broker
 
 _SILENT_SECONDS = 10
+_PATIENCE_SECONDS = 60.0  # of the test
 
 
 class _Sessions:
@@ -60,10 +61,10 @@ def _told(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
             health=CallHealth(clock, limit_seconds=60),
         )
         await session.start()
-        try:
-            await story(sessions, session)
-        finally:
-            await session.stop()
+        assert session._beating is not None
+        session._beating.cancel()
+        await story(sessions, session)
+        await session.stop()
 
     asyncio.run(run())
     pool.close()
@@ -131,5 +132,15 @@ def test_a_session_in_the_place_of_a_fenced_one_begins_with_a_lapse() -> None:
         await session._beat_once()
         assert session.session_id != before
         assert session.lapses == 1
+
+    _told(story)
+
+
+def test_a_session_that_is_fenced_while_it_stops_does_stop() -> None:
+    async def story(_sessions: _Sessions, session: Session) -> None:
+        await session.start()
+        await asyncio.sleep(0)
+        session.fenced(session.session_id)
+        await asyncio.wait_for(session.stop(), _PATIENCE_SECONDS)
 
     _told(story)
