@@ -1,4 +1,7 @@
-"""The settings that Kafka has too: their names are Kafka's, with underscores for dots."""
+"""The settings that Kafka has too: their names are Kafka's, with underscores for dots.
+
+But for `max_groups`, for Kafka's coordinator takes as many as its memory has room for.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +85,11 @@ class KafkaSettings(BaseSettings):
         description="Whether a group with members may go from one protocol to the other:"
         " `bidirectional`, `upgrade` (from classic to consumer), `downgrade`, or `disabled`.",
     )
+    max_groups: int = Field(
+        default=_GROUPS.max_groups,
+        ge=1,
+        description="How many groups an agent has in memory; those without members make room for others.",
+    )
     offset_metadata_max_bytes: int = Field(
         default=_GROUPS.offset_metadata_max_bytes,
         ge=1,
@@ -114,6 +122,7 @@ class KafkaSettings(BaseSettings):
             consumer_max_heartbeat_interval_ms=self.group_consumer_max_heartbeat_interval_ms,
             consumer_max_size=self.group_consumer_max_size,
             migration_policy=self.group_consumer_migration_policy,
+            max_groups=self.max_groups,
             offset_metadata_max_bytes=self.offset_metadata_max_bytes,
             offsets_retention_minutes=self.offsets_retention_minutes,
             offsets_retention_check_interval_ms=self.offsets_retention_check_interval_ms,

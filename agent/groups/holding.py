@@ -23,6 +23,7 @@ from agent.groups.group import ClassicGroup
 from agent.groups.held_group import HeldGroup
 from agent.groups.migration import downgraded
 from agent.groups.records import record_of, snapshot_of
+from agent.groups.spare import SpareGroups
 from agent.kafka.errors import ErrorCode, KafkaError, message_of
 from bedrock.errors import RetryableError
 from catalog.group_names import check_group_name
@@ -75,6 +76,7 @@ class HeldGroups:
         self._ids = ids
         self._term = brokers.term()
         self._held: dict[str, HeldGroup] = {}
+        self._spare = SpareGroups()
         self._loading = [asyncio.Lock() for _ in range(_LOADS_AT_ONCE)]
         self._saving: set[asyncio.Task[ErrorCode]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -130,6 +132,7 @@ class HeldGroups:
                 held = self._held.get(group_id) or await self._load(group_id, create=create)
         if held is not None:
             held.used = self._clock.monotonic()
+            self._spare.note(held)
         return held
 
     async def call(self, work: Callable[[], T]) -> T:
@@ -141,6 +144,8 @@ class HeldGroups:
 
     def moved(self, held: HeldGroup) -> None:
         """Call after every request to a group: time must wake it when it has something to do."""
+        if not held.group.is_dead:
+            self._spare.note(held)
         deadline = held.group.next_deadline
         if deadline is None or held.group.is_dead:
             return
@@ -157,6 +162,7 @@ class HeldGroups:
         """Give a group up: whoever waits in it is told `error`."""
         if self._held.get(held.group.group_id) is held:
             del self._held[held.group.group_id]
+            self._spare.remove(held)
         if held.wakeup is not None:
             held.wakeup.cancel()
             held.wakeup = None
@@ -227,9 +233,7 @@ class HeldGroups:
 
     async def _load(self, group_id: str, *, create: bool) -> HeldGroup | None:
         if len(self._held) >= self.settings.max_groups:
-            self.drop_idle()
-        if len(self._held) >= self.settings.max_groups:
-            raise KafkaError(ErrorCode.coordinator_not_available, "this agent coordinates too many groups")
+            self._make_room()
         await self._configs.refresh()
         claim_id, term = self._ids.new_uuid(), self._brokers.term()
         record = await self.call(partial(self._table.claim, group_id, claim_id, create=create))
@@ -241,6 +245,18 @@ class HeldGroups:
         held = self._held[group_id] = self._hold(record, claim_id)
         self.moved(held)
         return held
+
+    def _make_room(self) -> None:
+        """Let go of a group without members; the catalog keeps it.
+
+        Ids that it gave to members who did not come yet (KIP-394) go with it: they are given others.
+        """
+        spare = self._spare.oldest()
+        if spare is None:
+            raise KafkaError(
+                ErrorCode.coordinator_not_available, "this agent has max_groups groups with members"
+            )
+        self.drop(spare, ErrorCode.not_coordinator)
 
     def _hold(self, record: GroupRecord, claim_id: UUID) -> HeldGroup:
         held: HeldGroup

@@ -62,7 +62,7 @@ class GroupSettings:
     offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
-    # Groups in memory; what is asked about beyond them is refused until idle ones were let go.
+    # Groups in memory: those without members make room; when all have some, others are refused.
     max_groups: int = 20_000
     # A group without members, and without a call for this long, is only in the catalog.
     idle_group_ms: int = 600_000
