@@ -121,16 +121,14 @@ class GroupCycle:
         self.roster.remove(member_id)
         self._pending_sync.discard(member_id)
 
-    def rename(self, old_id: str, new_id: str) -> Member:
+    def replace(self, old: Member, new: Member) -> None:
         """A static member has come back: whoever still waits under its old id is fenced."""
-        member = self.roster[old_id]
-        member.answer_join(JoinAnswer(error=ErrorCode.fenced_instance_id, member_id=old_id))
-        member.answer_sync(SyncAnswer(error=ErrorCode.fenced_instance_id))
-        self.deadlines.cancel(_session(old_id))
-        self._pending_sync.discard(old_id)
-        self.roster.rename(old_id, new_id)
-        self.touch(member)
-        return member
+        old.answer_join(JoinAnswer(error=ErrorCode.fenced_instance_id, member_id=old.member_id))
+        old.answer_sync(SyncAnswer(error=ErrorCode.fenced_instance_id))
+        self.deadlines.cancel(_session(old.member_id))
+        self._pending_sync.discard(old.member_id)
+        self.roster.replace(old.member_id, new)
+        self.touch(new)
 
     def _keep_until(self, member: Member, timeout_ms: int) -> None:
         member_id = member.member_id

@@ -118,19 +118,23 @@ class Joining:
 
     def _replace(self, old_id: str, new_id: str, request: JoinRequest, reply: JoinReply) -> None:
         """A static member is back after a restart, and its former self is fenced."""
-        cycle = self._cycle
-        member = cycle.rename(old_id, new_id)
+        cycle, before = self._cycle, self._roster[old_id]
+        member = before.successor(new_id)
         member.update(request)
+        cycle.replace(before, member)
         member.await_join(reply)
         if cycle.state is GroupState.STABLE and self._roster.select_protocol() == cycle.protocol:
-            self._hand_over(member, old_id, request)
+            self._hand_over(before, member, request)
         elif cycle.state in {GroupState.STABLE, GroupState.COMPLETING_REBALANCE}:
             cycle.prepare_rebalance(f"static member {request.instance_id} is back as {new_id}")
         else:
             cycle.complete_join_if_ready()
 
-    def _hand_over(self, member: Member, old_id: str, request: JoinRequest) -> None:
-        """Store that the place has a new holder, then answer; nobody else notices."""
+    def _hand_over(self, before: Member, member: Member, request: JoinRequest) -> None:
+        """Store that the place has a new holder, then answer; nobody else notices.
+
+        Its client may come once more before that is stored: it is fenced then, as its former self was.
+        """
         cycle, new_id, generation = self._cycle, member.member_id, self._cycle.generation
 
         def stored(error: ErrorCode) -> None:
@@ -139,13 +143,13 @@ class Joining:
             if error is not ErrorCode.none:
                 member.answer_join(JoinAnswer(error=error))
                 if self._roster.check(new_id, member.instance_id) is ErrorCode.none:
-                    cycle.rename(new_id, old_id)
+                    cycle.replace(member, before)
             elif request.supports_skipping_assignment:
                 member.answer_join(cycle.current_answer(new_id, skip_assignment=True))
             else:
                 # Whoever thinks that it leads would assign anew: it is told that its former self leads.
                 answer = cycle.current_answer(new_id, with_members=False)
-                leader = old_id if answer.leader == new_id else answer.leader
+                leader = before.member_id if answer.leader == new_id else answer.leader
                 member.answer_join(
                     JoinAnswer(
                         generation=answer.generation,

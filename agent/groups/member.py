@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
@@ -72,6 +72,10 @@ class Member:
             protocols=self.protocols,
             assignment=assignment,
         )
+
+    def successor(self, member_id: str) -> Member:
+        """The same member under another id; nobody waits for its answers yet."""
+        return replace(self, member_id=member_id, _join_reply=None, _sync_reply=None)
 
     def update(self, request: JoinRequest) -> None:
         """Take over what a new join says."""

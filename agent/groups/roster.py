@@ -69,18 +69,16 @@ class Roster:
         if self.leader == member_id:
             self.leader = next(iter(self._members), None)
 
-    def rename(self, old_id: str, new_id: str) -> Member:
-        """Give a static member that came back a new id; it keeps its place, and the leadership."""
-        member = self._members[old_id]
-        member.member_id = new_id
+    def replace(self, old_id: str, member: Member) -> None:
+        """Let a static member that came back take its former self's place, and the leadership."""
         self._members = {
-            new_id if member_id == old_id else member_id: each for member_id, each in self._members.items()
+            each.member_id: each
+            for each in (member if each.member_id == old_id else each for each in self._members.values())
         }
         if member.instance_id is not None:
-            self._instances[member.instance_id] = new_id
+            self._instances[member.instance_id] = member.member_id
         if self.leader == old_id:
-            self.leader = new_id
-        return member
+            self.leader = member.member_id
 
     @property
     def all_joined(self) -> bool:

@@ -79,6 +79,42 @@ def test_a_place_that_could_not_be_handed_over_stays_with_its_former_holder(stag
     assert stage.heartbeat(ids[1], instance_id="b") is ErrorCode.none
 
 
+def test_one_that_joins_twice_before_it_is_stored_has_the_second_id(stage: Stage) -> None:
+    """Its client gave up the first join: the answer to that is not the answer to the second."""
+    static_group(stage, "a", "b")
+    stage.saves_wait = True
+    first, second = stage.join(instance_id="b"), stage.join(instance_id="b")
+    assert first.error is ErrorCode.fenced_instance_id
+    stage.waiting_saves.pop(0)(ErrorCode.none)
+    assert not second.answered
+    stage.waiting_saves.pop(0)(ErrorCode.none)
+    assert second.joined.error is ErrorCode.none
+    assert stage.snapshots[-1].members[1].member_id == second.joined.member_id
+    assert stage.sync(second.joined.member_id, instance_id="b").error is ErrorCode.none
+
+
+def test_a_second_join_stands_though_the_first_could_not_be_stored(stage: Stage) -> None:
+    static_group(stage, "a", "b")
+    stage.saves_wait = True
+    stage.join(instance_id="b")
+    second = stage.join(instance_id="b")
+    stage.waiting_saves.pop(0)(ErrorCode.coordinator_not_available)
+    assert not second.answered
+    stage.waiting_saves.pop(0)(ErrorCode.none)
+    assert stage.heartbeat(second.joined.member_id, instance_id="b") is ErrorCode.none
+
+
+def test_a_place_that_could_not_be_handed_over_stays_as_it_was(stage: Stage) -> None:
+    """With the protocols and the timeouts of its former holder."""
+    static_group(stage, "a", "b")
+    before = stage.group.snapshot()
+    stage.saves_wait = True
+    stage.join(instance_id="b", protocols=(RANGE, ROBIN), session_timeout_ms=9_000, rebalance_timeout_ms=1)
+    assert stage.group.snapshot() != before
+    stage.waiting_saves.pop()(ErrorCode.coordinator_not_available)
+    assert stage.group.snapshot() == before
+
+
 def test_a_rebalance_waits_for_static_members_and_keeps_their_places(stage: Stage) -> None:
     ids = static_group(stage, "a", "b")
     newcomer = stage.join(stage.new_member_id())
