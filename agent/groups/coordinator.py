@@ -251,15 +251,10 @@ class GroupCoordinator:
             taken = [each for each, code in zip(offsets, codes, strict=False) if code is ErrorCode.none]
             # Epochs of consumer groups were compared by the only one who may raise them under this claim.
             by_generation = not without_members and isinstance(held.group, ClassicGroup)
-            outcome, gone = await self.held.call(
-                partial(
-                    self._offsets.commit,
-                    group_id,
-                    held.claim_id,
-                    stamp.generation if by_generation else None,
-                    taken,
-                    keep_ms=keep_ms,
-                )
+            generation = stamp.generation if by_generation else None
+            outcome, gone = await self.held.write(
+                held,
+                partial(self._offsets.commit, group_id, held.claim_id, generation, taken, keep_ms=keep_ms),
             )
         if outcome is not CommitOutcome.COMMITTED:
             self.held.counts.offset_commits_refused += 1
@@ -325,7 +320,7 @@ class GroupCoordinator:
                 raise KafkaError(code)
             in_use = [held.group.is_subscribed(topic) for topic, _ in partitions]
             unused = [each for (_, each), used in zip(partitions, in_use, strict=True) if not used]
-            done = await self.held.call(partial(self._offsets.delete, group_id, held.claim_id, unused))
+            done = await self.held.write(held, partial(self._offsets.delete, group_id, held.claim_id, unused))
         self._require_claim(held, kept=done)
         return [ErrorCode.group_subscribed_to_topic if used else ErrorCode.none for used in in_use]
 
@@ -372,7 +367,7 @@ class GroupCoordinator:
             code = held.group.check_delete()
             if code is not ErrorCode.none:
                 raise KafkaError(code)
-            done = await self.held.call(partial(self._groups.delete, group_id, held.claim_id))
+            done = await self.held.write(held, partial(self._groups.delete, group_id, held.claim_id))
         self.held.drop(held, ErrorCode.coordinator_not_available)
         self._require_claim(held, kept=done)
 

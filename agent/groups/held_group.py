@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from agent.groups.write_lock import WriteLock
+
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
@@ -58,7 +60,7 @@ class HeldGroup:
     used: float
     as_classic: Callable[..., ClassicGroup]
     as_consumer: Callable[..., ConsumerGroup]
-    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    writing: WriteLock = field(default_factory=WriteLock)
     wakeup: asyncio.TimerHandle | None = None
     wakes_at: float = 0.0
     stored_version: int = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -78,7 +78,7 @@ class HeldGroups:
         self._held: dict[str, HeldGroup] = {}
         self._spare = SpareGroups()
         self._loading = [asyncio.Lock() for _ in range(_LOADS_AT_ONCE)]
-        self._saving: set[asyncio.Task[ErrorCode]] = set()
+        self._saving: set[asyncio.Task[Any]] = set()
         self._watching: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -142,6 +142,10 @@ class HeldGroups:
         except RetryableError as error:
             raise KafkaError(ErrorCode.coordinator_not_available, message_of(error) or "") from error
 
+    async def write(self, held: HeldGroup, work: Callable[[], T]) -> T:
+        """As `call`, for those who have `held.writing`; it goes on to its end if they are cancelled."""
+        return await held.writing.until_done(self._track(self.call(work)))
+
     def moved(self, held: HeldGroup) -> None:
         """Call after every request to a group: time must wake it when it has something to do."""
         if not held.group.is_dead:
@@ -172,14 +176,8 @@ class HeldGroups:
     def drop_idle(self) -> None:
         """Let go of groups without members that nobody asked for lately; the catalog keeps them."""
         before = self._clock.monotonic() - self.settings.idle_group_ms / 1000
-        for held in list(self._held.values()):
-            if (
-                held.used < before
-                and held.group.is_empty
-                and held.group.next_deadline is None
-                and not held.writing.locked()
-            ):
-                self.drop(held, ErrorCode.not_coordinator)
+        for held in self._spare.unused_since(before):
+            self.drop(held, ErrorCode.not_coordinator)
 
     def forget(self, group_id: str) -> None:
         """The catalog does not have this group any more."""
@@ -225,7 +223,7 @@ class HeldGroups:
             self._track(self._kept(held, ErrorCode.coordinator_load_in_progress))
         self.moved(held)
 
-    def _track(self, work: Coroutine[None, None, ErrorCode]) -> asyncio.Task[ErrorCode]:
+    def _track(self, work: Coroutine[None, None, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._saving.add(task)
         task.add_done_callback(self._saving.discard)

@@ -33,7 +33,19 @@ class SpareGroups:
         """The one that was asked for longest ago, and nothing is being written of; None if there is none."""
         for _ in range(len(self._held)):
             held = next(iter(self._held.values()))
-            if held.group.is_empty and not held.writing.locked():
+            if _is_spare(held):
                 return held
             self.note(held)
         return None
+
+    def unused_since(self, moment: float) -> list[HeldGroup]:
+        """Those that nobody asked for since then, by the monotonic clock, and no member is expected in."""
+        return [
+            held
+            for held in self._held.values()
+            if held.used < moment and held.group.next_deadline is None and _is_spare(held)
+        ]
+
+
+def _is_spare(held: HeldGroup) -> bool:
+    return held.group.is_empty and not held.writing.locked()
