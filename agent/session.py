@@ -126,7 +126,8 @@ class Session:
         while True:
             # Not `wait_for`: until Python 3.12 that one overhears a cancellation that comes with the event.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_ms / 1000):
+                # One that was overdue when it arrived has kept nothing: the next follows at once.
+                async with asyncio.timeout(0 if self.is_overdue else self._interval_ms / 1000):
                     await self._fenced.wait()
             try:
                 await self._beat_once()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING
 
 from agent.health import CallHealth
@@ -29,12 +30,14 @@ class _Sessions:
         self.clock = clock
         self.answer: int | Exception = 0
         self.takes_seconds = 0.0
+        self.has_beaten = threading.Event()
 
-    def register(self, session_id: UUID, description: str, broker: Broker | None, /) -> None:
-        """Every session is welcome."""
+    def register(self, _session_id: UUID, _description: str, _broker: Broker | None, /) -> None:
+        self.clock.advance(self.takes_seconds)
 
     def heartbeat(self, session_id: UUID, /) -> int:
         del session_id
+        self.has_beaten.set()
         self.clock.advance(self.takes_seconds)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -142,5 +145,17 @@ def test_a_session_that_is_fenced_while_it_stops_does_stop() -> None:
         await asyncio.sleep(0)
         session.fenced(session.session_id)
         await asyncio.wait_for(session.stop(), _PATIENCE_SECONDS)
+
+    _told(story)
+
+
+def test_a_heartbeat_that_arrives_too_late_is_followed_by_another_at_once() -> None:
+    """However long the interval is: until then this agent does not know that it is not taken for dead."""
+
+    async def story(sessions: _Sessions, session: Session) -> None:
+        sessions.takes_seconds = _SILENT_SECONDS
+        await session.start()
+        sessions.takes_seconds = 0.0
+        assert await asyncio.to_thread(sessions.has_beaten.wait, _PATIENCE_SECONDS)
 
     _told(story)
