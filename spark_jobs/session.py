@@ -280,6 +280,12 @@ def _silence_python() -> None:
     """Errors of Spark and its gateway reach the caller as exceptions; their loggers tell them once more."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    logging.getLogger().addFilter(_is_not_of_the_gateway)
+
+
+def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
+    """What Py4J has to say of a Java that is gone, it says by the root logger."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
