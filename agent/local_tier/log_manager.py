@@ -336,6 +336,9 @@ class LogManager:
         with self._paused(name):
             truncate(log)
             self._cleaning.cut_checkpoint(log.directory.parent, name, log.active_segment.base_offset)
+            # A cut within a batch takes the batch: before the segment that follows offsets are then missing,
+            # which recovery would take for a loss above the recovery point.
+            log.flush()
         self._checkpoint_recovery(log.directory.parent)
 
     def _known(self, name: TopicPartition) -> UnifiedLog:

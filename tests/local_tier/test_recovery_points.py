@@ -87,3 +87,23 @@ def test_a_new_log_is_not_recovered_by_the_recovery_point_of_an_older_one(machin
     assert found is not None
     assert offsets(found) == [0]
     crash(manager)
+
+
+def test_what_is_appended_behind_a_cut_within_a_batch_survives_a_crash(machine: Machine) -> None:
+    """The batch goes as a whole, and the segment that is rolled there begins behind a gap."""
+    manager = machine.start()
+    log = orders(manager)
+    log.append_as_leader(batch(0, 4, size=100), 0)
+    log.append_as_leader(batch(0, 3, size=10), 0)
+    manager.truncate_to(name_of(0), 6)
+    log.append_as_leader(batch(0, size=600), 0)
+    fill(log, 12)
+    bases, ends = [each.base_offset for each in log.segments], [each.next_offset() for each in log.segments]
+    assert (ends[0], bases[1]) == (4, 6), "no gap between segments"
+    before = contents(log)
+    crash(manager)
+
+    again = machine.start()
+
+    assert contents(orders(again)) == before
+    again.close()
