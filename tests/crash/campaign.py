@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from object_store.interface import ObjectStore
 
-PATIENCE_SECONDS: Final = 300.0
+PATIENCE_SECONDS: Final = 900.0
 PARTITIONS: Final = 2
 TOPICS: Final = {
     "stone": {"cleanup.policy": "compact"},
@@ -320,7 +320,7 @@ class Campaign:
         for job in self.catalog.jobs.list({JobState.SUBMITTED, JobState.RUNNING}):
             self.catalog.jobs.cancel(job.spec.job_id, "the campaign is over")
         at_once = GarbageSettings(grace_ms=0, session_silence_ms=0, unfinished_upload_ms=0)
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + PATIENCE_SECONDS / 3
         while True:
             time.sleep(1.1)  # S3's clock has whole seconds
             collect_garbage(self.catalog, self.store, self.clock, at_once)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 TASK_POINTS: Final = tuple(point for point in WORKER_POINTS if "upload" in point or "stream" in point)
 PLANNER_POINTS: Final = tuple(point for point in WORKER_POINTS if point not in TASK_POINTS)
-STRIKE_SECONDS: Final = 300.0
+STRIKE_SECONDS: Final = 900.0
 """For how long a strike waits for somebody to come to its point. Spark takes some seconds to start, and on a
 busy machine minutes."""
 SELDOM_SECONDS: Final = 30.0

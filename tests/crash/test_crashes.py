@@ -38,7 +38,7 @@ def clock() -> Clock:
     return SystemClock()
 
 
-@pytest.mark.timeout(900 + 10 * ROUNDS)
+@pytest.mark.timeout(1800 + 10 * ROUNDS)
 @pytest.mark.parametrize("rate", [0.0, 0.05], ids=["fair weather", "bad weather"])
 def test_whoever_dies_nothing_is_lost_doubled_or_left_behind(
     catalog: Catalog,

@@ -38,7 +38,7 @@ def clock() -> Clock:
     return SystemClock()
 
 
-@pytest.mark.timeout(1800 + 120 * ROUNDS)
+@pytest.mark.timeout(3600 + 120 * ROUNDS)
 def test_what_a_dead_watcher_has_begun_another_does_and_publishes_once(
     catalog: Catalog, catalog_url: str, s3_config: StoreConfig, clock: Clock, ids: Ids, tmp_path: Path
 ) -> None:
