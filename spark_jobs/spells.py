@@ -7,7 +7,7 @@ up to its end, for nothing goes before what is in front of it. Spells begin at m
 they counted from the oldest record, or from now, they would move along with each cleaning, and the oldest one
 would never be over.
 
-There are seven at the most: all that is over for so long that it may go is one spell, and now's is the last.
+There are six at the most: all that is over for so long that it may go is one spell, and now's is the last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def spells_of(newest_ms: Sequence[int], expires_after_ms: int, now_ms: int) -> l
 
     A part of which no record has a timestamp (-1) goes with what is before it, or behind it at the beginning.
     """
-    length = max(1, expires_after_ms // _SPELLS_OF_RETENTION)
+    length = max(1, -(-expires_after_ms // _SPELLS_OF_RETENTION))  # rounded up: retention is in five at most
     over, current = (now_ms - expires_after_ms) // length - 1, now_ms // length
     dated = next((each for each in newest_ms if each >= 0), 0)
     newest_so_far = accumulate(newest_ms, max, initial=dated)
