@@ -115,9 +115,13 @@ def test_records_are_deleted_by_request(start_broker: Callable[..., BrokerThread
 
 
 def test_describe_shows_what_the_leaders_say(
-    start_broker: Callable[..., BrokerThread], catalog_url: str, tmp_path: Path
+    start_broker: Callable[..., BrokerThread],
+    catalog_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And nothing in place of what nobody is there to say."""
+    monkeypatch.setattr("siltstone.command.options.configure_logs", lambda _: None)
 
     def described(*words: str) -> str:
         where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from siltstone.logs import configure_logs
@@ -74,3 +75,15 @@ def test_what_the_pool_says_of_each_try_is_for_those_who_debug(monkeypatch: pyte
         logging.getLogger("botocore").warning("other libraries are heard")
         heard.append([json.loads(line)["logger"] for line in written.getvalue().splitlines()])
     assert heard == [["botocore"], ["psycopg.pool", "botocore"]]
+
+
+def test_a_logger_that_was_used_follows_what_is_configured_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would write to a standard error of before, and past whoever listens."""
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    configure_logs("warning")
+    logger = structlog.get_logger("agent.test")
+    logger.warning("before")
+    structlog.reset_defaults()
+    with capture_logs() as heard:
+        logger.warning("after")
+    assert heard == [{"event": "after", "log_level": "warning"}]
