@@ -108,18 +108,32 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 def run_child(
     plan: str, warm: Path, case: Path | int, allowed: int = ALLOWED_BYTES
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """What the tasks of a plan count, and what each kind of them took at most."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.spark_jobs.memory_child", plan, warm, str(case), str(allowed)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
+    """What the tasks of a plan count, and what each kind of them took at most.
+
+    Once more, if it was too much, where kernels were compiled meanwhile: a compiler's memory is not a task's.
+    """
+    while True:
+        known = compiled_kernels()
+        ran = subprocess.run(
+            [sys.executable, "-m", "tests.spark_jobs.memory_child", plan, warm, str(case), str(allowed)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        told = json.loads(ran.stdout) if ran.returncode == 0 else None
+        is_enough = told is not None and max(told["taken"].values()) <= allowed
+        if is_enough or compiled_kernels() == known:
+            break
+    assert told is not None, ran.stderr
     return told["counts"], told["taken"]
+
+
+def compiled_kernels() -> set[Path]:
+    """Those that numba has kept, which no process compiles again."""
+    rooms = [ROOT / room for room in ("object_format", "spark_jobs", os.environ.get("NUMBA_CACHE_DIR", ""))]
+    return {kept for room in rooms if room != ROOT for kept in room.rglob("*.nbc")}
 
 
 @pytest.mark.parametrize("name", CASES)
