@@ -35,7 +35,7 @@ test-again:
 
 # Kernels are compiled anew with numba's bounds checking, into a cache of their own. Runs are the same each time.
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.venv/checked-kernels
-KERNEL_TESTS := tests/object_format tests/spark_jobs/test_extent_cut.py
+KERNEL_TESTS := tests/object_format tests/spark_jobs/task/test_extent_cut.py
 FUZZ_RUNS ?= 500
 fuzz: .venv/.installed-dev
 	HYPOTHESIS_PROFILE=brief $(CHECKED) $(BIN)/pytest -n 2 $(KERNEL_TESTS)
@@ -75,10 +75,10 @@ format: .venv/.installed-dev
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock
 	touch $@
 
-.node/.installed: tests/kafka/node/package-lock.json
-	@echo "Installing what is pinned in tests/kafka/node into .node …"
+.node/.installed: tests/real_clients/node/package-lock.json
+	@echo "Installing what is pinned in tests/real_clients/node into .node …"
 	mkdir -p .node
-	cp tests/kafka/node/package.json tests/kafka/node/package-lock.json tests/kafka/node/.npmrc .node/
+	cp tests/real_clients/node/package.json tests/real_clients/node/package-lock.json tests/real_clients/node/.npmrc .node/
 	cd .node && npm ci --silent --no-fund --no-audit --ignore-scripts
 	touch $@
 

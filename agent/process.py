@@ -8,14 +8,14 @@ import gc
 import signal
 from typing import TYPE_CHECKING
 
-from agent.agent import Agent
-from agent.freed_memory import keep_freed_memory
-from agent.open_files import raise_limit
-from agent.slow_start import told_when_slow
-from bedrock.clock import SystemClock
-from bedrock.ids import SystemIds
+from agent.app import Agent
+from agent.runtime.freed_memory import keep_freed_memory
+from agent.runtime.open_files import raise_limit
+from agent.runtime.slow_start_warning import told_when_slow
 from catalog.open import open_catalog
-from object_store.identity import tie
+from core.clock import SystemClock
+from core.ids import SystemIds
+from object_store.binding import tie
 from object_store.open import StoreConfig, open_store
 
 try:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from agent.settings import AgentSettings
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
     from object_store.interface import ObjectStore
 
 _NEW_OBJECTS = 20_000

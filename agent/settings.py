@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from agent.groups.settings import GroupSettings
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from pathlib import Path

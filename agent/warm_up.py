@@ -14,19 +14,19 @@ from uuid import UUID
 
 import numpy as np
 
-from agent.errors import InvalidRecordError
-from agent.ingestion_buffer import OpenFile, Piece
-from agent.ingestion_file import seal
-from agent.kafka.codec.fetch_survey import FetchSurvey
-from agent.kafka.codec.produce_survey import COLUMNS, ProduceSurvey, judge_opened
-from agent.pending_append import PendingAppend
-from agent.validation import AppendRules, judge_batches
-from catalog.topic_config import TopicConfig
+from agent.cluster.errors import InvalidRecordError
+from agent.kafka.fast_path.fetch_parser import FetchSurvey
+from agent.kafka.fast_path.produce_parser import COLUMNS, ProduceSurvey, judge_opened
+from agent.write.ingestion_buffer import OpenFile, Piece
+from agent.write.ingestion_file import seal
+from agent.write.pending_append import PendingAppend
+from agent.write.validation import AppendRules, judge_batches
+from catalog.config.topic_config import TopicConfig
 from object_format.buffers import readable
-from object_format.codecs import Codec
-from object_format.kernels.layout import BATCH_OVERHEAD
-from object_format.record_batch import patch_offsets, trim_batches
-from object_format.records import Record, encode_records
+from object_format.codecs.codec import Codec
+from object_format.kernels.batches.layout import BATCH_OVERHEAD
+from object_format.record_batch.batch import patch_offsets, trim_batches
+from object_format.record_batch.records import Record, encode_records
 
 _NOBODY = UUID(int=0)
 

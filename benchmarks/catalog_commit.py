@@ -22,20 +22,20 @@ import orjson
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from bedrock.clock import SystemClock
-from bedrock.ids import SystemIds
-from catalog import arrays
-from catalog.connecting import DatabaseLimits, connection_string
+from catalog.database import arrays
+from catalog.database.connection import DatabaseLimits, connection_string
 from catalog.model import BatchRun, FileCommit, ProducerStamp, SectionCommit
 from catalog.open import EmbeddedPostgres, open_catalog
+from core.clock import SystemClock
+from core.ids import SystemIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from bedrock.ids import Ids
     from catalog.model import Topic
     from catalog.open import Catalog
+    from core.ids import Ids
 
 PARTITIONS = (10, 100, 1000)
 RECORDS = 16

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 from typing import Final
 
+from cost_model.engine.rounds import simulate_rounds
+from cost_model.engine.variants import policy_from_text
+from cost_model.report.document import markdown, with_block
+from cost_model.report.prices import load_prices
+from cost_model.workload.workload import load_workload
 from planner.settings import PlannerSettings
-from planner.simulation.prices import load_prices
-from planner.simulation.rounds import simulate_rounds
-from planner.simulation.variants import policy_from_text
-from planner.simulation.workload import load_workload
-from siltstone.simulation.document import markdown, with_block
 
 WORKLOADS: Final = ("trial", "changelog", "clickstream", "platform")
 COMPARED: Final = {"platform": "section_bytes=1"}

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from benchmarks.dedupe_data import Case, Section, make_sections
 from benchmarks.measuring import machine, median_of_sums, seconds_in_turns
-from object_format.codecs import Codec
+from object_format.codecs.codec import Codec
 from object_format.dedupe import (
     KeyTable,
     Rewriting,
@@ -35,7 +35,7 @@ from object_format.dedupe import (
     ThinnedAhead,
     filter_batches,
 )
-from object_format.kernels.fingerprints import WORDS
+from object_format.kernels.dedupe.fingerprints import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from numba import njit
 
 from object_format.buffers import readable
-from object_format.codecs import Codec, compress
-from object_format.kernels.layout import (
+from object_format.codecs.codec import Codec, compress
+from object_format.kernels.batches.layout import (
     ATTRIBUTES,
     BASE_OFFSET,
     BASE_TIMESTAMP,
@@ -30,11 +30,11 @@ from object_format.kernels.layout import (
     PRODUCER_ID,
     RECORD_COUNT,
 )
-from object_format.kernels.machine import copy_bytes
-from object_format.kernels.primitives import store, varlong_size, write_varlong
+from object_format.kernels.runtime.machine import copy_bytes
+from object_format.kernels.runtime.primitives import store, varlong_size, write_varlong
 
 if TYPE_CHECKING:
-    from object_format.kernels.signatures import ByteArray, Integer, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Numbers
 
 KEY_BYTES = 36
 _SECTION_BYTES = 8 << 20

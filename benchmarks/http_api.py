@@ -22,13 +22,13 @@ import click
 import httpx
 import orjson
 
-from agent.fetch_result import FetchResult
 from agent.http.produce_body import parse_records
 from agent.http.record_rendering import render_records
 from agent.process import run
+from agent.read.fetch_result import FetchResult
 from agent.settings import AgentSettings
 from catalog.open import EmbeddedPostgres
-from object_format.records import Record, encode_records
+from object_format.record_batch.records import Record, encode_records
 from object_store.open import StoreConfig
 
 if TYPE_CHECKING:

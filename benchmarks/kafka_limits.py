@@ -7,8 +7,8 @@ from contextlib import closing
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from bedrock.clock import SystemClock
-from bedrock.ids import SystemIds
+from core.clock import SystemClock
+from core.ids import SystemIds
 from object_store.interface import Purpose
 from object_store.open import StoreConfig, open_store
 

@@ -14,7 +14,7 @@ import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 from typing_extensions import override
 
-from agent.kafka.frames import RECEIVE_BYTES, FrameReceiver
+from agent.kafka.connection.frames import RECEIVE_BYTES, FrameReceiver
 from agent.process import run
 from agent.settings import AgentSettings
 from catalog.open import EmbeddedPostgres

@@ -25,44 +25,44 @@ from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 
-from agent.append_router import AppendRouter
-from agent.commit_listeners import AppendCounting
-from agent.commit_watch import CommitWatch
-from agent.health import CallHealth
-from agent.hot_tail import HotTail
+from agent.cluster.topic_directory import TopicDirectory
 from agent.kafka.api import HeldBuffers
 from agent.kafka.codec import Cursor, Message
 from agent.kafka.dispatch import Dispatch
-from agent.kafka.fetch_sessions import FetchSessions
+from agent.kafka.fetch.sessions import FetchSessions
 from agent.kafka.table import APIS
-from agent.known_log import KnownBounds
-from agent.local_logs.copies import TailCopies
-from agent.local_logs.disk_reads import DiskReads
-from agent.log_view import LogView
-from agent.memory_reads import MemoryReads
-from agent.metrics import AgentMetrics
-from agent.pools import Pools
+from agent.local_topics.append_router import AppendRouter
+from agent.local_topics.disk_reads import DiskReads
+from agent.local_topics.tail_copies import TailCopies
 from agent.process import settle_garbage
-from agent.read_path import ReadPath
-from agent.retry import RetryPolicy
+from agent.read.commit_watch import CommitWatch
+from agent.read.hot_tail import HotTail
+from agent.read.known_log import KnownBounds
+from agent.read.log_view import LogView
+from agent.read.memory_reads import MemoryReads
+from agent.read.read_path import ReadPath
+from agent.runtime.health import CallHealth
+from agent.runtime.metrics import AgentMetrics
+from agent.runtime.pools import Pools
+from agent.runtime.retry import RetryPolicy
 from agent.settings import AgentSettings
-from agent.topic_directory import TopicDirectory
-from agent.write_path import WritePath
-from bedrock.clock import SystemClock
-from bedrock.ids import SystemIds
+from agent.write.commit_listeners import AppendCounting
+from agent.write.write_path import WritePath
 from benchmarks.kafka_wire import BATCH_BYTES, FETCH, PARTITIONS, PRODUCE, fetch_request, produce_request
 from benchmarks.kafka_wire import request_frame as frame_of
+from catalog.config.topic_config import TopicConfig
 from catalog.model import PartitionId, PartitionState, RunResult, SectionResult, Topic
-from catalog.topic_config import TopicConfig
-from object_format.codecs import Codec
-from object_format.records import Record, encode_records
+from core.clock import SystemClock
+from core.ids import SystemIds
+from object_format.codecs.codec import Codec
+from object_format.record_batch.records import Record, encode_records
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from agent.ingestion_file import SealedFile
+    from agent.cluster.session import Session
     from agent.kafka.services import Services
-    from agent.session import Session
+    from agent.write.ingestion_file import SealedFile
     from catalog.model import FileCommit, SectionCommit
     from object_store.interface import Buffer, ObjectStore
 

@@ -12,7 +12,7 @@ from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.codec.messages import api_key_of
 from agent.settings import AgentSettings
 from benchmarks.kafka_process import bare_server
-from object_format.records import Record, encode_records
+from object_format.record_batch.records import Record, encode_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable

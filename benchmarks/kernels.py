@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from object_format.dedupe import KeyTable, SurvivorFinder, filter_batches
-from object_format.partitioner import partition_for_keys
-from object_format.records import RecordColumns, decode_batches, encode_batch
-from object_format.validation import validate_batches
+from object_format.record_batch.partitioner import partition_for_keys
+from object_format.record_batch.records import RecordColumns, decode_batches, encode_batch
+from object_format.record_batch.validation import validate_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

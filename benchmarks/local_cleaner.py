@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agent.local_tier.cleanable import LogToClean
-from agent.local_tier.cleaner import Cleaner
-from agent.local_tier.files import RealFileSystem
-from agent.local_tier.log_cleaner import CleanerConfig
-from agent.local_tier.throttle import Throttle
-from bedrock.clock import SystemClock
-from bedrock.ids import SeededIds
+from core.clock import SystemClock
+from core.ids import SeededIds
+from local_tier.cleaner.cleanable import LogToClean
+from local_tier.cleaner.cleaner import Cleaner
+from local_tier.cleaner.log_cleaner import CleanerConfig
+from local_tier.cleaner.throttle import Throttle
+from local_tier.files.file_system import RealFileSystem
 from object_format.dedupe import KeyTable
-from object_format.records import encode_batch
+from object_format.record_batch.records import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from agent.local_tier.unified_log import UnifiedLog
+    from local_tier.log.unified_log import UnifiedLog
 
 _VALUE = bytes(80)
 _BATCH = 160

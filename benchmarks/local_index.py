@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agent.local_tier.files import RealFileSystem
-from agent.local_tier.offset_index import OffsetIndex
+from local_tier.files.file_system import RealFileSystem
+from local_tier.segment.offset_index import OffsetIndex
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,22 +35,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 import structlog
 
-from agent.local_tier.config import LogConfig
-from agent.local_tier.files import RealFileSystem
-from agent.local_tier.log_opening import open_log
-from agent.local_tier.log_view import Isolation
-from agent.local_tier.topic_partition import TopicPartition
-from bedrock.clock import SystemClock
-from bedrock.ids import SeededIds
 from benchmarks.local_cleaner import measure_cleaner
 from benchmarks.local_index import measure_lookups
 from benchmarks.measuring import machine
-from object_format.records import encode_batch
+from core.clock import SystemClock
+from core.ids import SeededIds
+from local_tier.config import LogConfig
+from local_tier.files.file_system import RealFileSystem
+from local_tier.log.log_view import Isolation
+from local_tier.log.opening import open_log
+from local_tier.topic_partition import TopicPartition
+from object_format.record_batch.records import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from agent.local_tier.unified_log import UnifiedLog
+    from local_tier.log.unified_log import UnifiedLog
 
 _VALUE = 980
 _STEP = 2**20

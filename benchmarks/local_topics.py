@@ -26,7 +26,7 @@ from agent.kafka.codec import Struct
 from benchmarks.kafka_process import Cluster, bare_server
 from benchmarks.kafka_wire import PRODUCE, Wire, request_frame
 from benchmarks.measuring import machine
-from object_format.records import Record, encode_records
+from object_format.record_batch.records import Record, encode_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -28,11 +28,11 @@ import click
 import orjson
 from typing_extensions import override
 
-from bedrock.clock import SystemClock
-from bedrock.ids import SystemIds
+from core.clock import SystemClock
+from core.ids import SystemIds
 from object_store.interface import Purpose
-from object_store.local import LocalStore
-from object_store.s3 import S3Store
+from object_store.local.store import LocalStore
+from object_store.s3.store import S3Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

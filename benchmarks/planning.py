@@ -22,12 +22,12 @@ import click
 import orjson
 import psycopg
 
-from bedrock.clock import SystemClock
-from bedrock.ids import SystemIds
-from catalog.connecting import DatabaseLimits, connection_string
+from catalog.database.connection import DatabaseLimits, connection_string
 from catalog.open import EmbeddedPostgres, open_catalog
+from core.clock import SystemClock
+from core.ids import SystemIds
+from maintenance.retention import expire
 from planner.planning import load_snapshot, plan
-from planner.retention import expire
 from planner.settings import PlannerSettings
 
 if TYPE_CHECKING:

@@ -32,21 +32,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
-from bedrock.clock import SystemClock
-from bedrock.ids import SystemIds
 from benchmarks.dedupe_data import Case, Section, make_sections
 from benchmarks.measuring import machine, processor_seconds_of_children
 from catalog.model import Extent, FileKind, Job, JobInput, JobPartition, JobSpec, JobState
-from object_format.codecs import Codec
+from core.clock import SystemClock
+from core.ids import SystemIds
+from object_format.codecs.codec import Codec
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.interface import Purpose
 from object_store.names import ingestion_name
 from object_store.open import StoreConfig, open_store
 from spark_jobs.compact import run_jobs
-from spark_jobs.job_kernel import PackedJob
-from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.shuffle_plan import PlanChoice, plan_shuffle
-from spark_jobs.shuffle_query import ShuffleKernel, survivors_of
+from spark_jobs.session.spark_session import SparkSettings, spark_session
+from spark_jobs.shuffle.plan import PlanChoice, plan_shuffle
+from spark_jobs.shuffle.query import ShuffleKernel, survivors_of
+from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from bedrock.errors import FatalError, InvalidInputError, NotFoundError, RetryableError, StaleStateError
+from core.errors import FatalError, InvalidInputError, NotFoundError, RetryableError, StaleStateError
 
 
 class CatalogUnavailableError(RetryableError):

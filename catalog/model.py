@@ -15,7 +15,7 @@ from typing_extensions import override
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from catalog.topic_config import TopicConfig
+    from catalog.config.topic_config import TopicConfig
 
 
 class FileKind(StrEnum):

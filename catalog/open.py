@@ -6,39 +6,39 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from catalog.brokers import Brokers
-from catalog.connecting import DatabaseLimits
-from catalog.database import Database
-from catalog.embedded import EmbeddedPostgres
-from catalog.forgetting import Forgetting
-from catalog.garbage import Garbage
-from catalog.group_configs import GroupConfigs
-from catalog.groups import Groups
-from catalog.history import History
-from catalog.home import ObjectHome
-from catalog.jobs import Jobs
-from catalog.local_leaders import LocalLeaders
-from catalog.log import Log
-from catalog.migrations import check_schema, migrate
-from catalog.notifications import CommitWatcher
-from catalog.offsets import Offsets
-from catalog.planning import Planning
-from catalog.producers import Producers
-from catalog.repair import Repair
-from catalog.retention import Retention
-from catalog.server_clock import CatalogClock
-from catalog.sessions import Sessions
-from catalog.suspects import Suspects
-from catalog.topics import Topics
+from catalog.commit.log import Log
+from catalog.commit.notifications import CommitWatcher
+from catalog.commit.producers import Producers
+from catalog.database.connection import DatabaseLimits
+from catalog.database.embedded_server import EmbeddedPostgres
+from catalog.database.migrations import check_schema, migrate
+from catalog.database.pool import Database
+from catalog.database.server_clock import CatalogClock
+from catalog.database.store_binding import ObjectHome
+from catalog.groups.config_repository import GroupConfigs
+from catalog.groups.offsets import Offsets
+from catalog.groups.repository import Groups
+from catalog.jobs.planning_queries import Planning
+from catalog.jobs.quarantine import Suspects
+from catalog.jobs.repository import Jobs
+from catalog.lifecycle.brokers import Brokers
+from catalog.lifecycle.expiry import Forgetting
+from catalog.lifecycle.garbage import Garbage
+from catalog.lifecycle.history import History
+from catalog.lifecycle.repair import Repair
+from catalog.lifecycle.retention import Retention
+from catalog.lifecycle.sessions import Sessions
+from catalog.topics.local_leaders import LocalLeaders
+from catalog.topics.repository import Topics
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
     from uuid import UUID
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
-    from catalog.operation_counts import OperationCount
+    from catalog.database.operation_counts import OperationCount
+    from core.clock import Clock
+    from core.ids import Ids
 
 __all__ = ["Catalog", "DatabaseLimits", "EmbeddedPostgres", "open_catalog"]
 

@@ -5,7 +5,7 @@
 Siltstone is installed where the driver runs, and where the executors do.
 """
 
-from siltstone.command import main
+from siltstone.cli import main
 
 if __name__ == "__main__":
     main()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from object_format.kernels.roaring import serialise, serialised_size, span_of
+from object_format.kernels.bitmaps.roaring import serialise, serialised_size, span_of
 
 _WINDOW: Final = 1 << 18
 """How many numbers wide a window is: 2 MiB as an array, at the most."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from bedrock.errors import CorruptDataError, InvalidInputError
+from core.errors import CorruptDataError, InvalidInputError
 
 
 class Fault(IntEnum):

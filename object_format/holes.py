@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyroaring import BitMap64
 
-from bedrock.errors import CorruptDataError, FatalError, InvalidInputError
+from core.errors import CorruptDataError, FatalError, InvalidInputError
 from object_format.bitmaps import next_value
-from object_format.kernels.complement import (
+from object_format.kernels.bitmaps.complement import (
     CONTAINER,
     COOKIE,
     COOKIE_WITH_RUNS,

@@ -24,13 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bedrock.errors import (
-    CorruptDataError,
-    InvalidInputError,
-    NotFoundError,
-    RetryableError,
-    StaleStateError,
-)
+from core.errors import CorruptDataError, InvalidInputError, NotFoundError, RetryableError, StaleStateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

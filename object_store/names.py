@@ -5,7 +5,7 @@
     v1/ingest/<session>/<file>.seg             what an agent writes, below its session's prefix
     v1/compact/<job>/<attempt>/<file>.seg      what one attempt at a compaction job writes
 
-    siltstone-store.json                       which store this is: see `object_store.identity`
+    siltstone-store.json                       which store this is: see `object_store.binding`
 
 The last lies beside `v1/`, so that nothing that walks over segment files meets it.
 
@@ -22,7 +22,7 @@ from uuid import UUID
 
 from typing_extensions import override
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from typing import Final

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from bedrock.errors import InvalidInputError
-from object_store.local import LocalStore
+from core.errors import InvalidInputError
+from object_store.local.store import LocalStore
 from object_store.names import check_name
 
 if TYPE_CHECKING:
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
+    from core.clock import Clock
+    from core.ids import Ids
     from object_store.interface import ObjectStore
 
 _FORMS = "write s3://bucket/prefix, file:///absolute/path or a path"
@@ -57,7 +57,7 @@ def open_store(config: StoreConfig, clock: Clock, ids: Ids) -> ObjectStore:
     """A store for one process; makes no request. `check` tells whether it can be used."""
     if config.is_local:
         return LocalStore(_directory(config.url), ids)
-    from object_store.s3 import S3Store  # noqa: PLC0415 - boto3 takes its time, and is needed for S3 alone
+    from object_store.s3.store import S3Store  # noqa: PLC0415 - boto3 takes its time, and is needed for S3 alone
 
     bucket, prefix = _bucket_and_prefix(config.url)
     return S3Store(bucket, prefix, endpoint=config.endpoint, region=config.region, clock=clock, ids=ids)

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from catalog.jobs.byte_ranges import span_of
 from catalog.model import FileKind, PartitionId
-from catalog.spans import span_of
 from planner.dirtiness import contiguous_run, measure, stable_extents, takeable_extents
 from planner.plan import JobKind
 from planner.selection import JobDraft

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from catalog.jobs.byte_ranges import span_of
 from catalog.model import PartitionId
-from catalog.spans import span_of
+from planner.clustering import is_sorted_by_ranges
 from planner.dirtiness import spans_too_many
 from planner.plan import JobKind
 from planner.selection import JobDraft
-from planner.sorting import is_sorted_by_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

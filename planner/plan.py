@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from catalog.spans import span_of
+from catalog.jobs.byte_ranges import span_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
     from catalog.model import JobInput, JobPartition
-    from planner.worth import JobWorth
+    from planner.score import JobWorth
 
 
 class JobKind(StrEnum):

@@ -12,24 +12,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bedrock.errors import StaleStateError
+from catalog.jobs.planning_queries import DirtyRule
 from catalog.model import Exactness, FileKind, JobSpec, PartitionId
-from catalog.planning import DirtyRule
-from planner.bisection import may_be_tried
+from core.errors import StaleStateError
+from planner.fault_bisection import may_be_tried
 from planner.policy import PRICES, make_plan
+from planner.score import spent_on
 from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules
-from planner.worth import spent_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
+    from catalog.jobs.planning_queries import LiveFile, PartitionSize
+    from catalog.jobs.quarantine import Suspect
     from catalog.model import Extent, JobInput, Topic
     from catalog.open import Catalog
-    from catalog.planning import LiveFile, PartitionSize
-    from catalog.suspects import Suspect
+    from core.clock import Clock
+    from core.ids import Ids
     from planner.plan import Plan, PlannedJob
     from planner.settings import PlannerSettings
 

@@ -23,14 +23,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from planner.bisection import draft_bisection_jobs
 from planner.cleaning import draft_cleaning_jobs
+from planner.clustering import draft_sorting_jobs
+from planner.explanation import decision_deferred, decision_in_job, decision_without_job, job_reason
+from planner.fault_bisection import draft_bisection_jobs
 from planner.ingestion import draft_ingestion_jobs
 from planner.merging import draft_merging_jobs
 from planner.plan import Plan
-from planner.reasons import decision_deferred, decision_in_job, decision_without_job, job_reason
-from planner.sorting import draft_sorting_jobs
-from planner.worth import RequestPrices, affordable, worth_of
+from planner.score import RequestPrices, affordable, worth_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

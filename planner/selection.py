@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from catalog.jobs.byte_ranges import FileSpan, span_of
 from catalog.model import Exactness, JobInput, JobPartition
-from catalog.spans import FileSpan, span_of
 from planner.dirtiness import first_dirty_offset, may_deduplicate
 from planner.plan import JobKind, PlannedJob
 from planner.settings import MIB
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import Extent, PartitionId
+    from planner.score import JobWorth
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, PartitionView, Snapshot
-    from planner.worth import JobWorth
 
 # What a request costs, in bytes that a task could read instead at 50 MB/s: a GET ($0.0000004) is 1.2 MB of a
 # vCPU at $0.0408 an hour that is busy 70 % of its time; a job makes five requests at a PUT's price besides.

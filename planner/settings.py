@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 
 MIB = 1024 * 1024
 _LEAST: Final = {

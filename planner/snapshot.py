@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
+    from catalog.jobs.quarantine import Suspect
     from catalog.model import Extent, FileKind, PartitionState
-    from catalog.suspects import Suspect
 
 # What a promise of a topic's may be late for records that share an extent with younger ones.
 _SPAN_OF_WAITING: Final = 4

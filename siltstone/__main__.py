@@ -13,7 +13,7 @@ def main() -> None:
     """Load the command, and run it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where ^C is ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from siltstone.command import main as run  # noqa: PLC0415 - this is what takes a moment
+    from siltstone.cli import main as run  # noqa: PLC0415 - this is what takes a moment
 
     run()
 

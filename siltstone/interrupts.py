@@ -12,13 +12,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Self
 
-from bedrock.clock import SystemClock
+from core.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType, TracebackType
 
-    from bedrock.clock import Clock
+    from core.clock import Clock
 
 # Who is impatient, or a tool that signals a process and its group, interrupts twice.
 _SAME_SECONDS = 1.0

@@ -22,7 +22,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from bedrock.clock import Clock
+    from core.clock import Clock
 
 _PLAIN_WIDTH = 110
 

@@ -13,16 +13,16 @@ import threading
 from typing import TYPE_CHECKING
 
 from agent.process import run
+from agent.runtime.slow_start_warning import told_when_slow
 from agent.settings import AgentSettings
-from agent.slow_start import told_when_slow
-from siltstone.nearby_agents import announced
+from siltstone.context import catalog_url, make_data_dir, require_store, store_config
+from siltstone.kafka_client.nearby_agents import announced
 from siltstone.output import emit_json
-from siltstone.rooms import catalog_url, make_data_dir, require_store, store_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from siltstone.configuration import Settings
+    from siltstone.settings.configuration import Settings
 
 
 def serve(settings: Settings, *, stop_on_eof: bool) -> None:

@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING, Protocol
 import click
 import orjson
 
-from bedrock.clock import SystemClock
-from bedrock.errors import SiltstoneError, StaleStateError
-from bedrock.ids import SystemIds
 from catalog.model import JobState
 from catalog.open import open_catalog
-from object_store.identity import tie
+from core.clock import SystemClock
+from core.errors import SiltstoneError, StaleStateError
+from core.ids import SystemIds
+from object_store.binding import tie
 from object_store.open import StoreConfig, open_store
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.heartbeats import Heartbeats, Pulse, attempt_of
 from spark_jobs.interrupts import stop_on_signals
-from spark_jobs.job_kernel import PackedJob
 from spark_jobs.queries import JobQueries
 from spark_jobs.report import CompactionReport, CutFile, JobFailure
-from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.shuffle_plan import PlanChoice, choose_plan
+from spark_jobs.session.spark_session import SparkSettings, spark_session
+from spark_jobs.session.worker_memory import fitted, worker_limit_bytes
+from spark_jobs.shuffle.plan import PlanChoice, choose_plan
+from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
-from spark_jobs.worker_memory import fitted, worker_limit_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.model import Job, JobResult, JobSpec
-    from spark_jobs.shuffle_plan import ShufflePlan
+    from core.clock import Clock
+    from core.ids import Ids
+    from spark_jobs.shuffle.plan import ShufflePlan
 
 MAX_ATTEMPTS = 3
 _POLL_SECONDS = 0.25

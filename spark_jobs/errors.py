@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bedrock.errors import InvalidInputError, RetryableError
+from core.errors import InvalidInputError, RetryableError
 
 
 class JavaNotFoundError(InvalidInputError):

@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from bedrock.errors import InvalidInputError, SiltstoneError
+from core.errors import InvalidInputError, SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

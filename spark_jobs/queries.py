@@ -19,10 +19,10 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors import PySparkException
 
 from spark_jobs.errors import SparkUnavailableError
-from spark_jobs.job_kernel import ANSWER_SCHEMA, JobKernel, PackedJob, read_answer
 from spark_jobs.report import JobFailure
-from spark_jobs.session import is_classic
-from spark_jobs.shuffle_query import run_shuffled
+from spark_jobs.session.spark_session import is_classic
+from spark_jobs.shuffle.query import run_shuffled
+from spark_jobs.task.entry import ANSWER_SCHEMA, JobKernel, PackedJob, read_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bedrock.errors import (
+from core.errors import (
     CorruptDataError,
     FatalError,
     InvalidInputError,
@@ -66,7 +66,7 @@ _KINDS = (
 class JobFailure:
     """Why a job was not done.
 
-    `kind` is the error's place in `bedrock.errors`: retryable, stale, invalid, corrupt or fatal. A job with a
+    `kind` is the error's place in `core.errors`: retryable, stale, invalid, corrupt or fatal. A job with a
     retryable failure goes back to the catalog's queue (`released`) until it was tried too often.
     """
 

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import orjson
 
-from bedrock.errors import CorruptDataError
-from catalog.job_json import read_spec, write_spec
+from catalog.jobs.json_format import read_spec, write_spec
 from catalog.model import JobResult, OutputExtent, OutputFile
-from object_format.codecs import Codec, CompressedDataError, compress, decompress
+from core.errors import CorruptDataError
+from object_format.codecs.codec import Codec, CompressedDataError, compress, decompress
 
 if TYPE_CHECKING:
     from catalog.model import JobSpec

@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from agent.groups.cache.cached_group import GroupTable
+from agent.groups.cache.group_cache import HeldGroups
+from agent.groups.classic.group import ClassicGroup, GroupDescription
 from agent.groups.consumer.configs import GroupConfigViews
 from agent.groups.consumer.coordinator import ConsumerGroups
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.topics import TopicViews
 from agent.groups.expiry import ExpiringOffsets, OffsetExpiry
-from agent.groups.group import ClassicGroup, GroupDescription
-from agent.groups.held_group import GroupTable
-from agent.groups.holding import HeldGroups
 from agent.groups.messages import GroupState, JoinAnswer
 from agent.kafka.errors import ErrorCode, KafkaError
-from catalog.groups import GroupType
+from catalog.groups.offsets import CommitOutcome
+from catalog.groups.repository import GroupType
 from catalog.model import PartitionId
-from catalog.offsets import CommitOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from agent.groups.held_group import Brokers, HeldGroup
+    from agent.groups.cache.cached_group import Brokers, HeldGroup
     from agent.groups.messages import (
         JoinRequest,
         LeavingMember,
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
         SyncRequest,
     )
     from agent.groups.settings import GroupSettings
-    from agent.work_pool import WorkPool
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
-    from catalog.group_config import GroupConfig
-    from catalog.groups import GroupListing
+    from agent.runtime.work_pool import WorkPool
+    from catalog.config.group_config import GroupConfig
+    from catalog.groups.offsets import CommittedOffset, OffsetCommit
+    from catalog.groups.repository import GroupListing
     from catalog.model import Topic
-    from catalog.offsets import CommittedOffset, OffsetCommit
+    from core.clock import Clock
+    from core.ids import Ids
 
 T = TypeVar("T")
 _PAGE = 1000

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from bedrock.clock import Clock
+    from core.clock import Clock
 
 
 class Deadlines:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from agent.groups.messages import GroupState
-from bedrock.errors import SiltstoneError
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.groups.coordinator import GroupCoordinator
-    from agent.work_pool import WorkPool
-    from bedrock.ids import Ids
+    from agent.runtime.work_pool import WorkPool
+    from core.ids import Ids
 
 _log = structlog.get_logger(__name__)
 _AT_ONCE = 200

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.counts import GroupCounts
-from catalog.groups import GroupType
+from catalog.groups.repository import GroupType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.groups.consumer.member import ClassicSide, ConsumerMember
-from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
-from agent.groups.embedded_protocol import (
+from agent.groups.classic.embedded_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     read_assignment,
     read_subscription,
     write_assignment,
 )
-from agent.groups.member import Member
+from agent.groups.classic.member import Member
+from agent.groups.classic.members import Roster
+from agent.groups.consumer.member import ClassicSide, ConsumerMember
+from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
 from agent.groups.messages import GroupSnapshot, MemberSnapshot
-from agent.groups.roster import Roster
 from agent.kafka.errors import ErrorCode, KafkaError
 from catalog.model import PartitionId
 

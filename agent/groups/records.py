@@ -13,7 +13,7 @@ import orjson
 import structlog
 
 from agent.groups.messages import GroupSnapshot, MemberSnapshot, Protocol
-from catalog.groups import GroupRecord
+from catalog.groups.repository import GroupRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from bedrock.errors import InvalidInputError
+from catalog.config.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from catalog.errors import InvalidConfigError
-from catalog.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from catalog.group_config import GroupConfig
+    from catalog.config.group_config import GroupConfig
 
 
 class MigrationPolicy(StrEnum):

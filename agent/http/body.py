@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from agent.errors import BodyTimeoutError, PayloadTooLargeError, UnsupportedMediaTypeError
+from agent.cluster.errors import BodyTimeoutError, PayloadTooLargeError, UnsupportedMediaTypeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from starlette.requests import Request
 
-    from agent.byte_budget import ByteBudget
+    from agent.runtime.byte_budget import ByteBudget
 
 
 def require_json(request: Request) -> None:

@@ -32,21 +32,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from agent.client_words import may_be_told, new_reference, plain_cause, the_log_says_more
-from agent.errors import (
+from agent.cluster.client_messages import may_be_told, new_reference, plain_cause, the_log_says_more
+from agent.cluster.errors import (
     BodyTimeoutError,
     OffsetOutOfRangeError,
     PayloadTooLargeError,
     UnsupportedMediaTypeError,
 )
-from bedrock.errors import (
-    InvalidInputError,
-    NotFoundError,
-    RetryableError,
-    SiltstoneError,
-    StaleStateError,
-)
 from catalog.errors import TopicExistsError
+from core.errors import InvalidInputError, NotFoundError, RetryableError, SiltstoneError, StaleStateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +48,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
 
-    from bedrock.ids import Ids
+    from core.ids import Ids
 
 _log = structlog.get_logger(__name__)
 

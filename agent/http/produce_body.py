@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import orjson
 from pydantic import ValidationError
 
-from agent.errors import InvalidBodyError
+from agent.cluster.errors import InvalidBodyError
 from agent.http.models import PRODUCE_BODY
+from agent.http.record_producer import NewRecords, RecordRefusal
 from agent.http.text_or_base64 import get_bytes
-from agent.record_producer import NewRecords, RecordRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.http.models import HeaderBody, RecordBody
-    from agent.record_producer import Headers, ProducedRecords
+    from agent.http.record_producer import Headers, ProducedRecords
 
 _MOST_PROBLEMS = 5
 

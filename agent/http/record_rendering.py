@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent.http.text_or_base64 import put_bytes
-from object_format.records import decode_batches
+from object_format.record_batch.records import decode_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from agent.fetch_result import FetchResult
-    from object_format.records import Record
+    from agent.read.fetch_result import FetchResult
+    from object_format.record_batch.records import Record
 
 # What is rendered at a time: some milliseconds' worth.
 _SLICE_RECORDS = 1_000

@@ -6,14 +6,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from agent.fetch_plan import PartitionFetch
 from agent.http.body import json_body
 from agent.http.documentation import describes_body
-from agent.http.held_answer import HeldAnswer
 from agent.http.models import ErrorAnswer, ProduceAnswer, RecordsAnswer
+from agent.http.pending_response import HeldAnswer
 from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import RecordsRendering
 from agent.http.services import Services
+from agent.read.fetch_plan import PartitionFetch
 
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1

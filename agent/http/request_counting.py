@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from agent.metrics import AgentMetrics
+    from agent.runtime.metrics import AgentMetrics
 
 
 class RequestCounting:

@@ -11,7 +11,7 @@ import uvicorn
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from agent.byte_budget import ByteBudget
-    from agent.metrics import AgentMetrics
-    from agent.pools import Pools
-    from agent.read_path import ReadPath
-    from agent.record_producer import RecordProducer
+    from agent.cluster.topic_directory import TopicDirectory
+    from agent.http.record_producer import RecordProducer
+    from agent.read.read_path import ReadPath
+    from agent.runtime.byte_budget import ByteBudget
+    from agent.runtime.metrics import AgentMetrics
+    from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
-    from agent.topic_directory import TopicDirectory
-    from bedrock.ids import Ids
-    from catalog.topics import Topics
+    from catalog.topics.repository import Topics
+    from core.ids import Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

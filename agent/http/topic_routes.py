@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from agent.errors import InvalidBodyError
+from agent.cluster.errors import InvalidBodyError
 from agent.http.body import json_body
 from agent.http.documentation import describes_body
 from agent.http.models import (
@@ -17,8 +17,8 @@ from agent.http.models import (
     TopicsAnswer,
 )
 from agent.http.services import Services
+from catalog.config.topic_settings import SETTINGS
 from catalog.model import Topic
-from catalog.topic_settings import SETTINGS
 
 _MOST_TOPIC_BYTES = 64 * 1024
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from agent.groups.settings import GroupSettings
 from agent.settings import AgentSettings
-from catalog.topic_settings import SETTINGS
+from catalog.config.topic_settings import SETTINGS
 
 if TYPE_CHECKING:
     from agent.kafka.services import Services

@@ -18,13 +18,13 @@ from agent.kafka.resources import (
     require_own,
     resource_type_of,
 )
-from bedrock.errors import SiltstoneError
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from agent.kafka.api import Context
-    from catalog.configured import Configured
+    from catalog.config.configured import Configured
 
 Changes: TypeAlias = "Mapping[str, str | None]"
 ChangesOf: TypeAlias = "Callable[[Configured], Changes]"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from bedrock.clock import Clock
+    from core.clock import Clock
 
 _LONGEST_SECONDS = 60.0
 """For who says more; or 0, by which librdkafka means that it does not wait for replicas."""

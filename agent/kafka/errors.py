@@ -9,8 +9,8 @@ from __future__ import annotations
 import structlog
 from kio.schema.errors import ErrorCode
 
-from agent.client_words import may_be_told, plain_cause
-from agent.errors import (
+from agent.cluster.client_messages import may_be_told, plain_cause
+from agent.cluster.errors import (
     AppendFailedError,
     BusyError,
     InvalidRecordError,
@@ -20,15 +20,6 @@ from agent.errors import (
     ReadFailedError,
     StoppingError,
 )
-from agent.local_tier.errors import LogDirectoryOfflineError
-from bedrock.errors import (
-    CorruptDataError,
-    InvalidInputError,
-    NotFoundError,
-    RetryableError,
-    SiltstoneError,
-    StaleStateError,
-)
 from catalog.errors import (
     InvalidConfigError,
     InvalidGroupError,
@@ -37,6 +28,15 @@ from catalog.errors import (
     TopicExistsError,
 )
 from catalog.model import RunRefusal
+from core.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    RetryableError,
+    SiltstoneError,
+    StaleStateError,
+)
+from local_tier.errors import LogDirectoryOfflineError
 
 __all__ = ["ErrorCode", "KafkaError", "as_told", "code_of", "code_of_refusal", "message_of"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.errors import BusyError
+from agent.cluster.errors import BusyError
 from agent.kafka.codec import MalformedMessageError, Struct
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from agent.kafka.api import Context
     from agent.kafka.codec.writing import Buffers
-    from agent.work_pool import WorkPool
+    from agent.runtime.work_pool import WorkPool
 
     T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from uuid import UUID
 import structlog
 
 from agent.kafka.errors import ErrorCode, code_of
-from bedrock.errors import NotFoundError, SiltstoneError
 from catalog.errors import InvalidTopicError, TopicExistsError
-from catalog.topic_names import check_topic_name
+from catalog.topics.names import check_topic_name
+from core.errors import NotFoundError, SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

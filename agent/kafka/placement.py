@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.kafka.brokers import partition_subject, replicas, zone_of
+from agent.cluster.brokers import partition_subject, replicas, zone_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.topics import LEADER_EPOCH
-from agent.local_logs.local_topics import is_local
-from bedrock.errors import SiltstoneError
+from agent.local_topics.local_topics import is_local
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from agent.kafka.api import Context
-    from catalog.local_leaders import LocalLeader
     from catalog.model import Broker, Topic
+    from catalog.topics.local_leaders import LocalLeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

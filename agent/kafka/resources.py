@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from agent.kafka.errors import ErrorCode, KafkaError
-from catalog.group_names import check_group_name
+from catalog.groups.names import check_group_name
 
 if TYPE_CHECKING:
     from agent.kafka.api import Context

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agent.append_router import AppendRouter
-    from agent.byte_budget import ByteBudget
+    from agent.cluster.brokers import Brokers
+    from agent.cluster.topic_directory import TopicDirectory
     from agent.groups.coordinator import GroupCoordinator
-    from agent.kafka.brokers import Brokers
-    from agent.kafka.fetch_sessions import FetchSessions
-    from agent.local_logs.disk_reads import DiskReads
-    from agent.local_logs.leaders import LeaderDirectory
-    from agent.memory_reads import MemoryReads
-    from agent.metrics import AgentMetrics
-    from agent.pools import Pools
-    from agent.read_path import ReadPath
+    from agent.kafka.fetch.sessions import FetchSessions
+    from agent.local_topics.append_router import AppendRouter
+    from agent.local_topics.disk_reads import DiskReads
+    from agent.local_topics.leaders import LeaderDirectory
+    from agent.read.memory_reads import MemoryReads
+    from agent.read.read_path import ReadPath
+    from agent.read.timestamp_lookup import TimestampLookup
+    from agent.runtime.byte_budget import ByteBudget
+    from agent.runtime.metrics import AgentMetrics
+    from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
-    from agent.timestamp_lookup import TimestampLookup
-    from agent.topic_directory import TopicDirectory
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+from agent.cluster.brokers import Brokers
 from agent.http.server import bind
-from agent.kafka.brokers import Brokers
+from agent.kafka.connection.server import KafkaServer
 from agent.kafka.dispatch import Dispatch
-from agent.kafka.server import KafkaServer
 from agent.kafka.table import APIS
-from bedrock.errors import InvalidInputError
 from catalog.model import Broker
+from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from agent.cluster.session import Session
     from agent.kafka.services import Services
-    from agent.pools import Pools
-    from agent.session import Session
+    from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
-    from bedrock.clock import Clock
     from catalog.open import Catalog
+    from core.clock import Clock
 
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared with, not bound to
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from agent.cluster.topic_directory import require_partition
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.local_logs.local_topics import is_local
-from agent.topic_directory import require_partition
-from bedrock.errors import NotFoundError, SiltstoneError
+from agent.local_topics.local_topics import is_local
+from core.errors import NotFoundError, SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from uuid import UUID
 
-    from agent.topic_directory import TopicDirectory
+    from agent.cluster.topic_directory import TopicDirectory
     from catalog.model import Topic
 
 Key: TypeAlias = "tuple[str, UUID | None]"

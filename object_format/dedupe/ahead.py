@@ -19,18 +19,18 @@ import numpy as np
 
 from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
+from object_format.codecs.native import native_calls
 from object_format.dedupe.filter import MOST_RECORDS, Chosen, filter_rows
 from object_format.dedupe.rewriting import Rewriting
 from object_format.dedupe.thinning import thin_piece
-from object_format.kernels.native import decompress_rows
-from object_format.kernels.walk import sum_up
-from object_format.native_codecs import native_calls
-from object_format.payloads import NOT_TIMED, CodecTimes, OpenRuns, held_batches, open_at_once
+from object_format.kernels.batches.walk import sum_up
+from object_format.kernels.codecs.native import decompress_rows
+from object_format.record_batch.payloads import NOT_TIMED, CodecTimes, OpenRuns, held_batches, open_at_once
 
 if TYPE_CHECKING:
-    from object_format.dedupe.answer import Judged
     from object_format.dedupe.filtered import FilteredBatches
-    from object_format.record_batch import BatchRows
+    from object_format.dedupe.survivor_bitmap import Judged
+    from object_format.record_batch.batch import BatchRows
 
 HELD_BYTES: Final = 32 << 20
 """Of one section: its batches as they are stored, and their rows. An ingestion file's section has 8 MiB, and

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bedrock.errors import CorruptDataError, FatalError, InvalidInputError
+from core.errors import CorruptDataError, FatalError, InvalidInputError
 from object_format.buffers import readable
-from object_format.dedupe.answer import Answer, Survivors
 from object_format.dedupe.fingerprinting import Columns, Fingerprinter
-from object_format.kernels.buckets import FLAG_BITS, MOST_SPAN, cut_into_buckets
-from object_format.kernels.fingerprints import WORDS
+from object_format.dedupe.survivor_bitmap import Answer, Survivors
+from object_format.kernels.dedupe.buckets import FLAG_BITS, MOST_SPAN, cut_into_buckets
+from object_format.kernels.dedupe.fingerprints import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from object_format.dedupe.key_table import KeyTable
-    from object_format.payloads import Scratch
+    from object_format.record_batch.payloads import Scratch
 
 CHUNK_RECORDS: Final = 1 << 20
 """Records that a cutter collects before it cuts: 38 MB of columns, cut and uncut."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 from object_format.errors import MalformedBatchError
-from object_format.kernels.fingerprints import WORDS, fingerprint_rows
-from object_format.kernels.layout import CODEC_MASK
-from object_format.payloads import Scratch, open_batches
-from object_format.record_batch import scan_rising_batches
+from object_format.kernels.batches.layout import CODEC_MASK
+from object_format.kernels.dedupe.fingerprints import WORDS, fingerprint_rows
+from object_format.record_batch.batch import scan_rising_batches
+from object_format.record_batch.payloads import Scratch, open_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from object_format.buffers import Bytes
     from object_format.dedupe.ahead import HeldPiece
     from object_format.dedupe.key_table import Flags, Words
-    from object_format.record_batch import BatchRows
+    from object_format.record_batch.batch import BatchRows
 
 _SEED: Final = struct.Struct("<QQ")
 

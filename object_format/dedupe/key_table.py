@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from bedrock.errors import InvalidInputError
-from object_format.kernels.fingerprints import WORDS
-from object_format.kernels.key_table import (
+from core.errors import InvalidInputError
+from object_format.kernels.dedupe.fingerprints import WORDS
+from object_format.kernels.dedupe.key_table import (
     COUNT_KEYS,
     COUNTS,
     SETTLED_TOMBSTONES_GO,

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from object_format.dedupe.fingerprinting import Columns
-from object_format.kernels.fingerprints import CONTROL_RECORD, KEYLESS, WORDS
-from object_format.kernels.held_records import find_newest, keep_held
+from object_format.kernels.dedupe.fingerprints import CONTROL_RECORD, KEYLESS, WORDS
+from object_format.kernels.dedupe.retained_records import find_newest, keep_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

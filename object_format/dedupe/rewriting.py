@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from object_format.codecs import Codec
-from object_format.kernels.layout import BATCH_OVERHEAD
-from object_format.kernels.merge import MOST_MERGED_BYTES, MOST_MERGED_COMPRESSED_BYTES
+from object_format.codecs.codec import Codec
+from object_format.kernels.batches.layout import BATCH_OVERHEAD
+from object_format.kernels.dedupe.merge import MOST_MERGED_BYTES, MOST_MERGED_COMPRESSED_BYTES
 
 FRAME_OVERHEAD: Final = 512
 """More than any codec puts around what it compresses."""

@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from object_format.codecs import Codec, compressed_parts
+from object_format.codecs.codec import Codec, compressed_parts
+from object_format.codecs.native import SCRATCH_BYTES, native_calls
 from object_format.dedupe.rewriting import FRAME_OVERHEAD, GROWTH_SHIFT
-from object_format.kernels.layout import (
+from object_format.kernels.batches.layout import (
     ATTRIBUTES,
     BATCH_LENGTH,
     BATCH_OVERHEAD,
     CODEC_MASK,
     LENGTH_OVERHEAD,
 )
-from object_format.kernels.native import compress_batches
-from object_format.native_codecs import SCRATCH_BYTES, native_calls
-from object_format.record_batch import write_checksum
+from object_format.kernels.codecs.native import compress_batches
+from object_format.record_batch.batch import write_checksum
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from object_format.buffers import Bytes
-    from object_format.native_codecs import Calls
+    from object_format.codecs.native import Calls
 
     Unsealed = npt.NDArray[np.int64]
     """As `kernels.merge.assemble` writes it: start, end and codec of each, and what its parts would take."""

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from bedrock.errors import FatalError
+from core.errors import FatalError
 from object_format.buffers import readable
 from object_format.dedupe.ahead import OPEN_BYTES
-from object_format.dedupe.answer import Answer, Survivors
 from object_format.dedupe.fingerprinting import Columns, Fingerprinter
 from object_format.dedupe.long_sections import LongSection, keep_rest, let_go
+from object_format.dedupe.survivor_bitmap import Answer, Survivors
 from object_format.errors import MalformedBatchError
-from object_format.kernels.fingerprints import WORDS
-from object_format.payloads import OpenRuns, open_batches
+from object_format.kernels.dedupe.fingerprints import WORDS
+from object_format.record_batch.payloads import OpenRuns, open_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from object_format.dedupe.ahead import HeldPiece, ThinnedAhead
-    from object_format.dedupe.answer import Judged
     from object_format.dedupe.key_table import KeyTable
     from object_format.dedupe.long_sections import Mask
-    from object_format.payloads import Scratch
+    from object_format.dedupe.survivor_bitmap import Judged
+    from object_format.record_batch.payloads import Scratch
 
 MAX_HELD_RECORDS: Final = 2_000_000
 """How many records of one section are held back at most: 42 MB of fingerprints, offsets and flags, and 17 MB

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from object_format.codecs.native import SCRATCH_BYTES
 from object_format.dedupe.filtered import FilteredBatches, new_totals, sum_up_filtered
 from object_format.dedupe.sealing import seal
 from object_format.errors import MalformedBatchError
-from object_format.kernels.native import compress_batches
-from object_format.kernels.thinning import thin_opened
-from object_format.native_codecs import SCRATCH_BYTES
+from object_format.kernels.codecs.native import compress_batches
+from object_format.kernels.dedupe.thinning import thin_opened
 
 if TYPE_CHECKING:
     from object_format.buffers import Bytes
+    from object_format.codecs.native import Calls
     from object_format.dedupe.ahead import HeldPiece
-    from object_format.dedupe.answer import Judged
     from object_format.dedupe.rewriting import Rewriting
-    from object_format.native_codecs import Calls
-    from object_format.payloads import CodecTimes
+    from object_format.dedupe.survivor_bitmap import Judged
+    from object_format.record_batch.payloads import CodecTimes
 
 _NO_CODEC: Final = -1
 

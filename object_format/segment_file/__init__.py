@@ -10,8 +10,8 @@ from object_format.segment_file.layout import (
     TRAILER_LENGTH,
     SegmentKind,
 )
+from object_format.segment_file.offset_patching import PlacedBatches
 from object_format.segment_file.payloads import FileHeader, SectionEntry, SectionFooter, SectionHeader
-from object_format.segment_file.placing import PlacedBatches
 from object_format.segment_file.random_access import SectionIndex, parse_data_blocks, parse_holes_block
 from object_format.segment_file.range_reader import RangeReader
 from object_format.segment_file.stream_buffer import ByteSource

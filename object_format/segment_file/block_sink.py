@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bedrock.errors import FatalError, InvalidInputError
+from core.errors import FatalError, InvalidInputError
 from object_format.segment_file.checksum import block_seed, extend
 from object_format.segment_file.layout import BLOCK_HEADER, MAX_PAYLOAD, BlockHeader, BlockType
 

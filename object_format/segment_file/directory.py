@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 from object_format.segment_file.block import BlockChecker
 from object_format.segment_file.checksum import file_seed
 from object_format.segment_file.errors import NeedMoreTail

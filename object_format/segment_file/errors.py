@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bedrock.errors import CorruptDataError, InvalidInputError
+from core.errors import CorruptDataError, InvalidInputError
 
 if TYPE_CHECKING:
     from uuid import UUID

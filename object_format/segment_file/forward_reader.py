@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 from object_format.segment_file.block import NEWER_REMEDY, BlockChecker, is_known
 from object_format.segment_file.checksum import block_seed, extend, file_seed
 from object_format.segment_file.layout import (
@@ -16,7 +16,6 @@ from object_format.segment_file.layout import (
     BlockHeader,
     BlockType,
 )
-from object_format.segment_file.passing import PassingSection
 from object_format.segment_file.payloads import (
     FileHeader,
     SectionEntry,
@@ -26,6 +25,7 @@ from object_format.segment_file.payloads import (
     file_id_of,
 )
 from object_format.segment_file.random_access import checked_holes
+from object_format.segment_file.skipping import PassingSection
 from object_format.segment_file.stream_buffer import READ_SIZE, ByteSource, StreamBuffer
 
 if TYPE_CHECKING:

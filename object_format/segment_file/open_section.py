@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 from object_format.holes import SectionHoles, no_holes
-from object_format.segment_file.cutting import BATCHES, FIRST_OFFSET, LAST_OFFSET, RECORDS, BlockCutter
+from object_format.segment_file.block_borders import BATCHES, FIRST_OFFSET, LAST_OFFSET, RECORDS, BlockCutter
 from object_format.segment_file.layout import MAX_INT64, SegmentKind
 
 if TYPE_CHECKING:

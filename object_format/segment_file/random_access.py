@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from bedrock.errors import CorruptDataError, InvalidInputError
+from core.errors import CorruptDataError, InvalidInputError
 from object_format.holes import parse_holes
 from object_format.segment_file.block import BlockChecker, type_name
 from object_format.segment_file.checksum import file_seed

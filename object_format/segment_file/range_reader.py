@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 from object_format.segment_file.block import BlockChecker, type_name
 from object_format.segment_file.checksum import block_seed, extend, file_seed
 from object_format.segment_file.forward_reader import DataBlock

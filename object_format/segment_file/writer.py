@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bedrock.errors import InvalidInputError
-from object_format.segment_file.block_sink import BlockSink
-from object_format.segment_file.checksum import file_seed
-from object_format.segment_file.cutting import (
+from core.errors import InvalidInputError
+from object_format.segment_file.block_borders import (
     BATCHES,
     CUT_BASE,
     CUT_END,
@@ -17,6 +15,8 @@ from object_format.segment_file.cutting import (
     PENDING_BYTES,
     PENDING_TIMESTAMP,
 )
+from object_format.segment_file.block_sink import BlockSink
+from object_format.segment_file.checksum import file_seed
 from object_format.segment_file.layout import (
     BLOCK_TARGET,
     DIRECTORY_ENTRY,
@@ -31,6 +31,7 @@ from object_format.segment_file.layout import (
     BlockType,
     SegmentKind,
 )
+from object_format.segment_file.offset_patching import check_columns, place_blocks
 from object_format.segment_file.open_section import OpenSection
 from object_format.segment_file.payloads import (
     FileHeader,
@@ -39,7 +40,6 @@ from object_format.segment_file.payloads import (
     SectionHeader,
     Trailer,
 )
-from object_format.segment_file.placing import check_columns, place_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from object_format.holes import SectionHoles
-    from object_format.segment_file.placing import PlacedBatches
+    from object_format.segment_file.offset_patching import PlacedBatches
 
     Sink = Callable[[bytes | memoryview], object]
 

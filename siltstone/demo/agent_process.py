@@ -12,14 +12,14 @@ from typing import IO, TYPE_CHECKING
 
 import orjson
 
-from bedrock.errors import FatalError
-from siltstone.configuration import ENVIRONMENT_PREFIX
+from core.errors import FatalError
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from siltstone.configuration import Settings
+    from siltstone.settings.configuration import Settings
 
 _READY_SECONDS = 600.0  # the first agent of an installation compiles its kernels
 _STOP_SECONDS = 40.0

@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import csv
 
-from bedrock.errors import NotFoundError
+from core.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 
 from siltstone.demo.check import FetchedRecord, RecordOutcome
-from siltstone.kafka.connection import connect
-from siltstone.kafka.reading import Reader, Start
-from siltstone.kafka.sending import DEFAULTS
+from siltstone.kafka_client.connection import connect
+from siltstone.kafka_client.reading import Reader, Start
+from siltstone.kafka_client.sending import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from confluent_kafka import KafkaError, Message
 
-    from bedrock.clock import Clock
+    from core.clock import Clock
     from siltstone.demo.data import Row
 
 _SETTINGS = {**DEFAULTS, "compression.type": "zstd", "linger.ms": "100"}

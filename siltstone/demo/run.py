@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from catalog.model import FileKind
-from siltstone.compaction import compact
+from siltstone.compaction.run import compact
+from siltstone.context import opened
 from siltstone.demo.agent_process import running_agent
 from siltstone.demo.check import Differences, check_outcomes, check_partition
 from siltstone.demo.data import load_input
@@ -23,22 +24,21 @@ from siltstone.demo.exchange import produce, read_back
 from siltstone.demo.oracle import expect
 from siltstone.demo.report import DemoReport, SampleRead, TopicFigures
 from siltstone.demo.topics import FLIGHTS, WEATHER, recreate
-from siltstone.rooms import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from catalog.model import Topic
-    from siltstone.configuration import Settings
+    from core.clock import Clock
+    from siltstone.context import Rooms
     from siltstone.demo.check import FetchedRecord, RecordOutcome
     from siltstone.demo.data import DemoInput, Row
     from siltstone.demo.oracle import ExpectedTopic
     from siltstone.demo.topics import DemoTopic
     from siltstone.interrupts import Interrupts
     from siltstone.output import Narrator
-    from siltstone.rooms import Rooms
+    from siltstone.settings.configuration import Settings
     from spark_jobs.report import CompactionReport
 
 _EXTENTS_PER_QUERY = 500

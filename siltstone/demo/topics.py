@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from bedrock.errors import InvalidInputError, NotFoundError
 from catalog.model import JobState
+from core.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from catalog.model import Topic
-    from siltstone.rooms import Rooms
+    from siltstone.context import Rooms
 
 NOTE = "demo.json"
 _MOST_JOBS = 1000

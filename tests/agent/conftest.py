@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bedrock.clock import SystemClock
-from object_store.local import LocalStore
+from core.clock import SystemClock
+from object_store.local.store import LocalStore
 from tests.agent.faulty_store import FaultyStore
 from tests.agent.running_agents import Agents
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 from agent.kafka.codec import Struct
-from agent.kafka.codec.fetch_survey import FetchSurvey
+from agent.kafka.fast_path.fetch_parser import FetchSurvey
 from agent.warm_up import warm_up
-from object_format.codecs import Codec
-from object_format.records import encode_batch
-from tests.kafka import test_plain_produce as requests
-from tests.kafka.wire import request_frame
+from object_format.codecs.codec import Codec
+from object_format.record_batch.records import encode_batch
+from tests.agent.kafka.fast_path import test_produce as requests
+from tests.agent.kafka.wire import request_frame
 
 
 def kernels() -> dict[str, int]:

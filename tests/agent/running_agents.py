@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from agent.agent import Agent
+from agent.app import Agent
 from agent.settings import AgentSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
     from object_store.accounting import RequestKind
     from tests.agent.faulty_store import FaultyStore
 

@@ -16,8 +16,8 @@ from catalog.model import (
     OutputFile,
 )
 from object_format.holes import holes_between
-from object_format.record_batch import trim_batches
-from object_format.records import Record, decode_batches, encode_records
+from object_format.record_batch.batch import trim_batches
+from object_format.record_batch.records import Record, decode_batches, encode_records
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
 from object_store.interface import Purpose
 from object_store.names import compacted_name
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from bedrock.ids import Ids
     from catalog.model import Topic
     from catalog.open import Catalog
+    from core.ids import Ids
     from object_store.interface import ObjectStore
 
 NOW_MS = 1_700_000_000_000

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agent.byte_budget import ByteBudget
-from agent.errors import BusyError
-from agent.health import CallHealth
-from agent.retry import RetryPolicy
+from agent.cluster.errors import BusyError
+from agent.runtime.byte_budget import ByteBudget
+from agent.runtime.health import CallHealth
+from agent.runtime.retry import RetryPolicy
+from agent.runtime.work_pool import WorkPool
 from agent.settings import AgentSettings
-from agent.work_pool import WorkPool
-from bedrock.clock import ManualClock
-from bedrock.errors import InvalidInputError, RetryableError, StaleStateError
-from bedrock.ids import SeededIds
+from core.clock import ManualClock
+from core.errors import InvalidInputError, RetryableError, StaleStateError
+from core.ids import SeededIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,12 +17,12 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from agent import agent as agent_module
-from agent import slow_start
+from agent import app as agent_module
 from agent.http.server import address_of, bind, listen
 from agent.process import run
+from agent.runtime import slow_start_warning as slow_start
 from agent.settings import AgentSettings
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 from object_store.errors import ForeignStoreError
 from object_store.open import StoreConfig
 

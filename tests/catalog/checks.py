@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from catalog.invariants import (
+from catalog.lifecycle.invariants import (
     Violation,
     bounds_never_go_back,
     bounds_ordered,

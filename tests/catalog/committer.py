@@ -16,11 +16,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from bedrock.clock import SystemClock
-from bedrock.ids import SeededIds
 from catalog.errors import CatalogUnavailableError
 from catalog.model import PartitionId
 from catalog.open import open_catalog
+from core.clock import SystemClock
+from core.ids import SeededIds
 from tests.catalog.scene import Scene, run_of
 
 if TYPE_CHECKING:

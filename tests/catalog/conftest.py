@@ -9,8 +9,8 @@ import pytest
 from tests.catalog.scene import Scene
 
 if TYPE_CHECKING:
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.ids import Ids
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from catalog.job_checks import inputs_by_partition
+from catalog.jobs.checks import inputs_by_partition
 from catalog.model import (
     BatchRun,
     FileCommit,
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from bedrock.ids import Ids
     from catalog.model import Extent, Job, SectionResult, Topic
     from catalog.open import Catalog
+    from core.ids import Ids
 
 
 def run_of(

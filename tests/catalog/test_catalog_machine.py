@@ -16,12 +16,12 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from bedrock.clock import ManualClock
-from bedrock.ids import SeededIds
 from catalog.errors import ExtentsUnavailableError, JobSupersededError
-from catalog.jobs import MOST_ATTEMPTS
+from catalog.jobs.repository import MOST_ATTEMPTS
 from catalog.model import PartitionId, RunRefusal
 from catalog.open import open_catalog
+from core.clock import ManualClock
+from core.ids import SeededIds
 from tests.catalog.checks import InvariantChecker
 from tests.catalog.scene import Scene, run_of
 from tests.fixtures.postgres import PATIENT

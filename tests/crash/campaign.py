@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from catalog.model import JobState
-from planner.fsck.run import fsck
-from planner.garbage import GarbageSettings, collect_garbage
+from maintenance.fsck.run import fsck
+from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from tests.crash import children
 from tests.crash.fail_points import AGENT_POINTS, WORKER_POINTS, Strike
 from tests.crash.model import Found, Model, Place
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from bedrock.clock import Clock
     from catalog.open import Catalog
+    from core.clock import Clock
     from object_store.interface import ObjectStore
 
 PATIENCE_SECONDS: Final = 900.0

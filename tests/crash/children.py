@@ -11,18 +11,18 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.agent import Agent
+from agent.app import Agent
 from agent.settings import AgentSettings
-from bedrock.clock import SystemClock
-from bedrock.errors import SiltstoneError
-from bedrock.ids import SystemIds
 from catalog.open import open_catalog
-from object_store.identity import tie
+from core.clock import SystemClock
+from core.errors import SiltstoneError
+from core.ids import SystemIds
+from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from object_store.binding import tie
 from object_store.open import open_store
-from planner.garbage import GarbageSettings, collect_garbage
 from planner.planning import plan_and_submit
 from planner.settings import PlannerSettings
-from spark_jobs.compaction_task import TaskHooks, run_compaction
+from spark_jobs.task.compaction_task import TaskHooks, run_compaction
 from tests.crash.fail_points import FailPoints, guard_catalog, guard_store
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.model import Job
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
     from object_store.interface import ObjectStore
     from object_store.open import StoreConfig
     from tests.crash.fail_points import Strike

@@ -20,9 +20,9 @@ import object_store.open as opening
 from tests.crash.fail_points import ArmedPoints, guard_catalog, guard_store
 
 if TYPE_CHECKING:
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
     from object_store.interface import ObjectStore
     from object_store.open import StoreConfig
 
@@ -39,7 +39,7 @@ def fork_workers() -> None:
     guard_stores(ArmedPoints(Path(os.environ[_DIRECTORY]) / WORKER_STRIKES))
     from pyspark.daemon import manager  # noqa: PLC0415  it reads the command line
 
-    import spark_jobs.shuffle_query  # noqa: F401, PLC0415
+    import spark_jobs.shuffle.query  # noqa: F401, PLC0415
 
     manager()
 
@@ -60,11 +60,13 @@ def watch(directory: str) -> None:
     points = ArmedPoints(Path(directory) / WATCHER_STRIKES)
     guard_stores(points)  # before anybody imports the function
 
-    import siltstone.command  # noqa: PLC0415
+    import siltstone.cli  # noqa: PLC0415
     from catalog.open import open_catalog  # noqa: PLC0415
-    from planner.garbage import GarbageSettings  # noqa: PLC0415
-    from siltstone import compaction, rooms, watching  # noqa: PLC0415
-    from spark_jobs.session import SparkSettings  # noqa: PLC0415
+    from maintenance.garbage_collection import GarbageSettings  # noqa: PLC0415
+    from siltstone import context as rooms  # noqa: PLC0415
+    from siltstone.compaction import run as compaction  # noqa: PLC0415
+    from siltstone.compaction import watch as watching  # noqa: PLC0415
+    from spark_jobs.session.spark_session import SparkSettings  # noqa: PLC0415
 
     def guarded_catalog(url: str, clock: Clock, ids: Ids) -> Catalog:
         return guard_catalog(open_catalog(url, clock, ids), points)
@@ -75,7 +77,7 @@ def watch(directory: str) -> None:
     patch.object(compaction, "DEAD_AFTER_MS", LEASE_MS).start()
     patch.object(compaction, "GarbageSettings", collecting).start()
     patch.object(watching, "SparkSettings", on_spark).start()
-    siltstone.command.main()
+    siltstone.cli.main()
 
 
 if __name__ == "__main__":

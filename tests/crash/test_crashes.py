@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bedrock.clock import SystemClock
+from core.clock import SystemClock
 from object_store.open import open_store
 from tests.crash.campaign import Campaign
 from tests.crash.children import Place
 from tests.crash.weather import Weather
-from tests.object_store.fault_proxy import serving
+from tests.object_store.s3.fault_proxy import serving
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
     from object_store.open import StoreConfig
 
 pytestmark = pytest.mark.integration

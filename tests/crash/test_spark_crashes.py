@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bedrock.clock import SystemClock
 from catalog.model import JobState
+from core.clock import SystemClock
 from object_store.open import open_store
 from tests.crash.children import Place
 from tests.crash.fail_points import Strike
@@ -19,9 +19,9 @@ from tests.end_to_end.processes import leftovers
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
     from object_store.open import StoreConfig
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]

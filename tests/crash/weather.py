@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from tests.object_store.fault_proxy import Fault, FaultProxy
+from tests.object_store.s3.fault_proxy import Fault, FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

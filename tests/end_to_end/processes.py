@@ -13,7 +13,7 @@ import orjson
 import psutil
 from psycopg.conninfo import conninfo_to_dict
 
-from siltstone.configuration import ENVIRONMENT_PREFIX
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

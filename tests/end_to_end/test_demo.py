@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bedrock.clock import SystemClock
-from bedrock.ids import SystemIds
+from core.clock import SystemClock
+from core.ids import SystemIds
 from object_format.segment_file import read_directory
 from object_store.interface import Purpose
 from object_store.names import INGESTION_PREFIX

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from bedrock.clock import SystemClock
 from catalog.model import JobState, PartitionId
-from object_store.identity import tie
-from object_store.local import LocalStore
+from core.clock import SystemClock
+from object_store.binding import tie
+from object_store.local.store import LocalStore
 from tests.end_to_end.processes import PATIENCE_SECONDS, as_url, environment, leftovers
 from tests.spark_jobs.model_log import batch
 from tests.spark_jobs.published_log import PublishedLog
@@ -27,8 +27,8 @@ from tests.spark_jobs.published_log import PublishedLog
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.ids import Ids
 
 # A busy machine may take many times the usual half minute.
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from object_format.errors import MalformedBatchError
-from object_format.record_batch import (
+from object_format.record_batch.batch import (
     assign_offsets,
     iter_headers,
     patch_offsets,
     stamp_append_time,
     trim_batches,
 )
-from object_format.records import Record, decode_batches
-from object_format.validation import validate_batches
+from object_format.record_batch.records import Record, decode_batches
+from object_format.record_batch.validation import validate_batches
 from tests.fuzz.harness import fuzz
 from tests.fuzz.samples import logs, with_records
 

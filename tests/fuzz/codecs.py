@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from object_format import payloads
 from object_format.buffers import readable
-from object_format.codecs import Codec, CompressedDataError, compress, decompress
+from object_format.codecs.codec import Codec, CompressedDataError, compress, decompress
 from object_format.errors import MalformedBatchError
-from object_format.record_batch import scan_batches
+from object_format.record_batch import payloads
+from object_format.record_batch.batch import scan_batches
 from tests.fuzz.harness import fuzz
-from tests.object_format.test_native_codecs import batch_around
+from tests.object_format.codecs.test_native_codecs import batch_around
 
 LIMIT = 1 << 16
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
-from bedrock.errors import CorruptDataError
-from object_format.codecs import Codec
+from core.errors import CorruptDataError
+from object_format.codecs.codec import Codec
 from object_format.dedupe import (
     KeyTable,
     Rewriting,
@@ -16,7 +16,7 @@ from object_format.dedupe import (
 )
 from object_format.dedupe.buckets import BucketCutter, BucketJudge, read_blob
 from object_format.errors import MalformedBatchError
-from object_format.records import decode_batches
+from object_format.record_batch.records import decode_batches
 from tests.fuzz.harness import fuzz
 from tests.fuzz.samples import NOW, logs, with_records
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from object_format.codecs import Codec
-from object_format.record_batch import BATCH_OVERHEAD
-from object_format.records import encode_batch
+from object_format.codecs.codec import Codec
+from object_format.record_batch.batch import BATCH_OVERHEAD
+from object_format.record_batch.records import encode_batch
 
 NOW = 1_700_000_000_000
 

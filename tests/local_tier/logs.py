@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agent.local_tier.config import LogConfig
-from agent.local_tier.files import RealFileSystem
-from agent.local_tier.log_opening import open_log
-from agent.local_tier.topic_partition import TopicPartition
-from bedrock.clock import ManualClock
-from bedrock.ids import SeededIds
+from core.clock import ManualClock
+from core.ids import SeededIds
+from local_tier.config import LogConfig
+from local_tier.files.file_system import RealFileSystem
+from local_tier.log.opening import open_log
+from local_tier.topic_partition import TopicPartition
 from tests.local_tier.manual_scheduler import ManualScheduler
 
 if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from agent.local_tier.files import FileSystem
-    from agent.local_tier.unified_log import UnifiedLog
+    from local_tier.files.file_system import FileSystem
+    from local_tier.log.unified_log import UnifiedLog
 
 SMALL = LogConfig(segment_bytes=1000, segment_index_bytes=12 * 100, index_interval_bytes=200)
 

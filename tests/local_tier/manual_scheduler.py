@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bedrock.clock import ManualClock
+    from core.clock import ManualClock
 
 
 class ManualScheduler:

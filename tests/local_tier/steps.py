@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from typing_extensions import override
 
-from agent.local_tier.directory_names import parse_directory_name
-from agent.local_tier.file_names import CLEANED, DELETED, SWAP, parse_segment_file
+from local_tier.files.directory_names import parse_directory_name
+from local_tier.files.file_names import CLEANED, DELETED, SWAP, parse_segment_file
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from typing_extensions import Buffer
 
-    from agent.local_tier.files import FileLock, FileStatus, FileSystem, Mapping, OpenFile
+    from local_tier.files.file_system import FileLock, FileStatus, FileSystem, Mapping, OpenFile
 
 
 def kind_of(path: Path) -> str:

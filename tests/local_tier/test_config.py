@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from agent.local_tier.config import LogConfig
-from catalog.topic_config import TopicConfig
+from catalog.config.topic_config import TopicConfig
+from local_tier.config import LogConfig
 
 
 def test_defaults_are_those_of_topics() -> None:

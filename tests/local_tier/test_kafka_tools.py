@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.local_tier.config import LogConfig
-from agent.local_tier.producer_state import Origin
-from object_format.codecs import Codec
-from object_format.records import encode_batch
+from local_tier.config import LogConfig
+from local_tier.producers.producer_state import Origin
+from object_format.codecs.codec import Codec
+from object_format.record_batch.records import encode_batch
 from tests.fixtures import kafka_tools
 from tests.local_tier.batches import batch, marker
 from tests.local_tier.logs import SMALL, Place, crash
@@ -20,7 +20,7 @@ from tests.local_tier.logs import SMALL, Place, crash
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.local_tier.unified_log import UnifiedLog
+    from local_tier.log.unified_log import UnifiedLog
 
 DENSE = replace(SMALL, segment_bytes=1500, index_interval_bytes=100)
 

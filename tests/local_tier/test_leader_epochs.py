@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.local_tier.errors import CorruptCheckpointError
-from agent.local_tier.files import RealFileSystem
-from agent.local_tier.leader_epochs import EpochEntry, LeaderEpochs
-from bedrock.clock import ManualClock
+from core.clock import ManualClock
+from local_tier.errors import CorruptCheckpointError
+from local_tier.files.file_system import RealFileSystem
+from local_tier.leader_epochs import EpochEntry, LeaderEpochs
 from tests.local_tier.manual_scheduler import ManualScheduler
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import cramjam
 import lz4.frame
 
-from object_format.codecs import Codec
-from object_format.records import Record
-from object_format.zstd_library import zstd
+from object_format.codecs.codec import Codec
+from object_format.codecs.zstd_library import zstd
+from object_format.record_batch.records import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from object_format.codecs import Codec
+from object_format.codecs.codec import Codec
 from tests.object_format import model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from object_format.records import Record
+    from object_format.record_batch.records import Record
 
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from object_format.codecs import Codec
-from object_format.records import Record
+from object_format.codecs.codec import Codec
+from object_format.record_batch.records import Record
 from tests.object_format import model
 
 if TYPE_CHECKING:

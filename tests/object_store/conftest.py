@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bedrock.clock import ManualClock
-from bedrock.ids import SystemIds
+from core.clock import ManualClock
+from core.ids import SystemIds
 from object_store.open import StoreConfig, open_store
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bedrock.ids import SystemIds
+from core.ids import SystemIds
 from object_store.accounting import CountsSnapshot, RequestCounts, RequestKind, Tally
 from object_store.errors import ObjectNotFoundError
 from object_store.interface import Purpose
@@ -18,7 +18,7 @@ from object_store.open import StoreConfig, open_store
 from tests.fixtures.s3 import bucket_of
 
 if TYPE_CHECKING:
-    from bedrock.clock import ManualClock
+    from core.clock import ManualClock
     from tests.fixtures.s3 import LoggedRequest, S3Server
 
 GET, PUT = RequestKind.GET, RequestKind.PUT

@@ -11,9 +11,9 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from bedrock.clock import ManualClock, SystemClock
-from bedrock.errors import InvalidInputError
-from bedrock.ids import SystemIds
+from core.clock import ManualClock, SystemClock
+from core.errors import InvalidInputError
+from core.ids import SystemIds
 from object_store.accounting import RequestKind, Tally
 from object_store.errors import (
     ObjectExistsError,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bedrock.clock import ManualClock
-from bedrock.errors import InvalidInputError
-from bedrock.ids import SystemIds
+from core.clock import ManualClock
+from core.errors import InvalidInputError
+from core.ids import SystemIds
 from object_store.interface import Purpose
-from object_store.local import LocalStore
+from object_store.local.store import LocalStore
 from object_store.open import StoreConfig, open_store
-from object_store.s3 import S3Store
+from object_store.s3.store import S3Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bedrock.clock import ManualClock
-from object_store.local import LocalStore
+from core.clock import ManualClock
+from object_store.local.store import LocalStore
 from tests.planner.system import System
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
 
 
 @pytest.fixture

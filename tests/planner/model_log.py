@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from catalog.model import Extent, FileKind, PartitionId, PartitionState
+from planner.clustering import is_fragmented
 from planner.merging import is_mostly_dead
 from planner.snapshot import FileView, Mergeable, PartitionView, Snapshot, TopicRules
-from planner.sorting import is_fragmented
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from catalog.model import (
     SectionCommit,
 )
 from object_format.holes import holes_between
-from object_format.records import Record, decode_batches, encode_batch, encode_records
+from object_format.record_batch.records import Record, decode_batches, encode_batch, encode_records
 from object_format.segment_file import ForwardReader, SegmentFileWriter, SegmentKind
 from object_store.interface import Purpose
 from object_store.names import compacted_name, ingestion_name
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from bedrock.clock import ManualClock
-    from bedrock.ids import Ids
     from catalog.model import Extent, Job, JobPartition, Topic
     from catalog.open import Catalog
-    from object_store.local import LocalStore
+    from core.clock import ManualClock
+    from core.ids import Ids
+    from object_store.local.store import LocalStore
 
 Row = tuple[bytes, bytes | None]
 

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from bedrock.clock import SystemClock
-from bedrock.errors import NotFoundError, StaleStateError
-from catalog.connecting import DatabaseLimits
+from catalog.database.connection import DatabaseLimits
 from catalog.model import JobState, PartitionId
 from catalog.open import open_catalog
-from planner.fsck.run import fsck
+from core.clock import SystemClock
+from core.errors import NotFoundError, StaleStateError
+from maintenance.fsck.run import fsck
+from maintenance.retention import expire
 from planner.planning import plan_and_submit
-from planner.retention import expire
 from planner.settings import PlannerSettings
 from tests.planner.system import System
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bedrock.ids import Ids
     from catalog.open import Catalog
-    from object_store.local import LocalStore
+    from core.ids import Ids
+    from object_store.local.store import LocalStore
 
 NAMES: Final = ("noisy", "quiet", "changing")
 PLANNER: Final = PlannerSettings(table_bytes=1 << 16, max_job_files=5, merge_fan_in=2)

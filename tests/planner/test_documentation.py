@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from agent.agent import Agent
+from agent.app import Agent
 from agent.settings import AgentSettings
-from bedrock.clock import SystemClock
-from planner.fsck.report import DifferenceKind
-from planner.garbage import GarbageSettings
+from core.clock import SystemClock
+from maintenance.fsck.report import DifferenceKind
+from maintenance.garbage_collection import GarbageSettings
 from planner.settings import PlannerSettings
-from siltstone.configuration import Settings
-from siltstone.watch_metrics import WatchCollector
-from siltstone.watching import Watch
+from siltstone.compaction.watch import Watch
+from siltstone.compaction.watch_metrics import WatchCollector
+from siltstone.settings.configuration import Settings
 
 if TYPE_CHECKING:
-    from bedrock.ids import Ids
+    from core.ids import Ids
     from tests.planner.system import System
 
 DOCS: Final = Path(__file__).parents[2] / "docs"

@@ -9,14 +9,14 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from bedrock.clock import SystemClock
 from catalog.model import Exactness, PartitionId
-from object_store.local import LocalStore
+from core.clock import SystemClock
+from object_store.local.store import LocalStore
 from planner.planning import plan, plan_and_submit
 from planner.settings import PlannerSettings
-from spark_jobs.compaction_task import run_compaction
-from spark_jobs.shuffle_plan import PlanChoice, choose_plan
-from tests.spark_jobs.shuffle_in_memory import run_in_memory
+from spark_jobs.shuffle.plan import PlanChoice, choose_plan
+from spark_jobs.task.compaction_task import run_compaction
+from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
 
 if TYPE_CHECKING:
     from catalog.model import JobResult

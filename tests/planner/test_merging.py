@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bedrock.errors import InvalidInputError
 from catalog.model import PartitionId
+from core.errors import InvalidInputError
 from planner.merging import level_of
 from planner.plan import JobKind, Verdict
 from planner.planning import load_snapshot, plan, plan_and_submit, submit

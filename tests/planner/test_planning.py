@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bedrock.errors import NotFoundError
 from catalog.model import FileKind, JobState, PartitionId
+from core.errors import NotFoundError
 from planner.plan import JobKind, Verdict
 from planner.planning import REPLANS, plan, plan_and_submit, submit
 from planner.settings import PlannerSettings

@@ -10,10 +10,10 @@ import pytest
 from psycopg.rows import scalar_row, tuple_row
 
 from benchmarks.planning import Size, fill
-from catalog import arrays
+from catalog.database import arrays
+from catalog.database.sql_files import load_queries
 from catalog.model import FileKind
 from catalog.open import open_catalog
-from catalog.sql_files import load_queries
 from planner.planning import hashed, load_snapshot, plan, small_files_from
 from planner.settings import PlannerSettings
 from tests.fixtures.postgres import PATIENT
@@ -21,8 +21,8 @@ from tests.fixtures.postgres import PATIENT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
+    from core.clock import Clock
+    from core.ids import Ids
     from tests.fixtures.postgres import PostgresForTests
 
 LARGE = Size(topics=10, partitions=300, extents_each=10)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bedrock.errors import InvalidInputError
 from catalog.model import FileKind, PartitionId
+from core.errors import InvalidInputError
 from object_format.limits import MAX_SPAN
 from planner.plan import JobKind, Verdict
 from planner.policy import make_plan

@@ -8,4 +8,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def _logs_stay_with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that run in this process leave its logging as it is."""
-    monkeypatch.setattr("siltstone.command.options.configure_logs", lambda _: None)
+    monkeypatch.setattr("siltstone.cli.options.configure_logs", lambda _: None)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from bedrock.clock import ManualClock
+from core.clock import ManualClock
 from siltstone.interrupts import Interrupts, whole
-from siltstone.kafka.connection import connect
+from siltstone.kafka_client.connection import connect
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -74,9 +74,9 @@ runpy.run_module("siltstone", run_name="__main__", alter_sys=True)
 @pytest.mark.parametrize(
     ("moment", "is_heard"),
     [
-        ("siltstone.command", False),
+        ("siltstone.cli", False),
         ("click", False),
-        ("siltstone.command.plan", False),
+        ("siltstone.cli.plan", False),
         ("running", True),
         ("exit", False),
     ],

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from bedrock.errors import FatalError, SiltstoneError
-from catalog.invariants import bounds_never_go_back
+from catalog.lifecycle.invariants import bounds_never_go_back
 from catalog.model import PartitionId
-from planner.garbage import collect_garbage
+from core.errors import FatalError, SiltstoneError
+from maintenance.garbage_collection import collect_garbage
 from planner.planning import plan_and_submit
-from spark_jobs.compaction_task import TaskHooks, run_compaction
+from spark_jobs.task.compaction_task import TaskHooks, run_compaction
 from tests.simulation.world import GRACE_MS, LEASE_MS, SimulatedAgent
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from catalog import assignment, jobs, log, sequences
-from catalog.jobs import Jobs
-from catalog.log import _Commit
+from catalog.commit import assignment, log, sequences
+from catalog.commit.log import _Commit
+from catalog.jobs import repository as jobs
+from catalog.jobs.publish import Swap
+from catalog.jobs.repository import Jobs
 from catalog.model import JobState
-from catalog.swap import Swap
 from tests.simulation.world import Rules
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from catalog.connecting import Row
-    from catalog.database import Transaction
+    from catalog.commit.sequences import ProducerState
+    from catalog.database.connection import Row
+    from catalog.database.pool import Transaction
+    from catalog.database.sql_files import Query
     from catalog.model import JobResult, JobSpec, ProducerStamp, RunResult
-    from catalog.sequences import ProducerState
-    from catalog.sql_files import Query
 
 _CALM: Final = (0.0, 0.0, 0.0)
 _STALLS: Final = (0.0, 0.1, 0.0)

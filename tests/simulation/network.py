@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from bedrock.errors import SiltstoneError
     from catalog.open import Catalog
+    from core.errors import SiltstoneError
     from tests.simulation.virtual_time import Machine, Strands
 
 T = TypeVar("T")

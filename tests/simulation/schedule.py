@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Final, cast
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from bedrock.ids import SeededIds
 from catalog.model import JobState, PartitionId
 from catalog.open import open_catalog
-from object_store.identity import tie
-from planner.fsck.report import DifferenceKind
-from planner.fsck.run import fsck
+from core.ids import SeededIds
+from maintenance.fsck.report import DifferenceKind
+from maintenance.fsck.run import fsck
+from object_store.binding import tie
 from tests.crash.model import Found, Model
 from tests.fixtures.postgres import PATIENT
 from tests.planner.system import System
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from object_store.local import LocalStore
+    from object_store.local.store import LocalStore
 
 _TABLES: Final = (
     "job_files",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from greenlet import greenlet
 from typing_extensions import override
 
-from bedrock.clock import ManualClock
+from core.clock import ManualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

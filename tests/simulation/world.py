@@ -10,17 +10,17 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from agent.health import CallHealth
-from agent.metrics import AgentMetrics
-from agent.retry import RetryPolicy
-from agent.session import Session
+from agent.cluster.session import Session
+from agent.runtime.health import CallHealth
+from agent.runtime.metrics import AgentMetrics
+from agent.runtime.retry import RetryPolicy
 from agent.settings import AgentSettings
-from agent.validation import validate
-from agent.write_path import WritePath
-from bedrock.errors import SiltstoneError
+from agent.write.validation import validate
+from agent.write.write_path import WritePath
 from catalog.model import RunRefusal
-from object_format.records import encode_batch
-from planner.garbage import GarbageSettings
+from core.errors import SiltstoneError
+from maintenance.garbage_collection import GarbageSettings
+from object_format.record_batch.records import encode_batch
 from planner.settings import PlannerSettings
 from tests.simulation.network import Network
 from tests.simulation.store import Bucket, SimulatedStore
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from agent.pending_append import AppendResult, PendingAppend
-    from agent.pools import Pools
-    from agent.validation import ValidatedBatches
-    from bedrock.clock import ManualClock
-    from bedrock.ids import Ids
+    from agent.runtime.pools import Pools
+    from agent.write.pending_append import AppendResult, PendingAppend
+    from agent.write.validation import ValidatedBatches
     from catalog.model import Topic
     from catalog.open import Catalog
+    from core.clock import ManualClock
+    from core.ids import Ids
     from tests.crash.model import Model, Sent
     from tests.simulation.network import Weather
     from tests.simulation.virtual_time import Strands

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bedrock.clock import ManualClock
-from bedrock.ids import SeededIds
+from core.clock import ManualClock
+from core.ids import SeededIds
 from object_store.interface import Purpose
-from object_store.local import LocalStore
-from spark_jobs.compaction_task import TaskHooks, run_compaction
+from object_store.local.store import LocalStore
+from spark_jobs.task.compaction_task import TaskHooks, run_compaction
 from tests.spark_jobs.model_log import ModelLog
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from object_store.local import LocalStore
+from object_store.local.store import LocalStore
 from object_store.open import StoreConfig
 from spark_jobs.compact import run_jobs
-from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.session.spark_session import SparkSettings, spark_session
 from tests.fixtures.ports import lasting_ports
 from tests.spark_jobs.published_log import PublishedLog
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from bedrock.clock import Clock
-    from bedrock.ids import Ids
     from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
     from spark_jobs.report import CompactionReport
 
     RunClaimed = Callable[..., CompactionReport]

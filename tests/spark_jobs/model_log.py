@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec, PartitionId
-from object_format.codecs import Codec
-from object_format.record_batch import assign_offsets
-from object_format.records import Record, decode_batches, encode_batch
+from object_format.codecs.codec import Codec
+from object_format.record_batch.batch import assign_offsets
+from object_format.record_batch.records import Record, decode_batches, encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
 from object_store.interface import Purpose
 from object_store.names import ingestion_name
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from bedrock.clock import ManualClock
-    from bedrock.ids import Ids
     from catalog.model import JobResult, OutputExtent
+    from core.clock import ManualClock
+    from core.ids import Ids
     from object_store.interface import ObjectStore
 
 DELETE_RETENTION_MS = 10_000

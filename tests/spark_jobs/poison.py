@@ -10,9 +10,9 @@ from uuid import UUID
 from typing_extensions import override
 
 from object_store.open import StoreConfig
-from spark_jobs.job_kernel import PackedJob
 from spark_jobs.queries import JobQueries
-from spark_jobs.session import SparkSettings, spark_session
+from spark_jobs.session.spark_session import SparkSettings, spark_session
+from spark_jobs.task.entry import PackedJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from catalog.model import (
     PartitionId,
     SectionCommit,
 )
-from object_format.record_batch import assign_offsets
-from object_format.records import Record, decode_batches
+from object_format.record_batch.batch import assign_offsets
+from object_format.record_batch.records import Record, decode_batches
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
 from object_store.interface import Purpose
 from object_store.names import ingestion_name
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from bedrock.ids import Ids
     from catalog.model import Extent, FileKind, Topic
     from catalog.open import Catalog
+    from core.ids import Ids
     from object_store.interface import ObjectStore
 
 NOW_MS = 1_700_000_000_000

@@ -21,15 +21,15 @@ import pytest
 from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
-from bedrock.clock import ManualClock, SystemClock
-from bedrock.ids import SystemIds
 from catalog.open import open_catalog
+from core.clock import ManualClock, SystemClock
+from core.ids import SystemIds
 from object_store.open import StoreConfig
 from spark_jobs.compact import run_jobs
-from spark_jobs.java import find_java, write_java_home
-from spark_jobs.session import SparkSettings, spark_session
-from spark_jobs.shuffle_plan import PlanChoice
-from tests.spark_jobs.struck_kernels import Strikes
+from spark_jobs.session.java import find_java, write_java_home
+from spark_jobs.session.spark_session import SparkSettings, spark_session
+from spark_jobs.shuffle.plan import PlanChoice
+from tests.spark_jobs.task.struck_kernels import Strikes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

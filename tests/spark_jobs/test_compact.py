@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from bedrock.clock import ManualClock
-from bedrock.errors import InvalidInputError, RetryableError, StaleStateError
-from bedrock.ids import SeededIds
 from catalog.model import Job, JobPartition, JobResult, JobSpec, JobState
+from core.clock import ManualClock
+from core.errors import InvalidInputError, RetryableError, StaleStateError
+from core.ids import SeededIds
 from object_store.open import StoreConfig
 from spark_jobs import compact
 from spark_jobs.compact import MAX_ATTEMPTS, JobOutcome, run_jobs
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_jobs.job_kernel import PackedJob
+    from spark_jobs.task.entry import PackedJob
 
 Answer = JobResult | JobFailure
 

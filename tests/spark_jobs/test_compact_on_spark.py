@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
-from object_store.identity import tie
+from object_store.binding import tie
 from spark_jobs import queries
 from spark_jobs.errors import JobCancelledError
-from spark_jobs.java import find_java, write_java_home
-from spark_jobs.job_kernel import PackedJob
 from spark_jobs.queries import JobQueries
 from spark_jobs.report import JobFailure
+from spark_jobs.session.java import find_java, write_java_home
+from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
 from tests.end_to_end.processes import as_url
 from tests.spark_jobs.model_log import batch
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from bedrock.ids import Ids
     from catalog.model import JobResult, JobSpec
     from catalog.open import Catalog
+    from core.ids import Ids
     from object_store.open import StoreConfig
     from tests.spark_jobs.conftest import RunClaimed, SparkForTests
     from tests.spark_jobs.published_log import PublishedLog

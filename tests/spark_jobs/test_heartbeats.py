@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from bedrock.errors import StaleStateError
+from core.errors import StaleStateError
 from spark_jobs.heartbeats import Heartbeats
 from tests.spark_jobs.test_compact import job
 

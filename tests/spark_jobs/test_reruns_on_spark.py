@@ -16,14 +16,14 @@ from catalog.model import JobState
 from spark_jobs.compact import run_jobs
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.report import CompactionReport
-from spark_jobs.shuffle_plan import PlanChoice
+from spark_jobs.shuffle.plan import PlanChoice
 from tests.end_to_end.processes import leftovers
-from tests.spark_jobs.struck_kernels import ASKED, BEGIN, END, GIVE, TAKE, UPLOADED, Deed, Strikes
-from tests.spark_jobs.struck_log import FILES, SHARES, TASKS, StruckLog
+from tests.spark_jobs.task.struck_kernels import ASKED, BEGIN, END, GIVE, TAKE, UPLOADED, Deed, Strikes
+from tests.spark_jobs.task.struck_log import FILES, SHARES, TASKS, StruckLog
 
 if TYPE_CHECKING:
-    from bedrock.clock import ManualClock
     from catalog.open import Catalog
+    from core.clock import ManualClock
     from object_store.open import StoreConfig
     from tests.spark_jobs.conftest import SparkForTests
     from tests.spark_jobs.published_log import PublishedLog

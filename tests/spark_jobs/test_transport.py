@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bedrock.errors import CorruptDataError
 from catalog.model import (
     Extent,
     FileKind,
@@ -15,6 +14,7 @@ from catalog.model import (
     OutputExtent,
     OutputFile,
 )
+from core.errors import CorruptDataError
 from spark_jobs.transport import pack_result, pack_spec, unpack_result, unpack_spec
 
 I64 = st.integers(-(2**63), 2**63 - 1)

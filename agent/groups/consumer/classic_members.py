@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.groups.consumer.checks import check_is_known
-from agent.groups.consumer.cycle import ConsumerCycle, Downgrade, Waiting
-from agent.groups.consumer.member import ConsumerMember, MemberState
-from agent.groups.consumer.messages import NOTHING
-from agent.groups.embedded_protocol import (
+from agent.groups.classic.embedded_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     Subscription,
     read_subscription,
     write_assignment,
 )
+from agent.groups.consumer.checks import check_is_known
+from agent.groups.consumer.member import ConsumerMember, MemberState
+from agent.groups.consumer.messages import NOTHING
+from agent.groups.consumer.state_machine import ConsumerCycle, Downgrade, Waiting
 from agent.groups.messages import JoinAnswer, SyncAnswer
 from agent.groups.settings import MigrationPolicy
 from agent.kafka.errors import ErrorCode, KafkaError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.groups.consumer.remembered import Remembered
-from catalog.group_config import GroupConfig
+from catalog.config.group_config import GroupConfig
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from bedrock.clock import Clock
+    from core.clock import Clock
 
 _NOTHING_SET = GroupConfig()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from agent.groups.classic.group import ClassicGroup
 from agent.groups.consumer.checks import check_heartbeat
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.messages import JOINS
 from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
-from agent.groups.group import ClassicGroup
 from agent.groups.messages import GroupSnapshot
 from agent.groups.migration import check_upgrade, upgraded
 from agent.kafka.errors import ErrorCode, KafkaError
@@ -17,13 +17,13 @@ from agent.kafka.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent.groups.cache.cached_group import HeldGroup
+    from agent.groups.cache.group_cache import HeldGroups
     from agent.groups.consumer.configs import GroupConfigViews
     from agent.groups.consumer.messages import ConsumerGroupDescription, ConsumerHeartbeat, HeartbeatAnswer
     from agent.groups.consumer.topics import TopicView, TopicViews
-    from agent.groups.held_group import HeldGroup
-    from agent.groups.holding import HeldGroups
     from agent.groups.messages import JoinAnswer, JoinRequest, LeavingMember
-    from bedrock.clock import Clock
+    from core.clock import Clock
 
 # How often a member that waits is noticed: well within the shortest session.
 _NOTICED_SECONDS = 1.0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from agent.groups.consumer.messages import JOINS, LEAVES_FOR_A_WHILE, NOTHING
 
 if TYPE_CHECKING:
+    from agent.groups.classic.embedded_protocol import Subscription
     from agent.groups.consumer.messages import Assignment, ConsumerHeartbeat
-    from agent.groups.embedded_protocol import Subscription
     from agent.groups.messages import JoinRequest, Protocol
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
-from bedrock.errors import SiltstoneError
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from bedrock.clock import Clock
+    from core.clock import Clock
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ import orjson
 from agent.groups.consumer.member import ClassicSide, ConsumerMember, MemberState
 from agent.groups.consumer.topics import SeenTopic
 from agent.groups.records import protocols_json, protocols_of
-from catalog.groups import GroupRecord, GroupType
+from catalog.groups.repository import GroupRecord, GroupType
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:

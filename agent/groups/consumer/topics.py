@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from uuid import UUID
 
-    from bedrock.clock import Clock
     from catalog.model import Topic
+    from core.clock import Clock
 
 T = TypeVar("T")
 _MOST_PATTERNS = 1_000

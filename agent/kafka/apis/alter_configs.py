@@ -15,7 +15,7 @@ from agent.kafka.config_changes import change_each
 if TYPE_CHECKING:
     from agent.kafka.api import Context
     from agent.kafka.config_changes import Changes, ChangesOf
-    from catalog.configured import Configured
+    from catalog.config.configured import Configured
 
 _KEPT = "storage.mode"
 

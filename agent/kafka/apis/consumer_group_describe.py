@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from agent.kafka.api import Api
 from agent.kafka.apis.consumer_group_heartbeat import by_topic
 from agent.kafka.apis.group_requests import group_code_of
+from agent.kafka.authorization import ON_GROUP, permitted
 from agent.kafka.codec import Struct
 from agent.kafka.errors import message_of
-from agent.kafka.permitted import ON_GROUP, permitted
 
 if TYPE_CHECKING:
     from agent.groups.consumer.messages import Assignment, ConsumerGroupDescription, ConsumerMemberDescription

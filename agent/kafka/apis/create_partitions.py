@@ -14,9 +14,9 @@ from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.deadline import Deadline
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
-from agent.turns import Turns
-from bedrock.errors import SiltstoneError
-from catalog.topic_names import MAX_PARTITIONS
+from agent.runtime.cooperative_yield import Turns
+from catalog.topics.names import MAX_PARTITIONS
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,12 +17,12 @@ from agent.kafka.apis.describe_configs import config_source
 from agent.kafka.codec import Struct
 from agent.kafka.deadline import Deadline
 from agent.kafka.errors import ErrorCode, KafkaError, as_told, code_of, message_of
-from agent.turns import Turns
-from bedrock.errors import SiltstoneError
+from agent.runtime.cooperative_yield import Turns
+from catalog.config.topic_config import TopicConfig
 from catalog.errors import InvalidTopicError
-from catalog.new_topics import NewTopic
-from catalog.topic_config import TopicConfig
-from catalog.topic_names import check_partition_count, check_topic_name
+from catalog.topics.creation import NewTopic
+from catalog.topics.names import check_partition_count, check_topic_name
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

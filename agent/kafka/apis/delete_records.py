@@ -14,10 +14,10 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.placement import learn_leaders
 from agent.kafka.topics import check_partition, find_topics
-from agent.local_logs.local_topics import is_local
-from agent.turns import Turns
-from bedrock.errors import SiltstoneError
+from agent.local_topics.local_topics import is_local
+from agent.runtime.cooperative_yield import Turns
 from catalog.model import PartitionId
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,8 +17,8 @@ from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.deadline import Deadline
 from agent.kafka.errors import ErrorCode, KafkaError, as_told, code_of, message_of
-from bedrock.errors import NotFoundError, SiltstoneError
 from catalog.errors import TopicNotFoundError
+from core.errors import NotFoundError, SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

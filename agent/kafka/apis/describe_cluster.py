@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
+from agent.kafka.authorization import ON_CLUSTER, permitted
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.kafka.permitted import ON_CLUSTER, permitted
 
 if TYPE_CHECKING:
     from agent.kafka.api import Context

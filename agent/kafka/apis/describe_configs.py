@@ -24,19 +24,19 @@ from agent.kafka.resources import (
     require_own,
     resource_type_of,
 )
-from agent.turns import Turns
-from bedrock.errors import SiltstoneError
-from catalog.group_config import GroupConfig
-from catalog.topic_names import check_topic_name
+from agent.runtime.cooperative_yield import Turns
+from catalog.config.group_config import GroupConfig
+from catalog.topics.names import check_topic_name
+from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from agent.kafka.api import Context
-    from catalog.configured import Configured
+    from catalog.config.configured import Configured
+    from catalog.config.setting import Setting
+    from catalog.config.topic_config import TopicConfig
     from catalog.model import Topic
-    from catalog.setting import Setting
-    from catalog.topic_config import TopicConfig
 
 _TOPIC_SOURCE, _STATIC_BROKER_SOURCE, _DEFAULT_SOURCE, _GROUP_SOURCE = 1, 4, 5, 8
 # More groups than these are looked up all at once.

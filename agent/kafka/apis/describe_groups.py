@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from agent.groups.messages import GroupState
 from agent.kafka.api import Api
 from agent.kafka.apis.group_requests import group_code_of
+from agent.kafka.authorization import ON_GROUP, permitted
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, message_of
-from agent.kafka.permitted import ON_GROUP, permitted
 
 if TYPE_CHECKING:
-    from agent.groups.group import GroupDescription
+    from agent.groups.classic.group import GroupDescription
     from agent.kafka.api import Context
 
 

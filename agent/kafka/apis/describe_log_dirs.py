@@ -12,12 +12,12 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
+from agent.cluster.brokers import choose, partition_subject
 from agent.kafka.api import Api
-from agent.kafka.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, code_of
-from agent.local_logs.local_topics import is_local
-from agent.turns import Turns
+from agent.local_topics.local_topics import is_local
+from agent.runtime.cooperative_yield import Turns
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
+from agent.kafka.authorization import ON_TOPIC
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.named_topics import find_by_name
-from agent.kafka.permitted import ON_TOPIC
 from agent.kafka.placement import placements_of
-from agent.turns import Turns
+from agent.runtime.cooperative_yield import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.kafka import fetch_answer
 from agent.kafka.api import Api
-from agent.kafka.fetch_answer import IDENTIFIERS_SINCE, FetchLimits
-from agent.kafka.fetch_sessions import SessionRequest
-from agent.kafka.plain_fetch import PlainFetch
-from agent.memory_reads import Wanted
+from agent.kafka.fast_path.fetch import PlainFetch
+from agent.kafka.fetch import response as fetch_answer
+from agent.kafka.fetch.response import IDENTIFIERS_SINCE, FetchLimits
+from agent.kafka.fetch.sessions import SessionRequest
+from agent.read.memory_reads import Wanted
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.kafka.api import Context
     from agent.kafka.codec import Struct
-    from agent.kafka.fetch_sessions import Key
+    from agent.kafka.fetch.sessions import Key
 
 _NO_IDENTIFIER = bytes(16)
 

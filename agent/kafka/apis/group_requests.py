@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from bedrock.errors import RetryableError
+from core.errors import RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,12 +11,12 @@ from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.config_changes import change_each
 from agent.kafka.errors import ErrorCode, KafkaError
-from catalog.setting import items_of
+from catalog.config.setting import items_of
 
 if TYPE_CHECKING:
     from agent.kafka.api import Context
     from agent.kafka.config_changes import Changes, ChangesOf
-    from catalog.configured import Configured
+    from catalog.config.configured import Configured
 
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api import Api
+from agent.kafka.authorization import ON_CLUSTER, ON_TOPIC, permitted
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.named_topics import find_named
-from agent.kafka.permitted import ON_CLUSTER, ON_TOPIC, permitted
 from agent.kafka.placement import placements_of
-from agent.turns import Turns
+from agent.runtime.cooperative_yield import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from agent.kafka.api import Api
 from agent.kafka.apis.group_requests import group_code_of, missing_topic_code, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.turns import Turns
-from catalog.offsets import CommittedOffset
+from agent.runtime.cooperative_yield import Turns
+from catalog.groups.offsets import CommittedOffset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from agent.kafka.api import Api
 from agent.kafka.apis.group_requests import refuse, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.turns import Turns
+from agent.runtime.cooperative_yield import Turns
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:

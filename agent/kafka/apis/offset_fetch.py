@@ -14,15 +14,15 @@ from agent.kafka.api import Api
 from agent.kafka.apis.group_requests import group_code_of, missing_topic_code, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.turns import Turns
+from agent.runtime.cooperative_yield import Turns
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from agent.kafka.api import Context
+    from catalog.groups.offsets import CommittedOffset
     from catalog.model import Topic
-    from catalog.offsets import CommittedOffset
 
 _MANY_GROUPS, _BY_ID = 8, 10
 _NOWHERE = -1

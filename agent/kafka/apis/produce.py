@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.errors import InvalidRecordError
+from agent.cluster.errors import InvalidRecordError
 from agent.kafka.api import Api, Later
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.kafka.plain_produce import PlainProduce
-from agent.kafka.produce_answer import IDENTIFIERS_SINCE, PartitionFate, answer_of
+from agent.kafka.fast_path.produce import PlainProduce
+from agent.kafka.produce_response import IDENTIFIERS_SINCE, PartitionFate, answer_of
 from agent.kafka.topics import check_partition, find_each
-from agent.validation import validate
-from bedrock.errors import SiltstoneError
+from agent.write.validation import validate
+from core.errors import SiltstoneError
 from object_format.buffers import readable
-from object_format.codecs import Codec
-from object_format.record_batch import (
+from object_format.codecs.codec import Codec
+from object_format.record_batch.batch import (
     peek_attributes,
     peek_producer_id,
     scan_sound_batches,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from agent.kafka.api import Context
     from agent.kafka.codec import Struct
-    from agent.pending_append import PendingAppend
+    from agent.write.pending_append import PendingAppend
     from catalog.model import Topic
 
 _log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from agent.kafka.codec.schema import NUMBER_CODES, is_number
 from agent.kafka.codec.struct import Struct
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

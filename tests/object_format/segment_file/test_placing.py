@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bedrock.errors import InvalidInputError
-from object_format.kernels.checksums import extend_by_number, extend_by_part
-from object_format.record_batch import stored_checksums, write_checksum
+from core.errors import InvalidInputError
+from object_format.kernels.hashing.checksums import extend_by_number, extend_by_part
+from object_format.record_batch.batch import stored_checksums, write_checksum
 from object_format.segment_file import PlacedBatches, SegmentFileWriter, SegmentKind
 from tests.object_format.segment_file.samples import (
     CREATED_MS,

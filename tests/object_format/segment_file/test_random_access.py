@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from pyroaring import BitMap64
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 from object_format.segment_file import (
     TRAILER_LENGTH,
     CorruptSegmentError,

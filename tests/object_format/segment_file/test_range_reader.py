@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bedrock.errors import InvalidInputError
+from core.errors import InvalidInputError
 from object_format.segment_file import (
     CorruptSegmentError,
     RangeReader,

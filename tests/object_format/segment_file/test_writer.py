@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from bedrock.errors import FatalError, InvalidInputError
+from core.errors import FatalError, InvalidInputError
 from object_format.segment_file import (
     MAX_PAYLOAD,
     SegmentFileWriter,

@@ -1,0 +1,365 @@
+"""An agent: its parts put together, started in order, stopped in the reverse.
+
+Stopping loses nothing that was taken: `/healthz` says so first (for `drain_ms`), then no new connection is
+accepted, those who wait at the tail are answered with what there is, open files are flushed at once, every
+append is answered, and the session ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from agent.cluster.session import Session
+from agent.cluster.topic_directory import TopicDirectory
+from agent.groups.coordinator import GroupCoordinator
+from agent.groups.metrics import GroupCollector
+from agent.http.app import create_app
+from agent.http.record_producer import RecordProducer
+from agent.http.server import HttpServer, bind, listen
+from agent.http.services import Services
+from agent.kafka import serving
+from agent.kafka.fetch.sessions import FetchSessions
+from agent.kafka.services import Services as KafkaServices
+from agent.local_topics.disks import Disks
+from agent.metrics_snapshot import numbers_of
+from agent.read.commit_watch import CommitWatch
+from agent.read.hot_tail import HotTail
+from agent.read.known_log import KnownBounds
+from agent.read.log_view import LogView
+from agent.read.memory_reads import MemoryReads
+from agent.read.object_reader import ObjectReader
+from agent.read.range_cache import RangeCache
+from agent.read.read_path import ReadPath
+from agent.read.timestamp_lookup import TimestampLookup
+from agent.runtime.byte_budget import ByteBudget
+from agent.runtime.health import CallHealth, LoopLag
+from agent.runtime.metrics import AgentMetrics, CatalogCollector, StoreCollector
+from agent.runtime.pools import Pools
+from agent.runtime.retry import RetryPolicy
+from agent.runtime.slow_start_warning import told_when_slow
+from agent.warm_up import warm_up
+from agent.write.announcements import Announcements
+from agent.write.commit_listeners import AppendCounting
+from agent.write.write_path import WritePath
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from agent.kafka.connection.server import KafkaServer
+    from agent.settings import AgentSettings
+    from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
+    from object_store.interface import ObjectStore
+
+_log = structlog.get_logger(__name__)
+_MOST_LOOP_LAG_SECONDS = 5.0
+_LAST_SECONDS = 1.0
+_COMPILING = "compiling kernels, as once after each installation; clients are refused until it is done"
+
+
+async def _before(deadline: float, what: str, step: Awaitable[None]) -> None:
+    """One step of the stop, in the time that is left."""
+    left = deadline - asyncio.get_running_loop().time()
+    try:
+        await asyncio.wait_for(step, max(left, _LAST_SECONDS))
+    except TimeoutError:
+        _log.error("the agent had to stop before it could do something", what=what)
+
+
+class Agent:
+    """One agent over a store and a catalog, which stay the caller's to close.
+
+    Make it inside a running event loop. `start` serves; `stop` may be called once, after `start`.
+    """
+
+    def __init__(
+        self, *, settings: AgentSettings, store: ObjectStore, catalog: Catalog, clock: Clock, ids: Ids
+    ) -> None:
+        self.settings = settings
+        self._catalog = catalog
+        self._clock = clock
+        self._ids = ids
+        self.metrics = AgentMetrics()
+        self.store_health = CallHealth(clock, limit_seconds=settings.unhealthy_after_ms / 1000)
+        self.catalog_health = CallHealth(clock, limit_seconds=settings.unhealthy_after_ms / 1000)
+        self.loop_lag = LoopLag()
+        self.pools = Pools.open(settings)
+        retry = RetryPolicy(
+            attempts=settings.write_attempts,
+            first_pause=settings.retry_pause_ms / 1000,
+            max_pause=settings.max_retry_pause_ms / 1000,
+            ids=ids,
+        )
+        self.session = Session(
+            catalog.sessions,
+            description=f"agent on {socket.gethostname()}, process {os.getpid()}",
+            pool=self.pools.session,
+            ids=ids,
+            clock=clock,
+            interval_ms=settings.heartbeat_interval_ms,
+            silent_ms=settings.broker_silent_ms,
+            health=self.catalog_health,
+        )
+        self.cache = RangeCache(settings.cache_bytes)
+        self.tail = HotTail(settings.tail_bytes)
+        known_bounds = KnownBounds(
+            clock, bounds_ms=settings.known_bounds_ms, limit=settings.max_known_partitions
+        )
+        # Who it is to those that hear of commits; sessions may change.
+        origin = ids.new_uuid()
+        self._announcements = Announcements(partial(catalog.log.announce, origin=origin), self.pools.catalog)
+        self.watch = CommitWatch(
+            catalog.watcher(deaf_to=origin), known_bounds, health=self.catalog_health, retry=retry
+        )
+        self.directory = TopicDirectory(
+            catalog.topics, pool=self.pools.catalog, clock=clock, keep_ms=settings.topic_cache_ms
+        )
+        self.disks = Disks(
+            settings=settings,
+            catalog=catalog,
+            directory=self.directory,
+            pools=self.pools,
+            clock=clock,
+            ids=ids,
+        )
+        self.write_path = WritePath(
+            settings=settings,
+            store=store,
+            log=catalog.log,
+            session=self.session,
+            pools=self.pools,
+            retry=retry,
+            clock=clock,
+            ids=ids,
+            metrics=self.metrics,
+            store_health=self.store_health,
+            # Tail and bounds before the watch: those who are woken shall find what was written.
+            listeners=(
+                self.tail,
+                known_bounds,
+                AppendCounting(self.metrics),
+                self.directory,
+                self.disks.copies,
+                self.watch,
+                self._announcements,
+            ),
+        )
+        self.appends = self.disks.route(self.write_path)
+        reader = ObjectReader(
+            store,
+            self.cache,
+            self.pools,
+            gap=settings.coalesce_gap_bytes,
+            limit=settings.max_read_bytes,
+            health=self.store_health,
+        )
+        self._timestamps = TimestampLookup(catalog.log, reader, self.pools, settings, self.disks.reads)
+        self.read_path = ReadPath(
+            settings=settings,
+            log=LogView(
+                settings=settings,
+                bounds=catalog.topics,
+                extents=catalog.log,
+                known_bounds=known_bounds,
+                pool=self.pools.catalog,
+                clock=clock,
+            ),
+            tail=self.tail,
+            disks=self.disks.reads,
+            timestamps=self._timestamps,
+            reader=reader,
+            watch=self.watch,
+            pools=self.pools,
+            clock=clock,
+            metrics=self.metrics,
+        )
+        self._memory_reads = MemoryReads(
+            tail=self.tail,
+            bounds=known_bounds,
+            budget=self.read_path.budget,
+            watch=self.watch,
+            clock=clock,
+            metrics=self.metrics,
+            max_fetch_bytes=settings.max_fetch_bytes,
+            poll_seconds=settings.poll_interval_ms / 1000,
+        )
+        self.request_budget = ByteBudget("the memory for request bodies", settings.max_requests_bytes)
+        self.fetch_sessions = FetchSessions(
+            clock=clock,
+            ids=ids,
+            most_sessions=settings.max_fetch_sessions,
+            most_partitions=settings.max_fetch_session_partitions,
+            evict_ms=settings.fetch_session_evict_ms,
+        )
+        self.metrics.expose(StoreCollector(store), CatalogCollector(catalog), numbers_of(self))
+        self._services = Services(
+            settings=settings,
+            topics=catalog.topics,
+            directory=self.directory,
+            producer=RecordProducer(self.appends, self.pools, clock=clock, ids=ids),
+            read_path=self.read_path,
+            pools=self.pools,
+            request_budget=self.request_budget,
+            metrics=self.metrics,
+            ids=ids,
+            problems=self.problems,
+        )
+        self._http: HttpServer | None = None
+        self._kafka: KafkaServer | None = None
+        self._groups: GroupCoordinator | None = None
+        self._stopping = False
+        self._stop_asked = asyncio.Event()
+
+    async def start(self) -> dict[str, str]:
+        """Serve, and return the addresses by protocol, as HOST:PORT."""
+        listener = bind(self.settings.http_host, self.settings.http_port)
+        kafka_listener = None
+        try:
+            kafka_listener = serving.bind_for_clients(self.settings)
+            await self._warm_up()
+            listen(listener)
+            if kafka_listener is not None:
+                listen(kafka_listener)
+            services = await self._start_session(kafka_listener)
+            self.write_path.start()
+            self.watch.start()
+            self.loop_lag.start()
+            self._http = HttpServer(
+                create_app(self._services),
+                listener,
+                stop_timeout_seconds=self.settings.stop_timeout_ms / 1000,
+                write_timeout_seconds=self.settings.write_timeout_ms / 1000,
+                max_connections=self.settings.max_connections,
+            )
+            await self._http.start()
+            addresses = {"http": self._http.address}
+            if kafka_listener is not None and services is not None:
+                self._kafka = serving.new_server(services, kafka_listener)
+                await self._kafka.start()
+                addresses["kafka"] = self._kafka.address
+        except BaseException:
+            listener.close()
+            if kafka_listener is not None:
+                kafka_listener.close()
+            await self.stop()
+            raise
+        return addresses
+
+    async def _warm_up(self) -> None:
+        """Before anybody may connect: a client that is refused knows more than one that waits."""
+        with told_when_slow(_COMPILING):
+            await self.pools.kernels.run(warm_up)
+
+    async def _start_session(self, kafka_listener: socket.socket | None) -> KafkaServices | None:
+        """Make the agent known; when it serves Kafka clients, as a broker."""
+        with told_when_slow("opening the logs on its disks, and recovering those that were not closed"):
+            node_id = await self.disks.open()
+        if kafka_listener is None:
+            await self.session.start()
+            return None
+        brokers = await serving.become_broker(
+            kafka_listener,
+            settings=self.settings,
+            catalog=self._catalog,
+            pools=self.pools,
+            clock=self._clock,
+            session=self.session,
+            node_id=node_id,
+            has_local_logs=self.disks.are_there,
+        )
+        await self.session.start(brokers.own)
+        leaders = await self.disks.lead(brokers, self.watch)
+        self._groups = GroupCoordinator(
+            groups=self._catalog.groups,
+            offsets=self._catalog.offsets,
+            topics=self._catalog.topics,
+            configs=self._catalog.group_configs,
+            brokers=brokers,
+            pool=self.pools.catalog,
+            clock=self._clock,
+            ids=self._ids,
+            settings=self.settings.groups,
+        )
+        self.metrics.expose(GroupCollector(self._groups))
+        self._groups.start()
+        return KafkaServices(
+            settings=self.settings,
+            catalog=self._catalog,
+            directory=self.directory,
+            appends=self.appends,
+            disks=self.disks.reads,
+            leaders=leaders,
+            read_path=self.read_path,
+            memory_reads=self._memory_reads,
+            timestamps=self._timestamps,
+            brokers=brokers,
+            groups=self._groups,
+            fetch_sessions=self.fetch_sessions,
+            pools=self.pools,
+            request_budget=self.request_budget,
+            metrics=self.metrics,
+            clock=self._clock,
+            ids=self._ids,
+        )
+
+    def ask_to_stop(self) -> None:
+        """Let `serve` come to its end."""
+        self._stop_asked.set()
+
+    async def serve(self, on_ready: Callable[[Mapping[str, str]], None]) -> None:
+        """Start, tell the addresses, and serve until asked to stop; then stop."""
+        addresses = await self.start()
+        try:
+            on_ready(addresses)
+            await self._stop_asked.wait()
+        finally:
+            await self.stop()
+
+    async def stop(self) -> None:
+        """Stop in good order; everything that was taken is answered, unless `stop_timeout_ms` is too short.
+
+        Past that time what is under way is given up: each further step gets `_LAST_SECONDS` at the most.
+        """
+        self._stopping = True
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self.settings.drain_ms / 1000)
+        deadline = loop.time() + self.settings.stop_timeout_ms / 1000
+        self.watch.release()
+        self.write_path.drain()
+        if self._groups is not None:
+            self._groups.release()
+        if self._kafka is not None:
+            await self._kafka.stop()
+        if self._groups is not None:
+            await self._groups.stop()
+        if self._http is not None:
+            await self._http.stop()
+        await self.read_path.ahead.stop()
+        await _before(deadline, "commit everything that was taken", self.write_path.stop())
+        await self.write_path.abandon()
+        await _before(deadline, "close the local logs", self.disks.stop())
+        await _before(deadline, "tell other agents of the last commits", self._announcements.stop())
+        await _before(deadline, "end the session", self.session.stop())
+        await _before(deadline, "stop listening for commits", self.watch.stop())
+        await self.loop_lag.stop()
+        self.pools.close(wait=False)
+        await _before(deadline, "finish the calls under way", self.pools.idle())
+
+    def problems(self) -> dict[str, str]:
+        """What keeps the agent from being well: name → what; empty when it is."""
+        found: dict[str, str] = {}
+        if self._stopping:
+            found["agent"] = "is stopping"
+        for name, health in (("object_store", self.store_health), ("catalog", self.catalog_health)):
+            if not health.is_healthy:
+                found[name] = f"every call has failed for {health.failing_seconds:.0f} seconds"
+        if self.loop_lag.seconds > _MOST_LOOP_LAG_SECONDS:
+            found["loop"] = f"is {self.loop_lag.seconds:.0f} seconds late"
+        return found

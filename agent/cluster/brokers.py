@@ -1,0 +1,183 @@
+"""The agents that serve Kafka clients, and which of them a client is sent to.
+
+Any agent can serve any partition of a topic whose home is the object store. Who is called leader is a hint,
+so that the readers of a partition's tail meet in one agent's cache: rendezvous hashing (Thaler and
+Ravishankar, 1998) over the live agents, by which an agent that comes or goes moves no more than its share.
+Agents have a zone (their rack), and so have clients that say so: they are sent to agents of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from core.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.runtime.work_pool import WorkPool
+    from catalog.lifecycle.brokers import Brokers as BrokerTable
+    from catalog.model import Broker
+    from core.clock import Clock
+
+_log = structlog.get_logger(__name__)
+_KEEP_SECONDS = 0.5
+# Heartbeats of members wait for a look-up, and a catalog that hangs answers after half a minute or more.
+_PATIENCE_SECONDS = 1.0
+
+
+def choose(brokers: Sequence[Broker], subject: bytes) -> Broker:
+    """The broker that `subject` belongs to, while these are all."""
+    if len(brokers) == 1:
+        return brokers[0]
+    return max(brokers, key=partial(_score, subject))
+
+
+def _score(subject: bytes, broker: Broker) -> bytes:
+    return blake2b(subject, digest_size=8, key=broker.node_id.to_bytes(4, "big")).digest()
+
+
+def partition_subject(topic_id: UUID, partition: int) -> bytes:
+    """What stands for a partition in `choose`."""
+    return topic_id.bytes + partition.to_bytes(4, "big")
+
+
+def zone_of(client_id: str | None) -> str | None:
+    """The zone that a client gives in its name: what stands behind `siltstone_az=`, to the next comma."""
+    for part in (client_id or "").split(","):
+        name, _, zone = part.strip().partition("=")
+        if name == "siltstone_az" and zone:
+            return zone
+    return None
+
+
+def replicas(brokers: Sequence[Broker], subject: bytes, zone: str | None) -> list[Broker]:
+    """The broker that a client in that zone is sent to, then those of the other zones.
+
+    In its own zone, while a broker is alive there; otherwise anywhere.
+    """
+    zones = {broker.rack for broker in brokers if broker.rack is not None}
+    first = choose([each for each in brokers if each.rack == zone] if zone in zones else brokers, subject)
+    others = (
+        choose([broker for broker in brokers if broker.rack == each], subject)
+        for each in sorted(zones - {first.rack})
+    )
+    return [first, *others]
+
+
+class Standing(Protocol):
+    """Whether others may have taken this agent for dead; `agent.cluster.session.Session` has it."""
+
+    @property
+    def heard_at(self) -> float:
+        """When the last heartbeat was sent that has arrived."""
+        ...
+
+    @property
+    def lapses(self) -> int:
+        """How often it was too late."""
+        ...
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the next one is."""
+        ...
+
+
+class Brokers:
+    """The live brokers, looked up in the catalog and remembered for a moment. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        table: BrokerTable,
+        own: Broker,
+        *,
+        cluster_id: UUID,
+        pool: WorkPool,
+        clock: Clock,
+        standing: Standing,
+        silent_ms: int,
+        patience_seconds: float = _PATIENCE_SECONDS,
+    ) -> None:
+        self.own = own
+        self.cluster_id = base64.urlsafe_b64encode(cluster_id.bytes).decode().rstrip("=")
+        self._table = table
+        self._pool = pool
+        self._clock = clock
+        self._standing = standing
+        self._silent_ms = silent_ms
+        self._is_counted = True
+        self._lapses = 0
+        self._lapsed_since = -1.0
+        self._live: tuple[Broker, ...] = (own,)
+        self._until = 0.0
+        self._patience_seconds = patience_seconds
+        self._patient_until = 0.0  # by the loop's time
+        self._looking_up: asyncio.Task[None] | None = None
+
+    async def live(self) -> tuple[Broker, ...]:
+        """The live brokers by node id, this agent among them; as last known when nobody tells in time."""
+        if self._clock.monotonic() >= self._until:
+            loop = asyncio.get_running_loop()
+            looking_up = self._looking_up
+            if looking_up is None or looking_up.done():
+                looking_up = self._looking_up = loop.create_task(self._look_up(), name="live brokers")
+                self._patient_until = loop.time() + self._patience_seconds
+            # Before the first answer nothing is known.
+            left = self._patient_until - loop.time() if self._until else None
+            if left is None or left > 0:
+                await asyncio.wait([looking_up], timeout=left)
+            if looking_up.done():
+                looking_up.result()
+        return self._live
+
+    async def _look_up(self) -> None:
+        try:
+            found = await self._pool.run(partial(self._table.live, self._silent_ms))
+        except SiltstoneError as error:
+            _log.warning("the live brokers could not be looked up", reason=str(error))
+            return
+        finally:
+            self._until = self._clock.monotonic() + _KEEP_SECONDS
+        self._is_counted = any(broker.node_id == self.own.node_id for broker in found)
+        if not self._is_counted or self._standing.is_overdue:
+            self._lapse()
+        others = [broker for broker in found if broker.node_id != self.own.node_id]
+        self._live = tuple(sorted([*others, self.own], key=lambda broker: broker.node_id))
+
+    async def controller(self) -> Broker:
+        """Whom clients send what changes topics to; any would do."""
+        return (await self.live())[0]
+
+    async def coordinator(self, key: str) -> Broker:
+        """The broker that coordinates the group called `key`.
+
+        That is not this agent while others take it for dead, unless it knows of none.
+        """
+        live = await self.live()
+        if not self._is_counted or self._standing.is_overdue:
+            live = tuple(broker for broker in live if broker.node_id != self.own.node_id) or live
+        return choose(live, b"group:" + key.encode())
+
+    def term(self) -> int:
+        """A number that rises whenever others may have taken this agent for dead, and its part for theirs.
+
+        An agent that has lost the catalog is alone with what it knows: it hears neither that others came, nor
+        that they think it dead. If it knew of none it goes on, until the catalog answers.
+        """
+        if len(self._live) > 1 and self._standing.is_overdue:
+            self._lapse()
+        return self._lapses + self._standing.lapses
+
+    def _lapse(self) -> None:
+        """Counts once for each heartbeat that nothing was heard after."""
+        if self._lapsed_since != self._standing.heard_at:
+            self._lapsed_since = self._standing.heard_at
+            self._lapses += 1

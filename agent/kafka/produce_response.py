@@ -1,0 +1,143 @@
+"""What a Produce request is told of each of its partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct as Layout
+from typing import TYPE_CHECKING
+
+from agent.cluster.errors import InvalidRecordError
+from agent.kafka.codec import Struct
+from agent.kafka.codec.writing import Output, write_count, write_encoded
+from agent.kafka.errors import ErrorCode, KafkaError, code_of, code_of_refusal, message_of
+from agent.write.validation import NO_TIMESTAMP, AppendRules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from agent.write.pending_append import AppendResult
+    from agent.write.validation import ValidatedBatches
+
+
+IDENTIFIERS_SINCE = 13
+"""Version in which topics are named by their identifiers."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionFate:
+    """One partition of a request: what of it was taken, and what became of that.
+
+    With an `error` nothing was taken. Without a `result` it is not known yet.
+    """
+
+    name: str
+    topic_id: UUID | None
+    index: int
+    validated: ValidatedBatches | None = None
+    result: AppendResult | None = None
+    error: Exception | None = None
+
+
+def answer_of(fates: Sequence[PartitionFate]) -> Struct:
+    """The answer of a request, in any version."""
+    topics: dict[tuple[str, UUID | None], Struct] = {}
+    for fate in fates:
+        topic = topics.setdefault(
+            (fate.name, fate.topic_id),
+            Struct(name=fate.name, topic_id=fate.topic_id, partition_responses=[]),
+        )
+        topic.partition_responses.append(_partition(fate))
+    return Struct(responses=list(topics.values()))
+
+
+def _partition(fate: PartitionFate) -> Struct:
+    error = fate.error
+    if error is None and fate.validated is not None:
+        if fate.result is not None:
+            return _appended(fate.index, fate.validated, fate.result)
+        error = KafkaError(ErrorCode.request_timed_out, "the records were not committed in time")
+    error = error or KafkaError(ErrorCode.unknown_server_error)
+    bad = error.record_errors if isinstance(error, InvalidRecordError) else ()
+    return Struct(
+        index=fate.index,
+        error_code=code_of(error),
+        base_offset=-1,
+        error_message=message_of(error),
+        record_errors=[Struct(batch_index=record, batch_index_error_message=why) for _, record, why in bad],
+    )
+
+
+def _appended(index: int, validated: ValidatedBatches, result: AppendResult) -> Struct:
+    if result.refusal is not None:
+        return Struct(
+            index=index,
+            error_code=code_of_refusal(result.refusal),
+            base_offset=-1,
+            error_message=result.detail,
+        )
+    if result.error is not None:
+        return Struct(
+            index=index,
+            error_code=code_of(result.error),
+            base_offset=-1,
+            error_message=message_of(result.error),
+        )
+    append_time = AppendRules.of(validated.topic.config).append_time
+    return Struct(
+        index=index,
+        base_offset=result.base_offset,
+        log_append_time=validated.batches[0].max_timestamp if append_time else -1,
+        log_start_offset=result.log_start_offset,
+    )
+
+
+_FLEXIBLE_SINCE = 9
+# Index, error, base offset, append time; since version 5 the log start, since 8 no errors and no message.
+_PARTITIONS = (
+    (_FLEXIBLE_SINCE, Layout(">ihqqqBBB"), (1, 0, 0)),
+    (8, Layout(">ihqqqih"), (0, -1)),
+    (5, Layout(">ihqqq"), ()),
+)
+_OLDEST_PARTITION = Layout(">ihqq")
+
+
+def _partition_writer(version: int) -> Callable[[int, AppendResult], bytes]:
+    """What writes a partition that was appended to."""
+    for since, layout, rest in _PARTITIONS:
+        if version >= since:
+            pack = layout.pack
+            return lambda index, result: pack(
+                index, 0, result.base_offset, NO_TIMESTAMP, result.log_start_offset, *rest
+            )
+    return lambda index, result: _OLDEST_PARTITION.pack(index, 0, result.base_offset, NO_TIMESTAMP)
+
+
+_WRITERS = [_partition_writer(version) for version in range(IDENTIFIERS_SINCE + 1)]
+
+
+def write_appended(
+    out: Output,
+    names: Sequence[bytes],
+    appends: Sequence[ValidatedBatches],
+    results: Sequence[AppendResult | None],
+    version: int,
+) -> None:
+    """The body of an answer without an error; the same bytes that the schema of the response gives."""
+    write = _WRITERS[version]
+    topics: dict[bytes, list[bytes]] = {}
+    for name, append, result in zip(names, appends, results, strict=True):
+        if result is not None:
+            topics.setdefault(name, []).append(write(append.partition, result))
+    is_flexible = version >= _FLEXIBLE_SINCE
+    write_count(out, len(topics), is_flexible=is_flexible)
+    for name, partitions in topics.items():
+        if version < IDENTIFIERS_SINCE:
+            write_encoded(out, name, is_flexible=is_flexible)
+        else:
+            out.tail += name
+        write_count(out, len(partitions), is_flexible=is_flexible)
+        out.tail += b"".join(partitions)
+        if is_flexible:
+            out.tail.append(0)
+    out.tail += bytes(5 if is_flexible else 4)  # no throttling, and no tagged fields

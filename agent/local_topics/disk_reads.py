@@ -1,0 +1,150 @@
+"""What the read path asks of this agent's disks: local topics, and copies of the tail of object topics.
+
+A copy holds what was produced. Of a compacted topic that is what the log has only as long as the offsets lie
+in ingestion files, which is known once their extents are.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.local_topics.local_topics import is_local, no_disks
+from catalog.model import FileKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.local_topics.local_topics import LocalTopics
+    from agent.local_topics.tail_copies import TailCopies
+    from agent.read.fetch_plan import Cursor
+    from agent.runtime.work_pool import WorkPool
+    from catalog.model import Extent, PartitionState, Topic
+    from local_tier.leader_epochs import EpochEntry
+    from local_tier.manager.log_manager import LogManager
+    from local_tier.producers.producer_state import ProducerState
+    from local_tier.segment.time_index import TimestampOffset
+    from local_tier.topic_partition import TopicPartition
+
+
+class DiskReads:
+    """Reads by fetches' cursors. Belongs to the event loop; an agent without disks has an empty one.
+
+    `copy_hits` counts what copies have answered, and the object store has not been asked for.
+    """
+
+    def __init__(self, copies: TailCopies, pool: WorkPool) -> None:
+        self._pool = pool
+        self._copies = copies
+        self.local: LocalTopics | None = None
+        self.copy_hits = 0
+        self._manager: LogManager | None = None
+
+    def open(self, manager: LogManager) -> None:
+        """From now on there are disks."""
+        self._manager = manager
+        self._copies.open(manager)
+
+    async def sizes(self) -> dict[str, dict[TopicPartition, int]]:
+        """Bytes by directory and log."""
+        manager = self._manager
+        if manager is None:
+            return {}
+        found: dict[str, dict[TopicPartition, int]] = {str(path): {} for path in manager.live_directories}
+        for log in manager.logs():
+            found.setdefault(str(log.directory.parent), {})[log.topic_partition] = log.size
+        return found
+
+    @property
+    def offline(self) -> list[str]:
+        """The directories that have failed."""
+        return [] if self._manager is None else [str(path) for path in self._manager.offline_directories]
+
+    async def find_bounds(self, cursors: Sequence[Cursor]) -> list[Cursor]:
+        """Set the states of the cursors of local topics, or what is wrong with them; returns all others."""
+        for cursor in cursors:
+            if is_local(cursor.fetch.topic):
+                if self.local is None:
+                    cursor.error = no_disks(cursor.fetch.topic.name)
+                else:
+                    await self.local.find_bounds(cursor)
+        return [cursor for cursor in cursors if not is_local(cursor.fetch.topic)]
+
+    async def serve(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
+        """Serve what may be served without knowing extents, `max_bytes` with what is served already."""
+        left = max_bytes - sum(cursor.served.size for cursor in cursors)
+        for cursor in cursors:
+            if left <= 0 and left < max_bytes:
+                break
+            if cursor.is_done:
+                continue
+            limit = min(cursor.fetch.max_bytes, left)
+            if is_local(cursor.fetch.topic):
+                if self.local is not None:
+                    await self.local.serve(cursor, limit)
+            elif cursor.state is not None and not cursor.fetch.topic.config.compacts:
+                await self._serve_from_copy(cursor, limit, cursor.state.high_watermark)
+            left -= cursor.served.size
+
+    async def serve_within_extents(self, cursors: Sequence[Cursor]) -> None:
+        """Serve compacted topics where the next extent is still as it was produced."""
+        for cursor in cursors:
+            extents = cursor.needed_extents() if cursor.fetch.topic.config.compacts else []
+            if extents and not cursor.served.runs and extents[0].file_kind is FileKind.INGESTION:
+                await self._serve_from_copy(cursor, cursor.limit, extents[0].last_offset + 1)
+
+    async def _serve_from_copy(self, cursor: Cursor, limit: int, end: int) -> None:
+        fetch, offset = cursor.fetch, cursor.served.next_offset
+        if not self._copies.holds(fetch.topic, fetch.partition, offset):
+            return
+        read = partial(self._copies.read, fetch.topic, fetch.partition, offset, limit, end)
+        found = await self._pool.run(read)
+        if found is not None:
+            self.copy_hits += 1
+            cursor.served.take(found)
+
+    async def offset_in_extent(
+        self, topic: Topic, extent: Extent, timestamp: int, log_start_offset: int
+    ) -> TimestampOffset | None:
+        """The first record at or after a time, if it lies in `extent` and a copy knows it."""
+        first = max(extent.base_offset, log_start_offset)
+        is_as_produced = extent.file_kind is FileKind.INGESTION or not topic.config.compacts
+        if not is_as_produced or not self._copies.holds(topic, extent.partition, first):
+            return None
+        find = partial(self._copies.find_by_time, topic, extent.partition, timestamp, first)
+        found = await self._pool.run(find)
+        if found is None or found.offset > extent.last_offset:
+            return None
+        self.copy_hits += 1
+        return found
+
+    async def offset_by_time(self, topic: Topic, partition: int, timestamp: int) -> TimestampOffset | None:
+        """The first record of a local topic at or after a time."""
+        return await self._local_of(topic).ask(
+            topic, partition, lambda log: log.offset_for_timestamp(timestamp)
+        )
+
+    async def newest(self, topic: Topic, partition: int) -> TimestampOffset | None:
+        """The first record of a local topic that has the largest timestamp."""
+        return await self._local_of(topic).ask(topic, partition, lambda log: log.offset_of_max_timestamp())
+
+    async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """Hide the records of a local topic below an offset (-1: all); the log start then."""
+        return await self._local_of(topic).delete_records(topic, partition, before_offset)
+
+    async def end_of_epoch(self, topic: Topic, partition: int, epoch: int) -> EpochEntry:
+        """The last epoch of a local topic at or before `epoch`, and where it ends; -1 where unknown."""
+        return await self._local_of(topic).ask(topic, partition, lambda log: log.end_offset_for_epoch(epoch))
+
+    async def producers(self, topic: Topic, partition: int) -> dict[int, ProducerState]:
+        """What a local topic's log knows of producers, by their ids."""
+        return await self._local_of(topic).ask(topic, partition, lambda log: log.known_producers())
+
+    async def state(self, topic: Topic, partition: int) -> PartitionState:
+        """Where a partition of a local topic begins and ends."""
+        return await self._local_of(topic).state(topic, partition)
+
+    def _local_of(self, topic: Topic) -> LocalTopics:
+        if self.local is None:
+            raise no_disks(topic.name)
+        return self.local

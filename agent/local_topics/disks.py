@@ -1,0 +1,170 @@
+"""The agent's local disks as one part of its process: opened first, closed last.
+
+Without directories there is nothing of it but an agent that knows no local topic and keeps no copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.local_topics.append_router import AppendRouter
+from agent.local_topics.disk_reads import DiskReads
+from agent.local_topics.leaders import LeaderDirectory
+from agent.local_topics.local_topics import LocalTopics
+from agent.local_topics.storage import LocalStorage, StorageIdentity, free_directory, node_of
+from agent.local_topics.tail_copies import TailCopies
+from agent.runtime import open_files
+from core.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from agent.cluster.brokers import Brokers
+    from agent.cluster.topic_directory import TopicDirectory
+    from agent.read.commit_watch import CommitWatch
+    from agent.runtime.pools import Pools
+    from agent.settings import AgentSettings
+    from agent.write.write_path import WritePath
+    from catalog.open import Catalog
+    from core.clock import Clock
+    from core.ids import Ids
+
+_TRIES = 4
+
+
+class Disks:
+    """Copies of the tail, and the local topics that this agent leads. Belongs to the event loop.
+
+    `copies` hears of commits, `reads` serves the read path; `storage` has the logs once they are open.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        catalog: Catalog,
+        directory: TopicDirectory,
+        pools: Pools,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self._settings = settings
+        self._catalog = catalog
+        self._pools = pools
+        self._clock = clock
+        self._ids = ids
+        self.storage: LocalStorage | None = None
+        self._local: LocalTopics | None = None
+        self.node_id = -1
+        self.copies = TailCopies(directory, max_waiting_bytes=settings.max_copy_bytes)
+        self.reads = DiskReads(self.copies, pools.disks)
+
+    def route(self, write_path: WritePath) -> AppendRouter:
+        """The door for batches, in front of `write_path`."""
+        self._appends = AppendRouter(write_path)
+        return self._appends
+
+    async def open(self) -> int:
+        """Open the logs that are there; the node's number, which the disks know if they have been used."""
+        root = self._settings.local_root
+        if root is None:
+            return await self._open(self._settings.local_directories)
+        for _ in range(_TRIES):
+            directory = await asyncio.to_thread(free_directory, root)
+            try:
+                return await self._open((directory,))
+            except InvalidInputError:  # another agent was quicker
+                continue
+        return await self._open((await asyncio.to_thread(free_directory, root),))
+
+    async def _open(self, directories: Sequence[Path]) -> int:
+        known = await asyncio.to_thread(node_of, directories)
+        if known is None:
+            known = await self._pools.catalog.run(self._catalog.brokers.new_node_id)
+        self.node_id = known
+        if directories:
+            cluster_id = await self._pools.catalog.run(self._catalog.brokers.cluster_id)
+            storage = LocalStorage(
+                directories,
+                StorageIdentity(cluster_id=str(cluster_id), node_id=known),
+                topics=self._catalog.topics,
+                clock=self._clock,
+                ids=self._ids,
+            )
+            # A recovery takes its time, which nothing here may cut short.
+            await asyncio.to_thread(storage.open)
+            self.storage = storage
+            self.reads.open(storage.manager)
+        return known
+
+    @property
+    def are_there(self) -> bool:
+        """Whether this agent has disks."""
+        return self.storage is not None
+
+    async def lead(self, brokers: Brokers, watch: CommitWatch) -> LeaderDirectory:
+        """Serve local topics as the node that `brokers` say, if there are disks; who leads which."""
+        leaders = LeaderDirectory(self._catalog.local_leaders, pool=self._pools.catalog, clock=self._clock)
+        if self.storage is None:
+            return leaders
+        await self._pools.catalog.run(partial(self._catalog.local_leaders.begin_epochs, self.node_id))
+        self._local = LocalTopics(
+            self.storage.manager,
+            leaders,
+            brokers,
+            pool=self._pools.disks,
+            watch=watch,
+            max_waiting_bytes=self._settings.max_local_append_bytes,
+        )
+        self.reads.local = self._appends.local = self._local
+        return leaders
+
+    async def stop(self) -> None:
+        """Answer what was taken, write what waits, and close the logs in good order."""
+        if self._local is not None:
+            await self._local.stop()
+        await self.copies.stop()
+        storage, self.storage = self.storage, None
+        if storage is not None:
+            await asyncio.to_thread(storage.close)
+
+    def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
+        """For `/metrics`: what the disks hold now."""
+        return {
+            "siltstone_local_logs": ("Logs on local disks", lambda: self._metric("logs")),
+            "siltstone_local_log_bytes": ("Bytes of local logs", lambda: self._metric("log_size_bytes")),
+            "siltstone_local_directories_offline": (
+                "Log directories whose disk has failed",
+                lambda: self._metric("offline_log_directory_count"),
+            ),
+            "siltstone_open_files": ("Files that the process has open", open_files.count),
+            "siltstone_open_file_limit": ("Files that it may have open", open_files.limit),
+            "siltstone_local_copy_waiting_bytes": (
+                "Committed, not yet written to copies of the tail",
+                lambda: self.copies.waiting_bytes,
+            ),
+        }
+
+    def counters(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
+        """For `/metrics`: what the disks have done."""
+        return {
+            "siltstone_local_copy_hits": (
+                "Fetches and look-ups that copies answered",
+                lambda: self.reads.copy_hits,
+            ),
+            "siltstone_local_copy_written_bytes": (
+                "Written to copies of the tail",
+                lambda: self.copies.appended_bytes,
+            ),
+            "siltstone_local_copy_restarts": ("Copies that began anew", lambda: self.copies.restarts),
+            "siltstone_local_copy_dropped_files": (
+                "Files that were not copied, for want of room",
+                lambda: self.copies.dropped_files,
+            ),
+        }
+
+    def _metric(self, name: str) -> float:
+        return 0.0 if self.storage is None else float(getattr(self.storage.manager.metrics(), name))

@@ -1,0 +1,88 @@
+"""Which node leads the partitions of a local topic: looked up, remembered for a moment, and settled when new.
+
+A partition that nobody leads yet is given to a live agent that has disks, by rendezvous hashing; whoever asks
+the catalog first decides for all.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from agent.cluster.brokers import choose, partition_subject
+from catalog.model import PartitionId
+from core.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from agent.runtime.work_pool import WorkPool
+    from catalog.model import Broker, Topic
+    from catalog.topics.local_leaders import LocalLeader, LocalLeaders
+    from core.clock import Clock
+
+_KEEP_SECONDS = 1.0
+_MOST_REMEMBERED = 100_000
+_LOOK_UP = 1_000  # with one query; each has a number of partitions
+_UNKNOWN: tuple[float, Mapping[int, LocalLeader]] = (float("-inf"), {})
+_log = structlog.get_logger(__name__)
+
+
+class LeaderDirectory:
+    """Leaders by partition. Belongs to the event loop."""
+
+    def __init__(self, table: LocalLeaders, *, pool: WorkPool, clock: Clock) -> None:
+        self._table = table
+        self._pool = pool
+        self._clock = clock
+        self._known: dict[UUID, tuple[float, Mapping[int, LocalLeader]]] = {}
+
+    async def of(self, topic: Topic, brokers: Sequence[Broker]) -> Mapping[int, LocalLeader]:
+        """The leader of each partition of a local topic; without live agents that have disks, of some."""
+        until, leaders = self._known.get(topic.topic_id, _UNKNOWN)
+        if until > self._clock.monotonic():
+            return leaders
+        return (await self._look_up([topic], brokers))[topic.topic_id]
+
+    async def of_many(
+        self, topics: Sequence[Topic], brokers: Sequence[Broker]
+    ) -> Mapping[UUID, Mapping[int, LocalLeader]]:
+        """The same of many topics, by a few look-ups; as last known, if at all, where nobody tells."""
+        now = self._clock.monotonic()
+        known = {topic.topic_id: self._known.get(topic.topic_id, _UNKNOWN) for topic in topics}
+        missing = [topic for topic in topics if known[topic.topic_id][0] <= now]
+        found = {topic_id: leaders for topic_id, (_, leaders) in known.items()}
+        try:
+            for start in range(0, len(missing), _LOOK_UP):
+                found.update(await self._look_up(missing[start : start + _LOOK_UP], brokers))
+        except SiltstoneError as error:
+            _log.warning("leaders of local topics could not be looked up", reason=str(error))
+        return found
+
+    async def _look_up(
+        self, topics: Sequence[Topic], brokers: Sequence[Broker]
+    ) -> Mapping[UUID, Mapping[int, LocalLeader]]:
+        of_topics = partial(self._table.of_topics, [topic.topic_id for topic in topics])
+        found = await self._pool.run(of_topics)
+        candidates = [broker for broker in brokers if broker.has_local_logs]
+        wanted = {
+            PartitionId(topic.topic_id, number): choose(
+                candidates, partition_subject(topic.topic_id, number)
+            ).node_id
+            for topic in (topics if candidates else ())
+            for number in range(topic.partition_count)
+            if number not in found[topic.topic_id]
+        }
+        if wanted:
+            await self._pool.run(partial(self._table.claim, wanted))
+            found = await self._pool.run(of_topics)
+        if len(self._known) + len(topics) > _MOST_REMEMBERED:
+            self._known.clear()
+        until = self._clock.monotonic() + _KEEP_SECONDS
+        for topic in topics:
+            if len(found[topic.topic_id]) == topic.partition_count:
+                self._known[topic.topic_id] = (until, found[topic.topic_id])
+        return found

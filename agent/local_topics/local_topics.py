@@ -1,0 +1,243 @@
+"""Topics whose home is this agent's disk (`storage.mode=local`): appends, reads and offsets by the leader.
+
+One node leads a partition, for as long as its log lies there. It answers a producer after its own append,
+durable by the topic's `flush.messages`; an append that has to be durable shares its sync with all that came
+while the one before was under way. Offsets never go through the catalog; which node leads does.
+
+Appends of a partition are made in the order in which they were enqueued. Everything that waits is bounded by
+bytes; beyond, producers are asked to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from agent.cluster.errors import AppendFailedError, NotLeaderError
+from agent.read.fetch_result import fault_of
+from agent.read.hot_tail import TailRead
+from agent.runtime.byte_budget import ByteBudget
+from agent.write.pending_append import AppendResult, PendingAppend
+from agent.write.validation import AppendRules
+from catalog.model import PartitionId, PartitionState, RunRefusal
+from core.errors import SiltstoneError
+from local_tier.config import LogConfig
+from local_tier.errors import InvalidProducerEpochError, OutOfOrderSequenceError
+from local_tier.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from agent.cluster.brokers import Brokers
+    from agent.local_topics.leaders import LeaderDirectory
+    from agent.read.commit_watch import CommitWatch
+    from agent.read.fetch_plan import Cursor
+    from agent.runtime.work_pool import WorkPool
+    from agent.write.validation import ValidatedBatches
+    from catalog.model import Topic
+    from catalog.topics.local_leaders import LocalLeader
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.manager.log_manager import LogManager
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+_REFUSALS = {
+    OutOfOrderSequenceError: RunRefusal.OUT_OF_ORDER_SEQUENCE,
+    InvalidProducerEpochError: RunRefusal.INVALID_PRODUCER_EPOCH,
+}
+
+
+def no_disks(name: str) -> NotLeaderError:
+    """The error of an agent that was not given any disk, for a topic that needs one."""
+    return NotLeaderError(
+        f"topic {name!r} has storage.mode=local, and this agent leads no local topic",
+        remedy="send the request to an agent that serves Kafka clients and has a log directory",
+    )
+
+
+def is_local(topic: Topic) -> bool:
+    """Whether the topic's home is an agent's disk."""
+    return topic.config.storage_mode == "local"
+
+
+class LocalTopics:
+    """The partitions that this agent leads. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        manager: LogManager,
+        leaders: LeaderDirectory,
+        brokers: Brokers,
+        *,
+        pool: WorkPool,
+        watch: CommitWatch,
+        max_waiting_bytes: int,
+    ) -> None:
+        self._manager = manager
+        self._leaders = leaders
+        self._brokers = brokers
+        self._pool = pool
+        self._watch = watch
+        self.budget = ByteBudget("the buffer of local appends", max_waiting_bytes)
+        self._lanes: dict[PartitionId, deque[tuple[ValidatedBatches, PendingAppend]]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def leaders(self, topic: Topic) -> dict[int, LocalLeader]:
+        """Who leads each partition, as far as somebody does."""
+        return dict(await self._leaders.of(topic, await self._brokers.live()))
+
+    async def log(self, topic: Topic, partition: int) -> tuple[UnifiedLog, int]:
+        """The log that this agent leads, and the epoch; NotLeaderError names who does instead."""
+        leader = (await self.leaders(topic)).get(partition)
+        where = f"{topic.name}-{partition}"
+        if leader is None:
+            raise NotLeaderError(
+                f"no agent with local disks is there to lead {where}", remedy="start one with a log directory"
+            )
+        if leader.node_id != self._brokers.own.node_id:
+            raise NotLeaderError(
+                f"{where} is led by node {leader.node_id}", remedy="send the request to that agent"
+            )
+        known = self._manager.get(TopicPartition(topic.name, partition))
+        if known is not None and known.topic_id == topic.topic_id:
+            return known, leader.leader_epoch
+        make = partial(
+            self._manager.get_or_create,
+            topic.name,
+            topic.topic_id,
+            partition,
+            LogConfig.of(topic.config),
+            is_new=leader.leader_epoch == 0,
+        )
+        return await self._pool.run(make), leader.leader_epoch
+
+    def enqueue(self, validated: ValidatedBatches) -> PendingAppend:
+        """Append behind what was enqueued before; BusyError when there is no room."""
+        self.budget.reserve(len(validated.data))
+        pending = PendingAppend(len(validated.batches))
+        partition = PartitionId(validated.topic.topic_id, validated.partition)
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = self._lanes[partition] = deque()
+            task = asyncio.get_running_loop().create_task(
+                self._drain(validated.topic, partition, lane), name="local appends"
+            )
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        lane.append((validated, pending))
+        return pending
+
+    async def _drain(
+        self, topic: Topic, partition: PartitionId, lane: deque[tuple[ValidatedBatches, PendingAppend]]
+    ) -> None:
+        while lane:
+            items = list(lane)
+            lane.clear()
+            try:
+                log, epoch = await self.log(topic, partition.partition)
+                outcomes = await self._pool.run(partial(_append_all, log, epoch, items))
+            except SiltstoneError as error:
+                outcomes = [[AppendResult(error=error)] * len(each.batches) for each, _ in items]
+            except Exception:  # noqa: BLE001  # those who wait must hear of it, whatever it was
+                where = f"{topic.name}-{partition.partition}"
+                _log.exception("an append to a local topic failed", partition=where)
+                failure = AppendFailedError(
+                    f"the append to {where} failed; the agent's log says why", remedy="send it again"
+                )
+                outcomes = [[AppendResult(error=failure)] * len(each.batches) for each, _ in items]
+            for (validated, pending), results in zip(items, outcomes, strict=True):
+                pending.settle(0, results)
+                self.budget.release(len(validated.data))
+            self._watch.wake([partition])
+        del self._lanes[partition]
+
+    async def stop(self) -> None:
+        """Answer everything that was taken."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def find_bounds(self, cursor: Cursor) -> None:
+        """Set a cursor's state, or what is wrong with it."""
+        try:
+            cursor.state = await self.state(cursor.fetch.topic, cursor.fetch.partition)
+        except SiltstoneError as error:
+            cursor.error = error
+        else:
+            cursor.error = fault_of(cursor)
+
+    async def state(self, topic: Topic, partition: int) -> PartitionState:
+        """Where a partition begins and ends; NotLeaderError as `log`."""
+        log, epoch = await self.log(topic, partition)
+        return PartitionState(
+            topic_id=topic.topic_id,
+            partition=partition,
+            log_start_offset=log.log_start_offset,
+            last_stable_offset=log.last_stable_offset,
+            high_watermark=log.high_watermark,
+            log_end_offset=log.log_end_offset,
+            first_dirty_offset=log.log_start_offset,
+            leader_epoch=epoch,
+        )
+
+    async def serve(self, cursor: Cursor, max_bytes: int) -> None:
+        """Serve what there is from where the cursor stands; it is done afterwards in any case."""
+        fetch, offset = cursor.fetch, cursor.served.next_offset
+        try:
+            found = await self.ask(fetch.topic, fetch.partition, lambda log: log.read(offset, max_bytes))
+        except SiltstoneError as error:
+            cursor.error = error
+            return
+        if found.data:
+            cursor.served.take(TailRead([found.data], len(found.data), found.next_offset))
+        cursor.served.is_cut = True
+
+    async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
+        """Hide the records below an offset (-1: all), durably; the log start then."""
+        log, _ = await self.log(topic, partition)
+        return await self._pool.run(partial(self._manager.delete_records, log.topic_partition, before_offset))
+
+    async def ask(self, topic: Topic, partition: int, question: Callable[[UnifiedLog], T]) -> T:
+        """What a partition's log says; blocking questions are fine."""
+        log, _ = await self.log(topic, partition)
+        return await self._pool.run(partial(question, log))
+
+
+def _append_all(
+    log: UnifiedLog, epoch: int, items: Sequence[tuple[ValidatedBatches, PendingAppend]]
+) -> list[list[AppendResult]]:
+    """Append in order, make durable together, then let readers see it; for the pool."""
+    outcomes = [_append(log, epoch, validated) for validated, _ in items]
+    try:
+        log.flush_appended()
+    except SiltstoneError as error:
+        return [[AppendResult(error=error)] * len(results) for results in outcomes]
+    log.update_high_watermark(log.log_end_offset)
+    return outcomes
+
+
+def _append(log: UnifiedLog, epoch: int, validated: ValidatedBatches) -> list[AppendResult]:
+    try:
+        rules = AppendRules.of(validated.topic.config)
+        appended = log.append_as_leader(validated.data, epoch, judged_by=rules, flush=False)
+    except (OutOfOrderSequenceError, InvalidProducerEpochError) as error:
+        refused = AppendResult(refusal=_REFUSALS[type(error)], detail=error.message)
+        return [refused] * len(validated.batches)
+    except SiltstoneError as error:
+        return [AppendResult(error=error)] * len(validated.batches)
+    results = []
+    offset = appended.first_offset
+    for batch in validated.batches:
+        results.append(
+            AppendResult(
+                base_offset=offset,
+                duplicate=appended.is_duplicate,
+                log_start_offset=appended.log_start_offset,
+                high_watermark=appended.last_offset + 1,
+            )
+        )
+        offset += batch.offset_count
+    return results

@@ -1,0 +1,162 @@
+"""The agent's disks: opens the logs that lie there, and keeps them in step with the catalog's topics.
+
+A directory belongs to one node of one cluster for good (`meta.properties`), so the node's number comes from
+the disks when they have one. What is found there and is of no topic any more is set aside at the start, and
+deleted while the agent runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from core.errors import SiltstoneError
+from local_tier.config import LogConfig
+from local_tier.files.directory_names import LOCK
+from local_tier.files.directory_properties import read_properties
+from local_tier.files.file_system import RealFileSystem
+from local_tier.manager.background_scheduler import BackgroundScheduler
+from local_tier.manager.config import LogManagerConfig
+from local_tier.manager.data_directory import DirectoryOwner
+from local_tier.manager.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from uuid import UUID
+
+    from catalog.model import Topic
+    from core.clock import Clock
+    from core.ids import Ids
+    from local_tier.files.file_system import FileSystem
+    from local_tier.topic_partition import TopicPartition
+
+_log = structlog.get_logger(__name__)
+_MOST_AGENTS = 1000
+SWEEP_MS = 5_000
+
+
+class Topics(Protocol):
+    """What the disks need of the catalog."""
+
+    def list(self) -> Sequence[Topic]:
+        """All topics by name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageIdentity:
+    """Whose disks they are."""
+
+    cluster_id: str
+    node_id: int
+
+
+def free_directory(root: Path, files: FileSystem | None = None) -> Path:
+    """The first numbered directory below `root` that no process has locked: agents may share a root."""
+    files = files or RealFileSystem()
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(_MOST_AGENTS):
+        path = root / str(number)
+        path.mkdir(exist_ok=True)
+        lock = files.lock(path / LOCK)
+        if lock is not None:
+            lock.release()
+            return path
+    return root / str(next(count(_MOST_AGENTS)))
+
+
+def node_of(directories: Sequence[Path], files: FileSystem | None = None) -> int | None:
+    """The node that `directories` belong to, as the first that says so has it; None when all are new.
+
+    A disk that fails keeps no agent from starting, unless only that one could know: then OSError.
+    """
+    files = files or RealFileSystem()
+    failure: OSError | None = None
+    for directory in directories:
+        try:
+            properties = read_properties(files, directory)
+        except OSError as error:
+            failure = error
+            continue
+        if properties is not None:
+            return properties.node_id
+    if failure is not None:
+        raise failure
+    return None
+
+
+class LocalStorage:
+    """The logs on this agent's disks. Blocking; any thread may call."""
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        identity: StorageIdentity,
+        *,
+        topics: Topics,
+        clock: Clock,
+        ids: Ids,
+        files: FileSystem | None = None,
+    ) -> None:
+        self._topics = topics
+        self._scheduler = BackgroundScheduler(clock)
+        self.manager = LogManager(
+            LogManagerConfig(
+                directories=tuple(directories),
+                owner=DirectoryOwner(cluster_id=identity.cluster_id, node_id=identity.node_id),
+            ),
+            files=files or RealFileSystem(),
+            clock=clock,
+            ids=ids,
+            scheduler=self._scheduler,
+        )
+
+    def open(self) -> None:
+        """Open every log; recovers those of a crash. Raises what keeps the disks from being used."""
+        topics = {topic.topic_id: topic for topic in self._topics.list()}
+
+        def config_of(log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
+            topic = topics.get(topic_id) if topic_id is not None else None
+            if topic is None or topic.name != log.topic or log.partition >= topic.partition_count:
+                return None
+            return LogConfig.of(topic.config)
+
+        self._scheduler.start()
+        try:
+            self.manager.start(config_of)
+        except BaseException:
+            self._scheduler.stop()
+            raise
+        # Nobody follows these logs: what one holds is there for good, and not only up to the last checkpoint
+        # of its high watermark, behind which readers would not find what was acknowledged before a crash.
+        for log in self.manager.logs():
+            log.update_high_watermark(log.log_end_offset)
+        self._scheduler.schedule_every(
+            "local-topics", self.follow_topics, first_delay_ms=SWEEP_MS, period_ms=SWEEP_MS
+        )
+
+    def follow_topics(self) -> None:
+        """Delete the logs of topics that are gone, and give the others the configuration of today."""
+        try:
+            topics = {topic.topic_id: topic for topic in self._topics.list()}
+        except SiltstoneError as error:
+            _log.warning("topics could not be listed for the local logs", reason=str(error))
+            return
+        changed = set()
+        for log in self.manager.logs():
+            topic = topics.get(log.topic_id) if log.topic_id is not None else None
+            if topic is None:
+                self.manager.delete(log.topic_partition)
+            elif log.config != LogConfig.of(topic.config):
+                changed.add(topic.topic_id)
+        for topic_id in changed:
+            self.manager.update_config(topics[topic_id].name, LogConfig.of(topics[topic_id].config))
+
+    def close(self) -> None:
+        """Flush and close everything, and mark the directories clean."""
+        self._scheduler.stop()
+        self.manager.close()

@@ -1,0 +1,173 @@
+"""The tail of object topics on this agent's disks: a copy of what it committed, for readers behind memory.
+
+A log here holds one run of offsets without a gap. What this agent commits next to the end is appended, as
+a follower does; when somebody else has committed in between, the copy begins anew at the new batches. So
+whatever lies between its log start and its end is what the log has. It is bounded by the topic's
+`local.retention.*`, and losing it loses nothing.
+
+Writes have a thread of their own and a bound on what waits for it. What does not fit is left out, and the
+copy begins anew behind it: neither producers nor the tail in memory wait for this disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import structlog
+
+from agent.read.hot_tail import TailRead
+from agent.runtime.work_pool import WorkPool
+from core.errors import SiltstoneError
+from local_tier.config import LogConfig
+from local_tier.topic_partition import TopicPartition
+from object_format.record_batch.batch import place_batches, trim_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.cluster.topic_directory import TopicDirectory
+    from agent.write.ingestion_file import AppendedBatches, SealedFile
+    from catalog.model import SectionResult, Topic
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.manager.log_manager import LogManager
+    from local_tier.segment.time_index import TimestampOffset
+
+_log = structlog.get_logger(__name__)
+_Run = tuple[int, list[memoryview]]
+_MOST_WAITING_FILES = 1_000
+
+
+class TailCopies:
+    """Copies of the tail. `committed` belongs to the event loop, reads to any thread."""
+
+    def __init__(self, directory: TopicDirectory, *, max_waiting_bytes: int) -> None:
+        self._manager: LogManager | None = None
+        self._directory = directory
+        self._limit = max_waiting_bytes
+        self._pool = WorkPool("local copies", threads=1, max_waiting=_MOST_WAITING_FILES)
+        self._writes: set[asyncio.Task[None]] = set()
+        self.waiting_bytes = 0
+        self.appended_bytes = 0
+        self.dropped_files = 0
+        self.restarts = 0
+
+    def open(self, manager: LogManager) -> None:
+        """From now on there are disks."""
+        self._manager = manager
+
+    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+        """Have what was appended written behind what is there."""
+        if self._manager is None:
+            return
+        size = sum(len(piece.data) for section in sealed.sections for piece in section.pieces)
+        if self.waiting_bytes + size > self._limit or len(self._writes) >= _MOST_WAITING_FILES:
+            self.dropped_files += 1
+            return
+        work: list[tuple[Topic, int, list[_Run]]] = []
+        for section, result in zip(sealed.sections, results, strict=True):
+            topic = self._directory.known(result.topic_id)
+            if topic is not None:
+                runs = _runs(section.appended(result), result.leader_epoch)
+                if runs:
+                    work.append((topic, result.partition, runs))
+        if not work:
+            return
+        self.waiting_bytes += size
+        write = asyncio.get_running_loop().create_task(
+            self._pool.run(partial(self._write, self._manager, work))
+        )
+        self._writes.add(write)
+        write.add_done_callback(partial(self._written, size))
+
+    def _written(self, size: int, write: asyncio.Task[None]) -> None:
+        self.waiting_bytes -= size
+        self._writes.discard(write)
+
+    def _write(self, manager: LogManager, work: Sequence[tuple[Topic, int, list[_Run]]]) -> None:
+        for topic, partition, runs in work:
+            try:
+                log = manager.get_or_create(
+                    topic.name, topic.topic_id, partition, LogConfig.of(topic.config), is_new=True
+                )
+                for base_offset, batches in runs:
+                    self._append(manager, log, base_offset, batches)
+            except (SiltstoneError, OSError) as error:
+                _log.warning(
+                    "the local copy of a tail was not written",
+                    topic=topic.name,
+                    partition=partition,
+                    reason=str(error),
+                )
+
+    def _append(
+        self, manager: LogManager, log: UnifiedLog, base_offset: int, batches: Sequence[memoryview]
+    ) -> None:
+        if base_offset != log.log_end_offset:
+            self.restarts += 1
+            manager.truncate_fully(log.topic_partition, base_offset)
+        data = b"".join(batches)  # the one copy: the log writes a run with one call
+        appended = log.append_as_follower(data)
+        log.update_high_watermark(appended.last_offset + 1)
+        self.appended_bytes += len(data)
+
+    def holds(self, topic: Topic, partition: int, offset: int) -> bool:
+        """Whether the copy has that offset; cheap."""
+        log = self._log_of(topic, partition)
+        return log is not None and log.log_start_offset <= offset < log.high_watermark
+
+    def read(self, topic: Topic, partition: int, offset: int, max_bytes: int, end: int) -> TailRead | None:
+        """Batches from the one with `offset` on, below `end`; None when the copy does not have that one."""
+        log = self._log_of(topic, partition)
+        if log is None or not log.log_start_offset <= offset < log.high_watermark:
+            return None
+        try:
+            found = log.read(offset, max_bytes)
+        except (SiltstoneError, OSError):  # it began anew, or its disk has failed
+            return None
+        if found.next_offset <= end:
+            return TailRead([found.data], len(found.data), found.next_offset) if found.data else None
+        data = trim_batches(found.data, first_offset=offset, last_offset=end - 1)
+        return TailRead([data], len(data), end) if data else None
+
+    def find_by_time(
+        self, topic: Topic, partition: int, timestamp: int, first_offset: int
+    ) -> TimestampOffset | None:
+        """The first record from `first_offset` on at or after a time; None when the copy cannot tell."""
+        log = self._log_of(topic, partition)
+        if log is None or not log.log_start_offset <= first_offset < log.high_watermark:
+            return None
+        try:
+            return log.offset_for_timestamp(timestamp, first_offset)
+        except (SiltstoneError, OSError):
+            return None
+
+    def _log_of(self, topic: Topic, partition: int) -> UnifiedLog | None:
+        if self._manager is None:
+            return None
+        log = self._manager.get(TopicPartition(topic.name, partition))
+        return log if log is not None and log.topic_id == topic.topic_id else None
+
+    async def idle(self) -> None:
+        """Wait until everything that was committed is written."""
+        while self._writes:
+            await asyncio.wait(self._writes)
+
+    async def stop(self) -> None:
+        """Write what waits, and stop."""
+        await self.idle()
+        self._pool.close()
+
+
+def _runs(appended: AppendedBatches, leader_epoch: int) -> list[_Run]:
+    """The batches that became part of the log, offsets in place, in runs of consecutive offsets."""
+    place_batches(appended.batches, appended.base_offsets, leader_epoch)
+    runs: list[_Run] = []
+    expected = -1
+    for batch, base, offset_count in zip(*appended, strict=True):
+        if base != expected:
+            runs.append((base, []))
+        runs[-1][1].append(batch)
+        expected = base + offset_count
+    return runs

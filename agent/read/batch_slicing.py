@@ -1,0 +1,95 @@
+"""From the stored bytes of an extent to the batches that a reader gets: cut to size, offsets in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from object_format.record_batch.batch import iter_headers, patch_offsets, trim_batches
+from object_format.segment_file import parse_data_blocks
+
+if TYPE_CHECKING:
+    from agent.read.hot_tail import TailRead
+    from agent.read.range_cache import ByteRange
+    from catalog.model import Extent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtentPart:
+    """What is to be read of one extent: whole DATA blocks, of them the batches from `first_offset` on.
+
+    `reaches_end` tells whether the extent has no further blocks behind `range`.
+    """
+
+    extent: Extent
+    range: ByteRange
+    first_offset: int
+    reaches_end: bool = True
+
+
+@dataclass(slots=True)
+class ServedBatches:
+    """Batches with their real offsets, ready to be handed out, in runs of whole batches.
+
+    `next_offset` is where a reader goes on: it may lie beyond the last batch when what follows is a hole.
+    `is_cut` tells that the limit of bytes was reached.
+    """
+
+    next_offset: int
+    runs: list[bytearray | memoryview] = field(default_factory=list)
+    size: int = 0
+    is_cut: bool = False
+
+    def serve(self, part: ExtentPart, data: memoryview, *, max_bytes: int) -> None:
+        """Add the batches of `part`, whose bytes are `data`, up to `max_bytes` in all.
+
+        The first batch of all is served whatever its size. Bytes are copied once, because `data` is shared
+        and the offsets are patched. Raises `CorruptDataError`.
+        """
+        extent = part.extent
+        payloads = parse_data_blocks(
+            data,
+            name=extent.object_name,
+            file_id=extent.file_id,
+            position=part.range.position,
+            section=(extent.topic_id, extent.partition),
+        )
+        before = len(self.runs)
+        for payload in payloads:
+            self._serve_block(part, payload, max_bytes)
+            if self.is_cut:
+                break
+        if part.reaches_end and not self.is_cut:
+            self.next_offset = extent.last_offset + 1
+        elif len(self.runs) > before:
+            for _, header in iter_headers(self.runs[-1]):
+                self.next_offset = header.next_offset
+
+    def take(self, read: TailRead) -> None:
+        """Add batches that have their real offsets already."""
+        self.runs += read.batches
+        self.size += read.size
+        self.next_offset = read.next_offset
+
+    def skip(self, extent: Extent) -> None:
+        """Pass over an extent without records."""
+        self.next_offset = extent.last_offset + 1
+
+    def _serve_block(self, part: ExtentPart, payload: memoryview, max_bytes: int) -> None:
+        extent = part.extent
+        trim = partial(
+            trim_batches,
+            first_offset=part.first_offset,
+            last_offset=extent.last_offset,
+            offset_shift=extent.offset_shift,
+        )
+        wanted = trim(payload)
+        kept = trim(wanted, max_bytes=max(0, max_bytes - self.size))
+        self.is_cut = len(kept) < len(wanted) or (bool(self.runs) and self.size + len(kept) > max_bytes)
+        if not kept or (self.runs and self.size + len(kept) > max_bytes):
+            return
+        run = bytearray(kept)
+        patch_offsets(run, extent.offset_shift, extent.leader_epoch)
+        self.runs.append(run)
+        self.size += len(run)

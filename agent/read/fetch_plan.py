@@ -1,0 +1,157 @@
+"""Which bytes a fetch needs: pure arithmetic over extents, limits and indexes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent.read.batch_slicing import ExtentPart, ServedBatches
+from agent.read.range_cache import ByteRange
+from catalog.model import PartitionId
+from object_format.segment_file import SectionIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from catalog.model import Extent, PartitionState, Topic
+    from core.errors import SiltstoneError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFetch:
+    """What is wanted of one partition: batches from the one with `offset` on, about `max_bytes` of them."""
+
+    topic: Topic
+    partition: int
+    offset: int
+    max_bytes: int
+
+    @property
+    def partition_id(self) -> PartitionId:
+        """The partition, to the catalog."""
+        return PartitionId(self.topic.topic_id, self.partition)
+
+    @property
+    def place(self) -> str:
+        """The partition, in messages."""
+        return f"{self.topic.name}-{self.partition}"
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far a fetch has come in one partition."""
+
+    fetch: PartitionFetch
+    served: ServedBatches
+    state: PartitionState | None = None
+    error: SiltstoneError | None = None
+    extents: Sequence[Extent] = ()
+    limit: int = 0
+    # Grows while what was read held no batch to serve: a long hole within an indexed section.
+    stretch: int = 1
+
+    @classmethod
+    def at(cls, fetch: PartitionFetch) -> Cursor:
+        """Nothing served yet."""
+        return cls(fetch, ServedBatches(fetch.offset))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is something to answer, or nothing more to be had."""
+        return (
+            self.error is not None
+            or bool(self.served.runs)
+            or self.served.is_cut
+            or (self.state is not None and self.served.next_offset >= self.state.high_watermark)
+        )
+
+    def needed_extents(self) -> list[Extent]:
+        """The extents to read in this round, in offset order and without a gap."""
+        needed: list[Extent] = []
+        position = self.served.next_offset
+        size = 0
+        for extent in self.extents:
+            if extent.base_offset > position or (needed and size >= self.limit):
+                break
+            needed.append(extent)
+            position = extent.last_offset + 1
+            size += extent.length
+        return needed
+
+
+@dataclass(slots=True)
+class CursorPlan:
+    """One round for one cursor: extents with the part to read of each, None where it holds no record."""
+
+    cursor: Cursor
+    steps: list[tuple[Extent, ExtentPart | None]] = field(default_factory=list)
+
+
+def share_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
+    """Set each cursor's limit so that all stay within `max_bytes`; returns those whose turn has come.
+
+    The first partition that has anything is served whatever is left, so that a fetch makes progress.
+    """
+    left = max_bytes - sum(cursor.served.size for cursor in cursors)
+    chosen: list[Cursor] = []
+    is_first = left == max_bytes
+    for cursor in cursors:
+        if cursor.is_done or (left <= 0 and not is_first):
+            continue
+        is_first = False
+        cursor.limit = min(cursor.fetch.max_bytes, max(left, 0))
+        expected = sum(extent.length for extent in cursor.needed_extents())
+        left -= min(cursor.limit, expected)
+        chosen.append(cursor)
+    return chosen
+
+
+def index_range(extent: Extent) -> ByteRange:
+    """Where the extent's sparse index lies."""
+    return ByteRange(extent.object_name, extent.index_position, extent.index_length)
+
+
+def data_range(extent: Extent) -> ByteRange:
+    """Where all of the extent's blocks lie."""
+    return ByteRange(extent.object_name, extent.position, extent.length)
+
+
+def parse_index(extent: Extent, block: memoryview) -> SectionIndex:
+    """The sparse index of the extent's section."""
+    return SectionIndex.parse(
+        block,
+        name=extent.object_name,
+        file_id=extent.file_id,
+        position=extent.index_position,
+        section=(extent.topic_id, extent.partition),
+    )
+
+
+def plan_cursor(cursor: Cursor, indexes: Mapping[ByteRange, SectionIndex]) -> CursorPlan:
+    """What to read for `cursor` in this round."""
+    plan = CursorPlan(cursor)
+    size = 0
+    for extent in cursor.needed_extents():
+        first_offset = max(cursor.served.next_offset, extent.base_offset)
+        if extent.length == 0:
+            plan.steps.append((extent, None))
+            continue
+        index = indexes.get(index_range(extent)) if extent.index_length else None
+        part = _part(extent, first_offset, index, max(cursor.limit - size, 0) * cursor.stretch)
+        plan.steps.append((extent, part))
+        size += part.range.length
+        if not part.reaches_end:
+            break
+    return plan
+
+
+def _part(extent: Extent, first_offset: int, index: SectionIndex | None, max_bytes: int) -> ExtentPart:
+    if index is None:
+        return ExtentPart(extent=extent, range=data_range(extent), first_offset=first_offset)
+    position, length = index.range_for_offset(first_offset - extent.offset_shift, max_bytes)
+    return ExtentPart(
+        extent=extent,
+        range=ByteRange(extent.object_name, extent.position + position, length),
+        first_offset=first_offset,
+        reaches_end=position + length >= extent.length,
+    )

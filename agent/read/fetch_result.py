@@ -1,0 +1,107 @@
+"""What a fetch comes to, partition by partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.cluster.errors import OffsetOutOfRangeError, UnknownPartitionError
+from object_format.record_batch.records import encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.read.fetch_plan import Cursor, PartitionFetch
+    from core.errors import SiltstoneError
+
+_MOST_OFFSETS_OF_A_BATCH = 2**31
+_NO_LEADER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResult:
+    """What a fetch has for one partition.
+
+    `batches` are runs of whole batches with their real offsets; the first may begin below the offset that
+    was asked for, as a batch is never cut. `next_offset` is where to go on. Where only offsets without
+    a record lie in between, they are one batch without a record, as Kafka's cleaner leaves one there: a Kafka
+    consumer goes on by what batches say, and would not come to the end of the log without it. With an `error`
+    there is nothing else.
+    """
+
+    partition: int
+    batches: Sequence[bytearray | memoryview] = ()
+    size: int = 0
+    next_offset: int = -1
+    log_start_offset: int = -1
+    last_stable_offset: int = -1
+    high_watermark: int = -1
+    error: SiltstoneError | None = None
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing more was to be had when it was made."""
+        return self.next_offset >= self.high_watermark
+
+
+def unknown_partition(place: str) -> UnknownPartitionError:
+    """The error for a partition that the catalog does not have."""
+    return UnknownPartitionError(
+        f"partition {place} does not exist", remedy="see which partitions the topic has"
+    )
+
+
+def fault_of(cursor: Cursor) -> SiltstoneError | None:
+    """What keeps the cursor from being served at all."""
+    fetch, state = cursor.fetch, cursor.state
+    if state is None:
+        return unknown_partition(fetch.place)
+    if state.log_start_offset <= cursor.served.next_offset <= state.high_watermark:
+        return None
+    return OffsetOutOfRangeError(
+        fetch.place,
+        cursor.served.next_offset,
+        log_start_offset=state.log_start_offset,
+        high_watermark=state.high_watermark,
+    )
+
+
+def result_of(cursor: Cursor) -> FetchResult:
+    """What the cursor has come to."""
+    state = cursor.state
+    if cursor.error is not None or state is None:
+        return FetchResult(partition=cursor.fetch.partition, error=cursor.error)
+    runs = cursor.served.runs or _hole(cursor.fetch.offset, cursor.served.next_offset)
+    return FetchResult(
+        partition=cursor.fetch.partition,
+        batches=runs,
+        size=cursor.served.size or sum(len(run) for run in runs),
+        next_offset=cursor.served.next_offset,
+        log_start_offset=state.log_start_offset,
+        last_stable_offset=state.last_stable_offset,
+        high_watermark=state.high_watermark,
+    )
+
+
+def _hole(first_offset: int, next_offset: int) -> list[bytearray | memoryview]:
+    """One batch without a record for the offsets of [first_offset, next_offset), if there are any.
+
+    A batch covers 2^31 offsets at the most; what it does not cover is asked for next.
+    """
+    offsets = min(next_offset - first_offset, _MOST_OFFSETS_OF_A_BATCH)
+    if offsets <= 0:
+        return []
+    batch = encode_batch(
+        (), (), (), base_offset=first_offset, last_offset_delta=offsets - 1, leader_epoch=_NO_LEADER_EPOCH
+    )
+    return [memoryview(batch)]
+
+
+def is_enough(wanted: Sequence[PartitionFetch], results: Sequence[FetchResult], min_bytes: int) -> bool:
+    """Whether who asked for `wanted` is to be answered with `results`, and not to wait for more."""
+    if sum(result.size for result in results) >= min_bytes:
+        return True
+    return any(
+        result.error is not None or (result.next_offset > fetch.offset and not result.is_at_end)
+        for fetch, result in zip(wanted, results, strict=True)
+    )

@@ -1,0 +1,165 @@
+"""The newest batches that this agent committed, in memory, ready to be handed out.
+
+A producer's buffer becomes part of an ingestion file without a copy, and of the tail once the file is
+committed: real offsets and epoch are written into the batches where they lie (the file has been put, nobody
+else reads them), and fetches hand out views of the same bytes.
+
+What the tail has of an offset is what the log has, and stays so while the topic is not compacted: committed
+records never change, and where the log begins is asked elsewhere. Of a compacted topic a batch is what the
+log has only while the offset lies in the file that brought it; `read` may be told to look at one file alone.
+
+Bounded by bytes, a batch's own cost included: the oldest files go first, whoever reads them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from catalog.model import PartitionId
+from object_format.record_batch.batch import place_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from agent.write.ingestion_file import AppendedBatches, SealedFile
+    from catalog.model import SectionResult
+
+# About what the lists, the view and the share in its file cost beside the bytes of a batch.
+BATCH_COST = 256
+_MOST_BATCHES = 4096
+_COMPACT_AT = 1024
+
+
+class TailRead(NamedTuple):
+    """Consecutive batches, from the one with the offset that was asked for; `next_offset` is behind them."""
+
+    batches: list[memoryview]
+    size: int
+    next_offset: int
+
+
+# A named tuple's own constructor is a Python function, and every partition of every fetch needs one.
+_tail_read = partial(tuple.__new__, TailRead)
+
+
+@dataclass(slots=True)
+class Line:
+    """The batches of one partition in offset order; those before `first` are gone."""
+
+    bases: list[int] = field(default_factory=list)
+    lasts: list[int] = field(default_factory=list)
+    views: list[memoryview] = field(default_factory=list)
+    files: list[UUID] = field(default_factory=list)
+    first: int = 0
+
+    def drop(self, count: int) -> None:
+        """Forget the `count` oldest batches."""
+        end = self.first + count
+        self.views[self.first : end] = [_NOTHING] * count
+        self.first = end
+        if end >= _COMPACT_AT or end == len(self.bases):
+            del self.bases[:end], self.lasts[:end], self.views[:end], self.files[:end]
+            self.first = 0
+
+
+_NOTHING = memoryview(b"")
+_NO_LINES: Mapping[int, Line] = {}
+
+
+class HotTail:
+    """The newest batches by partition. Belongs to the event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self.hits = 0
+        self._topics: dict[UUID, dict[int, Line]] = {}  # a UUID is slow to look up
+        self._files: deque[list[tuple[PartitionId, int, int]]] = deque()
+
+    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+        """Keep what was appended; told of every committed file in commit order."""
+        if self.limit == 0:
+            return
+        kept: list[tuple[PartitionId, int, int]] = []
+        for section, result in zip(sealed.sections, results, strict=True):
+            partition = PartitionId(result.topic_id, result.partition)
+            count, size = self._keep(
+                partition, section.appended(result), result.leader_epoch, sealed.commit.file_id
+            )
+            if count:
+                kept.append((partition, count, size))
+        self._files.append(kept)
+        self.size += sum(size for _, _, size in kept)
+        while self.size > self.limit:
+            self._drop_oldest()
+
+    def _keep(
+        self, partition: PartitionId, appended: AppendedBatches, leader_epoch: int, file_id: UUID
+    ) -> tuple[int, int]:
+        """Put the offsets into the batches and keep them: how many, and what they cost."""
+        batches, bases, offset_counts = appended
+        count = len(batches)
+        if not count:  # they are in the file and not in the log
+            return 0, 0
+        place_batches(batches, bases, leader_epoch)
+        lines = self._topics.setdefault(partition.topic_id, {})
+        line = lines.get(partition.partition)
+        if line is None:
+            line = lines[partition.partition] = Line()
+        line.bases += bases
+        line.lasts += [base + taken - 1 for base, taken in zip(bases, offset_counts, strict=True)]
+        line.views += [batch.toreadonly() for batch in batches]
+        line.files += [file_id] * count
+        return count, sum(map(len, batches)) + BATCH_COST * count
+
+    def read(
+        self, partition: PartitionId, offset: int, max_bytes: int, *, file_id: UUID | None = None
+    ) -> TailRead | None:
+        """Batches from the one with `offset` on, at least one and about `max_bytes`; None without that one.
+
+        With `file_id`, batches of that file alone.
+        """
+        line = self.lines(partition.topic_id).get(partition.partition)
+        return None if line is None else self.read_line(line, offset, max_bytes, file_id=file_id)
+
+    def lines(self, topic_id: UUID) -> Mapping[int, Line]:
+        """What is held of a topic, by partition; to be used at once."""
+        return self._topics.get(topic_id, _NO_LINES)
+
+    def read_line(
+        self, line: Line, offset: int, max_bytes: int, *, file_id: UUID | None = None
+    ) -> TailRead | None:
+        """As `read`, of one of the `lines`."""
+        bases, lasts, views = line.bases, line.lasts, line.views
+        first = bisect_right(bases, offset, line.first) - 1
+        if first < line.first or lasts[first] < offset:
+            return None
+        if file_id is not None and line.files[first] != file_id:
+            return None
+        size = len(views[first])
+        end = first + 1
+        most = min(len(bases), first + _MOST_BATCHES) if size < max_bytes else end
+        while end < most and bases[end] == lasts[end - 1] + 1:
+            more = size + len(views[end])
+            if more > max_bytes or (file_id is not None and line.files[end] != file_id):
+                break
+            size = more
+            end += 1
+        self.hits += 1
+        return _tail_read((views[first:end], size, lasts[end - 1] + 1))
+
+    def _drop_oldest(self) -> None:
+        for partition, count, size in self._files.popleft():
+            lines = self._topics[partition.topic_id]
+            line = lines[partition.partition]
+            line.drop(count)
+            self.size -= size
+            if not line.bases:
+                del lines[partition.partition]
+                if not lines:
+                    del self._topics[partition.topic_id]

@@ -1,0 +1,73 @@
+"""Fetches whose results hold memory until they were handed out (`fetch_memory`)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.cluster.errors import BusyError
+from agent.read.fetch_memory import LEAST_SHARE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.read.fetch_memory import FetchMemory
+    from agent.read.fetch_plan import PartitionFetch
+    from agent.read.fetch_result import FetchResult
+    from agent.read.read_path import ReadPath
+
+
+@dataclass(slots=True)
+class HeldFetch:
+    """Results that hold `size` bytes of the budget; whoever has handed them out calls `release`."""
+
+    results: list[FetchResult]
+    size: int
+    budget: FetchMemory
+
+    def release(self) -> None:
+        """Let go of the memory; a second time does nothing."""
+        self.budget.release(self.size)
+        self.size = 0
+
+
+async def fetch_held(
+    read_path: ReadPath,
+    wanted: Sequence[PartitionFetch],
+    *,
+    max_bytes: int,
+    min_bytes: int = 1,
+    max_wait_ms: int = 0,
+) -> HeldFetch:
+    """As `ReadPath.fetch`, within what is left of the memory for fetches.
+
+    With little left the results are smaller. With none left it waits for others to be handed out, and when
+    the time is up gives results without a batch: the reader comes back.
+    """
+    budget = read_path.budget
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + max_wait_ms / 1000
+    needed, most = min(LEAST_SHARE, max(max_bytes, 1)), max_bytes
+    while await budget.room(needed, deadline - loop.time()):
+        planned = min(most, budget.share)
+        try:
+            results = await read_path.fetch(
+                wanted,
+                max_bytes=planned,
+                min_bytes=min(min_bytes, planned),
+                max_wait_ms=max(0, round((deadline - loop.time()) * 1000)),
+            )
+        except BusyError:
+            # What it had to read for that does not fit yet.
+            needed = min(budget.limit, max(2 * needed, budget.free + 1))
+            continue
+        # A batch that is larger than all there may be is handed out alone.
+        size = min(sum(result.size for result in results), budget.limit)
+        if budget.has_room_for(size):
+            budget.reserve(size)
+            return HeldFetch(results, size, budget)
+        # Others were quicker; what cannot do with the least are batches, which are never cut.
+        needed = LEAST_SHARE if planned > LEAST_SHARE else budget.free_for(size)
+        most = LEAST_SHARE
+    return HeldFetch(await read_path.bounds(wanted), 0, budget)

@@ -1,0 +1,224 @@
+"""What a sequential reader of the object store will ask for next is read before it asks.
+
+A partition that is read on where its last fetch ended has one window ahead: what a fetch of the same size
+would read next, and, where that lies in a large section, some more of the section with the same GET. It lands
+in the cache of ranges; a fetch that comes sooner joins the read under way. A window is due when what comes
+next does not lie in the cache any more, so a reader that stops has had one in vain.
+
+Where the next fetch begins is known before this one is served, and the window is read beside what the fetch
+waits for: behind whole extents, or in a section that is read by stretches of blocks, with the last block of
+the stretch, for the next fetch asks for it once more where a hole follows.
+
+All windows together are bounded, and so are the requests for them that are under way: a window of many small
+extents leaves threads to those who ask. A partition whose window finds no room is not read ahead, unless
+another has not been read on for a while: its reader is taken to be gone, and what was read ahead of it is the
+cache's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from agent.read.fetch_plan import Cursor, index_range, plan_cursor
+from agent.read.object_reader import WantedRange
+from core.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from agent.read.batch_slicing import ExtentPart
+    from agent.read.fetch_plan import CursorPlan
+    from agent.read.object_reader import ObjectReader
+    from agent.read.range_cache import ByteRange
+    from agent.runtime.metrics import AgentMetrics
+    from agent.settings import AgentSettings
+    from catalog.model import Extent, PartitionId
+    from core.clock import Clock
+    from object_format.segment_file import SectionIndex
+
+_log = structlog.get_logger(__name__)
+_MOST_READERS = 20_000
+_MOST_WINDOWS = 1_000
+# One that a fetch waits for, and the next one.
+_MOST_AT_ONCE = 2
+_IDLE_SECONDS = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Window:
+    """What is read ahead of a partition, and when its reader came last.
+
+    Of `ranges` the last may be longer than what a fetch asks for, and the others are as a fetch has them.
+    """
+
+    used: float
+    size: int = 0
+    ranges: frozenset[ByteRange] = frozenset()
+    last: ByteRange | None = None
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.task is not None and self.task.done()
+
+    def brings(self, wanted: ByteRange) -> bool:
+        """Whether it reads that, now or when it is that request's turn."""
+        return wanted in self.ranges or (self.last is not None and self.last.covers(wanted))
+
+
+class ReadAhead:
+    """Reads ahead of the sequential readers of one agent. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        *,
+        read_indexes: Callable[
+            [Sequence[Extent], asyncio.Semaphore], Awaitable[Mapping[ByteRange, SectionIndex]]
+        ],
+        is_hot: Callable[[Extent], bool],
+        settings: AgentSettings,
+        clock: Clock,
+        metrics: AgentMetrics,
+    ) -> None:
+        self._reader = reader
+        self._read_indexes = read_indexes
+        self._is_hot = is_hot
+        self._size = settings.read_ahead_bytes
+        self._most = min(settings.max_read_ahead_bytes, settings.cache_bytes // 2)
+        # Windows, and requests for them: threads for those who ask are left over.
+        most_at_once = max(settings.cold_read_threads // 2, 1)
+        self._turns = asyncio.Semaphore(most_at_once)
+        self._requests = asyncio.Semaphore(most_at_once)
+        self._clock = clock
+        self._metrics = metrics
+        # Where readers go on, if they read on: a partition, and the offset that they have come to.
+        self._expected: OrderedDict[tuple[PartitionId, int], None] = OrderedDict()
+        # The partition that was read on last is the last; its windows in the order in which they began.
+        self._windows: OrderedDict[PartitionId, list[_Window]] = OrderedDict()
+
+    def before(self, plans: Sequence[CursorPlan], indexes: Mapping[ByteRange, SectionIndex]) -> None:
+        """These are about to be read: begin to read what is known to come behind them."""
+        for plan in plans if self._size else ():
+            if plan.steps and self._reads_on(plan.cursor):
+                self._begin(plan.cursor, _offset_behind(*plan.steps[-1], indexes), indexes)
+
+    def after(self, cursors: Sequence[Cursor], indexes: Mapping[ByteRange, SectionIndex]) -> None:
+        """These were served by what was read: begin to read what comes next, and note where they are."""
+        for cursor in cursors if self._size else ():
+            partition, offset = cursor.fetch.partition_id, cursor.served.next_offset
+            if offset == cursor.fetch.offset:
+                continue
+            if self._reads_on(cursor):
+                del self._expected[partition, cursor.fetch.offset]
+                self._begin(cursor, offset, indexes)
+            self._expected[partition, offset] = None
+            if len(self._expected) > _MOST_READERS:
+                self._expected.popitem(last=False)
+
+    async def idle(self) -> None:
+        """Until nothing is being read ahead."""
+        await asyncio.gather(*self._tasks(), return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Give up what is under way."""
+        self._size = 0
+        for task in self._tasks():
+            task.cancel()
+        await self.idle()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [each.task for windows in self._windows.values() for each in windows if each.task is not None]
+
+    def _reads_on(self, cursor: Cursor) -> bool:
+        return (cursor.fetch.partition_id, cursor.fetch.offset) in self._expected
+
+    def _begin(self, cursor: Cursor, offset: int, indexes: Mapping[ByteRange, SectionIndex]) -> None:
+        """Read what a fetch like the cursor's would need from `offset` on, unless it is there."""
+        partition, now = cursor.fetch.partition_id, self._clock.monotonic()
+        windows = self._windows.setdefault(partition, [])
+        self._windows.move_to_end(partition)
+        for window in windows:
+            window.used = now
+        self._forget_idle(now)
+        ahead = Cursor.at(replace(cursor.fetch, offset=offset))
+        ahead.extents = [each for each in cursor.extents if each.last_offset >= offset]
+        ahead.limit = cursor.limit
+        under_way = [window for window in windows if not window.is_done]
+        if len(under_way) < _MOST_AT_ONCE and self._missing(_parts(ahead, indexes), under_way):
+            # What landed before is being read by now, and no window any more.
+            window = _Window(now)
+            self._windows[partition] = [*under_way, window]
+            window.task = asyncio.get_running_loop().create_task(
+                self._read_window(window, ahead), name="read ahead"
+            )
+
+    async def _read_window(self, window: _Window, ahead: Cursor) -> None:
+        try:
+            async with self._turns:
+                outcome = await self._read(window, ahead)
+        except SiltstoneError as error:
+            # Whoever asks for it is told, if it is still so.
+            outcome = "failed"
+            _log.debug("nothing was read ahead", partition=ahead.fetch.place, reason=str(error))
+        if outcome:
+            self._metrics.read_ahead.labels(outcome).inc()
+
+    async def _read(self, window: _Window, ahead: Cursor) -> str:
+        """Read what is missing of the window; tells what has come of it, nothing if nothing was missing."""
+        indexes = await self._read_indexes(ahead.needed_extents(), self._requests)
+        parts = _parts(ahead, indexes)
+        others = [each for each in self._windows.get(ahead.fetch.partition_id, ()) if not each.is_done]
+        if not self._missing(parts, others):
+            return ""
+        if not parts[-1].reaches_end:
+            ahead.limit = max(ahead.limit, self._size)
+            parts = _parts(ahead, indexes)[: len(parts)]
+        missing = self._missing(parts, others)
+        size = sum(part.range.length for part in missing)
+        taken = sum(each.size for windows in self._windows.values() for each in windows)
+        if taken + size > self._most:
+            return "no room"
+        window.size = size
+        window.ranges, window.last = frozenset(part.range for part in missing), parts[-1].range
+        wanted = [WantedRange(part.range, self._is_hot(part.extent)) for part in missing]
+        await self._reader.read(wanted, turns=self._requests)
+        self._metrics.read_ahead_bytes.inc(size)
+        return "read"
+
+    def _missing(self, parts: Sequence[ExtentPart], windows: Sequence[_Window]) -> list[ExtentPart]:
+        """What the next fetch asks the store for, when these windows have brought what they read."""
+        return [
+            part
+            for part in parts
+            if not self._reader.has(part.range) and not any(each.brings(part.range) for each in windows)
+        ]
+
+    def _forget_idle(self, now: float) -> None:
+        """Partitions that were not read on for a while, and those beyond what may be remembered."""
+        while self._windows:
+            partition, windows = next(iter(self._windows.items()))
+            is_idle = all(window.used < now - _IDLE_SECONDS for window in windows)
+            if not all(window.is_done for window in windows) or not (
+                is_idle or len(self._windows) > _MOST_WINDOWS
+            ):
+                return
+            del self._windows[partition]
+
+
+def _offset_behind(extent: Extent, part: ExtentPart | None, indexes: Mapping[ByteRange, SectionIndex]) -> int:
+    """Where what a fetch asks for next is sure to begin, or before that, when this is the end of its plan."""
+    if part is None or part.reaches_end:
+        return extent.last_offset + 1
+    index = indexes[index_range(extent)]
+    position = part.range.position - extent.position
+    return index.last_base_offset(position, part.range.length) + extent.offset_shift
+
+
+def _parts(ahead: Cursor, indexes: Mapping[ByteRange, SectionIndex]) -> list[ExtentPart]:
+    return [part for _, part in plan_cursor(ahead, indexes).steps if part is not None]

@@ -1,0 +1,331 @@
+"""The read path: from offsets to batches.
+
+A fetch finds where its partitions begin and end, then asks for the batches: first what is held of the tail
+in memory and on this agent's disks, then the extents and the ranges of objects that they name (from the
+cache, or with one GET for ranges that lie together in an object). What a local topic has is on the disks
+alone. Where fewer than `min_bytes` are there it waits for commits, by any agent, and looks again.
+
+What the catalog said lately is believed (`known_log`) only by a fetch that may wait: it is woken when there
+is more. A fetch that may not wait, and any fetch of a compacted topic, asks anew.
+
+Extents may be swapped while a fetch is under way: an object that has vanished meanwhile makes it look them up
+again. A fetch may come to stretches of the log without a record; it goes on behind them by itself, and
+`FetchResult.next_offset` tells how far it has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from agent.cluster.errors import ReadFailedError
+from agent.local_topics.local_topics import is_local
+from agent.read.fetch_memory import FetchMemory
+from agent.read.fetch_plan import (
+    Cursor,
+    CursorPlan,
+    PartitionFetch,
+    index_range,
+    parse_index,
+    plan_cursor,
+    share_limits,
+)
+from agent.read.fetch_result import fault_of, is_enough, result_of, unknown_partition
+from agent.read.object_reader import WantedRange
+from agent.read.read_ahead import ReadAhead
+from catalog.model import PartitionId
+from core.errors import InvalidInputError
+from object_store.errors import ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.local_topics.disk_reads import DiskReads
+    from agent.read.commit_watch import CommitWatch
+    from agent.read.fetch_result import FetchResult
+    from agent.read.hot_tail import TailRead
+    from agent.read.log_view import LogView
+    from agent.read.object_reader import ObjectReader
+    from agent.read.range_cache import ByteRange
+    from agent.read.timestamp_lookup import TimestampLookup
+    from agent.runtime.metrics import AgentMetrics
+    from agent.runtime.pools import Pools
+    from agent.settings import AgentSettings
+    from catalog.model import Extent, PartitionState, Topic
+    from core.clock import Clock
+    from object_format.segment_file import SectionIndex
+
+_MOST_ROUNDS = 64
+_MOST_VANISHED = 5
+
+
+class Tail(Protocol):
+    """What is held of the newest batches, and asked before the object store."""
+
+    def read(
+        self, partition: PartitionId, offset: int, max_bytes: int, *, file_id: UUID | None = None
+    ) -> TailRead | None:
+        """Batches from the one with `offset` on; with `file_id`, those that this file brought."""
+        ...
+
+
+class ReadPath:
+    """The fetches of one agent. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        log: LogView,
+        tail: Tail,
+        reader: ObjectReader,
+        watch: CommitWatch,
+        pools: Pools,
+        clock: Clock,
+        metrics: AgentMetrics,
+        timestamps: TimestampLookup,
+        disks: DiskReads,
+    ) -> None:
+        # Held here while a fetch reads; who gets its result holds it on until that is handed out.
+        self.budget = FetchMemory(settings.max_fetches_bytes)
+        self._timestamps = timestamps
+        self._settings = settings
+        self._log = log
+        self._tail = tail
+        self._disks = disks
+        self._reader = reader
+        self._watch = watch
+        self._pools = pools
+        self._clock = clock
+        self._metrics = metrics
+        self.ahead = ReadAhead(
+            reader,
+            read_indexes=self._read_indexes,
+            is_hot=self._is_hot,
+            settings=settings,
+            clock=clock,
+            metrics=metrics,
+        )
+
+    async def fetch_one(
+        self, wanted: PartitionFetch, *, min_bytes: int = 1, max_wait_ms: int = 0
+    ) -> FetchResult:
+        """As `fetch`, for one partition; raises what is wrong with it."""
+        (result,) = await self.fetch(
+            [wanted], max_bytes=wanted.max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms
+        )
+        if result.error is not None:
+            raise result.error
+        return result
+
+    async def fetch(
+        self, wanted: Sequence[PartitionFetch], *, max_bytes: int, min_bytes: int = 1, max_wait_ms: int = 0
+    ) -> list[FetchResult]:
+        """What there is of `wanted`, in its order, once it is at least `min_bytes` or the time is up.
+
+        Does not wait when any partition has an error, or has more than was fetched. Raises `RetryableError`
+        when catalog or store do not answer, `CorruptDataError` when stored bytes are not what was written.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(max_wait_ms, self._settings.max_wait_ms) / 1000
+        max_bytes = min(max_bytes, self._settings.max_fetch_bytes)
+        min_bytes = min(min_bytes, max_bytes)  # as Kafka's brokers do: there cannot be more
+        believing = max_wait_ms > 0
+        if believing:
+            at_once = self._from_memory(wanted, max_bytes)
+            if at_once is not None and is_enough(wanted, at_once, min_bytes):
+                self._count(at_once)
+                return at_once
+        ids = [fetch.partition_id for fetch in wanted]
+        with self._watch.waiting(ids) as waiter:
+            while True:
+                with self._metrics.fetch_seconds.time():
+                    results = await self._fetch_now(wanted, max_bytes, believing=believing)
+                left = deadline - loop.time()
+                if left <= 0 or self._watch.is_closed or is_enough(wanted, results, min_bytes):
+                    if waiter.woken_at is not None:
+                        self._metrics.wake_up_seconds.observe(loop.time() - waiter.woken_at)
+                    self._count(results)
+                    return results
+                # Whoever was not woken looks for what nobody told.
+                believing = await waiter.wait(min(left, self._settings.poll_interval_ms / 1000))
+
+    async def bounds(self, wanted: Sequence[PartitionFetch]) -> list[FetchResult]:
+        """Results without a batch: where the partitions begin and end, or what is wrong."""
+        cursors = [Cursor.at(fetch) for fetch in wanted]
+        await self._log.find_bounds(cursors, believing=True)
+        return [result_of(cursor) for cursor in cursors]
+
+    async def start_offset(
+        self, topic: Topic, partition: int, *, offset: int | None, timestamp: int | None
+    ) -> int:
+        """Where a read begins: at `offset`, by `timestamp`, or else at the log start offset.
+
+        Without a record at or after `timestamp` it is the high watermark.
+        """
+        if offset is not None and timestamp is not None:
+            raise InvalidInputError(
+                "both offset and timestamp are given", remedy="say one of them, or none for the log's start"
+            )
+        if offset is not None:
+            return offset
+        state = await self._state(topic, partition)
+        if timestamp is None:
+            return state.log_start_offset
+        if is_local(topic):
+            at = await self._disks.offset_by_time(topic, partition, timestamp)
+            return state.high_watermark if at is None else at.offset
+        found = await self._timestamps.find(
+            topic, partition, timestamp, log_start_offset=state.log_start_offset, budget=self.budget
+        )
+        return state.high_watermark if found is None else found.offset
+
+    async def _state(self, topic: Topic, partition: int) -> PartitionState:
+        if is_local(topic):
+            return await self._disks.state(topic, partition)
+        state = await self._log.state(PartitionId(topic.topic_id, partition))
+        if state is None:
+            raise unknown_partition(f"{topic.name}-{partition}")
+        return state
+
+    def _from_memory(self, wanted: Sequence[PartitionFetch], max_bytes: int) -> list[FetchResult] | None:
+        """The whole fetch without asking anybody; None when that cannot be."""
+        cursors = [Cursor.at(fetch) for fetch in wanted]
+        for cursor in cursors:
+            cursor.state = self._log.known_state(cursor.fetch)
+            if cursor.state is None or fault_of(cursor) is not None:
+                return None
+        left = self._serve_from_tail(cursors, max_bytes)
+        if left > 0 and not all(cursor.is_done for cursor in cursors):
+            return None
+        return [result_of(cursor) for cursor in cursors]
+
+    async def _fetch_now(
+        self, wanted: Sequence[PartitionFetch], max_bytes: int, *, believing: bool
+    ) -> list[FetchResult]:
+        cursors = [Cursor.at(fetch) for fetch in wanted]
+        vanished = 0
+        for _ in range(_MOST_ROUNDS):
+            open_cursors = [cursor for cursor in cursors if not cursor.is_done]
+            if not open_cursors:
+                break
+            elsewhere = await self._disks.find_bounds(open_cursors)
+            await self._log.find_bounds(elsewhere, believing=believing)
+            if self._serve_from_tail(cursors, max_bytes) <= 0:
+                break
+            await self._disks.serve(cursors, max_bytes)
+            await self._log.find_extents([cursor for cursor in elsewhere if not cursor.is_done], max_bytes)
+            chosen = share_limits(cursors, max_bytes)
+            if not chosen:
+                break
+            await self._disks.serve_within_extents(chosen)
+            try:
+                unserved = [cursor for cursor in chosen if not cursor.served.runs]
+                await self._read([cursor for cursor in unserved if not self._serve_from_files(cursor)])
+            except ObjectNotFoundError as error:
+                vanished += 1
+                self._log.forget_extents(chosen)
+                if vanished > _MOST_VANISHED:
+                    raise ReadFailedError(
+                        f"an object of a live extent is missing: {error.message}",
+                        remedy="try again; if it stays so, compare bucket and catalog with siltstone fsck",
+                    ) from error
+        return [result_of(cursor) for cursor in cursors]
+
+    def _serve_from_tail(self, cursors: Sequence[Cursor], max_bytes: int) -> int:
+        """Serve what the tail has; returns how many bytes are left of `max_bytes`."""
+        left = max_bytes - sum(cursor.served.size for cursor in cursors)
+        for cursor in cursors:
+            if left <= 0 and left < max_bytes:
+                break
+            fetch = cursor.fetch
+            if cursor.is_done or fetch.topic.config.compacts:
+                continue
+            offset = cursor.served.next_offset
+            found = self._tail.read(fetch.partition_id, offset, min(fetch.max_bytes, left))
+            if found is not None:
+                cursor.served.take(found)
+                left -= found.size
+        return left
+
+    def _serve_from_files(self, cursor: Cursor) -> bool:
+        """Serve what the tail has of the files that the cursor's extents lie in; whether there was any."""
+        for extent in cursor.needed_extents():
+            left = cursor.limit - cursor.served.size
+            if cursor.served.runs and left <= 0:
+                break
+            found = self._tail.read(
+                cursor.fetch.partition_id, cursor.served.next_offset, left, file_id=extent.file_id
+            )
+            if found is None or (cursor.served.runs and found.size > left):
+                break
+            cursor.served.take(found)
+            if cursor.served.next_offset <= extent.last_offset:
+                break
+        return bool(cursor.served.runs)
+
+    async def _read(self, cursors: Sequence[Cursor]) -> None:
+        """One round: read what the cursors need, and serve it to them."""
+        if not cursors:
+            return
+        indexes = await self._read_indexes(
+            [extent for cursor in cursors for extent in cursor.needed_extents()]
+        )
+        plans = [plan_cursor(cursor, indexes) for cursor in cursors]
+        parts = [part for plan in plans for _, part in plan.steps if part is not None]
+        wanted = [WantedRange(part.range, self._is_hot(part.extent)) for part in parts]
+        with self.budget.holding(sum(part.range.length for part in parts)):
+            self.ahead.before(plans, indexes)
+            data = await self._reader.read(wanted)
+            await self._pools.rendering.run(partial(_serve, plans, data))
+        self.ahead.after(cursors, indexes)
+
+    async def _read_indexes(
+        self, extents: Sequence[Extent], turns: asyncio.Semaphore | None = None
+    ) -> dict[ByteRange, SectionIndex]:
+        large = [
+            extent
+            for extent in extents
+            if extent.index_length and extent.length >= self._settings.index_threshold_bytes
+        ]
+        if not large:
+            return {}
+        blocks = await self._reader.read(
+            [WantedRange(index_range(extent), self._is_hot(extent)) for extent in large], turns=turns
+        )
+        return {
+            index_range(extent): parse_index(extent, block)
+            for extent, block in zip(large, blocks, strict=True)
+        }
+
+    def _is_hot(self, extent: Extent) -> bool:
+        return self._clock.now_ms() - extent.committed_ms < self._settings.hot_window_ms
+
+    def _count(self, results: Sequence[FetchResult]) -> None:
+        outcomes = Counter(
+            "refused" if result.error else "records" if result.size else "empty" for result in results
+        )
+        for outcome, count in outcomes.items():
+            self._metrics.fetches.labels(outcome).inc(count)
+        self._metrics.fetched_bytes.inc(sum(result.size for result in results))
+
+
+def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:
+    """Cut out what the cursors asked for; `data` is their parts', in order. For the rendering pool."""
+    blocks = iter(data)
+    for plan in plans:
+        cursor = plan.cursor
+        before = cursor.served.next_offset
+        for extent, part in plan.steps:
+            block = next(blocks) if part is not None else None
+            if cursor.served.is_cut:
+                continue
+            if part is None or block is None:
+                cursor.served.skip(extent)
+            else:
+                cursor.served.serve(part, block, max_bytes=cursor.limit)
+        if cursor.served.next_offset == before:
+            cursor.stretch *= 4

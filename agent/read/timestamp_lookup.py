@@ -1,0 +1,180 @@
+"""Offsets by time: the first record of a partition at or after a timestamp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from agent.cluster.errors import ReadFailedError
+from agent.read.fetch_plan import data_range, index_range, parse_index
+from agent.read.object_reader import WantedRange
+from agent.read.range_cache import ByteRange
+from object_format.record_batch.batch import trim_batches
+from object_format.record_batch.records import decode_batches
+from object_format.segment_file import parse_data_blocks
+from object_store.errors import ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from agent.local_topics.disk_reads import DiskReads
+    from agent.read.object_reader import ObjectReader
+    from agent.runtime.byte_budget import ByteBudget
+    from agent.runtime.pools import Pools
+    from agent.settings import AgentSettings
+    from catalog.model import Extent, Topic
+    from object_format.segment_file import SectionIndex
+
+_MOST_STEPS = 64
+_WHATEVER_SIZE = 2**62
+
+
+class TimedExtents(Protocol):
+    """What the look-up needs of the catalog."""
+
+    def first_extent_at_or_after_timestamp(
+        self, topic_id: UUID, partition: int, timestamp: int, /
+    ) -> Extent | None:
+        """The first extent in offset order with a record at or after `timestamp`."""
+        ...
+
+    def extents(
+        self, topic_id: UUID, partition: int, offset: int, *, max_extents: int, max_bytes: int
+    ) -> Sequence[Extent]:
+        """Live extents in offset order; the first one holds `offset`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOffset:
+    """A record's offset and its timestamp."""
+
+    offset: int
+    timestamp: int
+
+
+class TimestampLookup:
+    """Finds records by their time. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        log: TimedExtents,
+        reader: ObjectReader,
+        pools: Pools,
+        settings: AgentSettings,
+        disks: DiskReads,
+    ) -> None:
+        self._log = log
+        self._disks = disks
+        self._reader = reader
+        self._pools = pools
+        self._settings = settings
+
+    async def find(
+        self, topic: Topic, partition: int, timestamp: int, *, log_start_offset: int, budget: ByteBudget
+    ) -> TimedOffset | None:
+        """The first record from `log_start_offset` on at or after `timestamp`; None when there is none.
+
+        What is read for it is held in `budget` meanwhile.
+        """
+        search = partial(self._search, timestamp=timestamp, log_start_offset=log_start_offset, budget=budget)
+        first = partial(self._log.first_extent_at_or_after_timestamp, topic.topic_id, partition, timestamp)
+        extent = await self._pools.catalog.run(first)
+        for _ in range(_MOST_STEPS):
+            if extent is None:
+                return None
+            near = await self._disks.offset_in_extent(topic, extent, timestamp, log_start_offset)
+            if near is not None:
+                return TimedOffset(near.offset, near.timestamp)
+            try:
+                found = await search(extent)
+            except ObjectNotFoundError:  # swapped since it was looked up
+                extent = await self._pools.catalog.run(first)
+                continue
+            if found is not None:
+                return found
+            extent = await self._pools.catalog.run(partial(self._after, extent, timestamp))
+        raise ReadFailedError(
+            f"the offset for timestamp {timestamp} of {topic.name}-{partition} was not found in time",
+            remedy="try again",
+        )
+
+    def _after(self, extent: Extent, timestamp: int) -> Extent | None:
+        """The next extent that may have such a record; for when what the first one had is gone. Blocking."""
+        offset = extent.last_offset + 1
+        while page := self._log.extents(
+            extent.topic_id,
+            extent.partition,
+            offset,
+            max_extents=self._settings.max_fetch_extents,
+            max_bytes=_WHATEVER_SIZE,
+        ):
+            for candidate in page:
+                if candidate.max_timestamp >= timestamp and candidate.record_count > 0:
+                    return candidate
+            offset = page[-1].last_offset + 1
+        return None
+
+    async def _search(
+        self, extent: Extent, *, timestamp: int, log_start_offset: int, budget: ByteBudget
+    ) -> TimedOffset | None:
+        index = await self._index(extent)
+        wanted: ByteRange | None = data_range(extent)
+        if index is not None:
+            stored = max(log_start_offset - extent.offset_shift, 0)
+            wanted = self._range(extent, index, timestamp, index.range_for_offset(stored, 1)[0])
+        while wanted is not None:
+            with budget.holding(wanted.length):
+                (data,) = await self._reader.read([WantedRange(wanted, is_hot=False)])
+                look = partial(_first_record, extent, wanted, data, timestamp, log_start_offset)
+                found = await self._pools.rendering.run(look)
+                del data, look
+            if found is not None:
+                return found
+            # What was late enough lies below the log start: go on behind it.
+            end = wanted.position + wanted.length - extent.position
+            wanted = None if index is None else self._range(extent, index, timestamp, end)
+        return None
+
+    async def _index(self, extent: Extent) -> SectionIndex | None:
+        if not extent.index_length or extent.length < self._settings.index_threshold_bytes:
+            return None
+        (block,) = await self._reader.read([WantedRange(index_range(extent), is_hot=False)])
+        return parse_index(extent, block)
+
+    def _range(
+        self, extent: Extent, index: SectionIndex, timestamp: int, from_position: int
+    ) -> ByteRange | None:
+        place = index.range_for_timestamp(
+            timestamp, self._settings.default_fetch_bytes, from_position=from_position
+        )
+        return place and ByteRange(extent.object_name, extent.position + place[0], place[1])
+
+
+def _first_record(
+    extent: Extent, part: ByteRange, data: memoryview, timestamp: int, log_start_offset: int
+) -> TimedOffset | None:
+    payloads = parse_data_blocks(
+        data,
+        name=extent.object_name,
+        file_id=extent.file_id,
+        position=part.position,
+        section=(extent.topic_id, extent.partition),
+    )
+    for payload in payloads:
+        batches = trim_batches(
+            payload,
+            first_offset=max(extent.base_offset, log_start_offset),
+            last_offset=extent.last_offset,
+            offset_shift=extent.offset_shift,
+        )
+        for columns in decode_batches(batches, offset_shift=extent.offset_shift):
+            late = np.flatnonzero((columns.timestamps >= timestamp) & (columns.offsets >= log_start_offset))
+            if late.size:
+                first = int(late[0])
+                return TimedOffset(int(columns.offsets[first]), int(columns.timestamps[first]))
+    return None

@@ -1,0 +1,76 @@
+"""Blocking calls leave the event loop through bounded thread pools, one for each kind of work."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from agent.cluster.errors import BusyError, StoppingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+
+
+class WorkPool:
+    """Threads for one kind of blocking call.
+
+    At most `threads` calls run and `max_waiting` wait; what comes beyond is refused with `BusyError`.
+    Belongs to the event loop. A call that has begun runs to its end even if nobody waits for it any more.
+    """
+
+    def __init__(self, name: str, *, threads: int, max_waiting: int) -> None:
+        self.name = name
+        self.pending = 0
+        self._is_closed = False
+        self._limit = threads + max_waiting
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"siltstone-{name}")
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """The result of `call`, made in a thread of this pool."""
+        if self._is_closed:
+            raise StoppingError("this agent is stopping", remedy="send the request to another agent")
+        if self.pending >= self._limit:
+            raise BusyError(
+                f"{self.pending} calls of kind {self.name} are under way or waiting",
+                remedy="wait and send the same request again",
+                retry_after_seconds=1.0,
+            )
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        job = self._executor.submit(call)
+        self.pending += 1
+        # The callback is told of the job: if it referred to it, the result would stay until garbage is
+        # searched for.
+        job.add_done_callback(partial(self._tell, loop, answer))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            job.cancel()  # which does nothing once it has begun
+            raise
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[T], job: Future[T]) -> None:
+        """In one of the threads; `asyncio.wrap_future` would wake the loop a second time."""
+        if self._is_closed and loop.is_closed():
+            return  # the call outlived the agent
+        loop.call_soon_threadsafe(self._finished, job, answer)
+
+    def _finished(self, job: Future[T], answer: asyncio.Future[T]) -> None:
+        self.pending -= 1
+        if answer.done():
+            return  # nobody waits any more
+        if job.cancelled():
+            answer.cancel()
+        elif (error := job.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(job.result())
+
+    def close(self, *, wait: bool = True) -> None:
+        """Drop the calls that have not begun; wait for those under way unless told not to."""
+        self._is_closed = True
+        self._executor.shutdown(wait=wait, cancel_futures=True)

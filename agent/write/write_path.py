@@ -1,0 +1,373 @@
+"""The write path: from validated batches to acknowledged offsets.
+
+A file's way, and who may be ahead of whom:
+
+1. `append` adds batches to the open file. All of a call fits into the byte budget, or none is taken.
+2. The open file is closed `flush_interval_ms` after its first append, or once it reaches `flush_bytes`. It is
+   also closed when it holds `stalled_flush_bytes` of an idempotent producer that has used up most of the
+   requests which it may have unanswered: it would soon wait for the interval instead of sending more.
+   While `max_files_in_flight` files are unanswered a file that is due stays open and grows instead: a slow
+   store makes files larger, not more.
+3. Closed files are sealed (laid out in the uploads pool) and put, several at a time: one PUT each.
+4. Commits are made one by one in the order in which files were closed, so that what one producer sent in
+   order gets its offsets in order. A commit is idempotent by file, hence a lost answer is no harm.
+5. Only then are the appends answered, and the listeners told.
+
+A file that cannot be put or committed after `write_attempts` tries fails exactly its own appends; later
+files go on. An idempotent producer's later batches are then refused by the catalog as out of order, as they
+must be: also where the producer is new (`catalog.commit.sequences`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, repeat
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from agent.cluster.client_messages import new_reference, the_log_says_more
+from agent.cluster.errors import AppendFailedError, StoppingError
+from agent.runtime.byte_budget import ByteBudget
+from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
+from agent.write.ingestion_file import SealedFile, seal, settle
+from agent.write.pending_append import AppendResult, PendingAppend
+from catalog.errors import SessionFencedError
+from core.errors import SiltstoneError
+from object_store.interface import Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from agent.cluster.session import Session
+    from agent.runtime.health import CallHealth
+    from agent.runtime.metrics import AgentMetrics
+    from agent.runtime.pools import Pools
+    from agent.runtime.retry import RetryPolicy
+    from agent.settings import AgentSettings
+    from agent.write.validation import ValidatedBatches
+    from catalog.model import FileCommit, SectionResult
+    from core.clock import Clock
+    from core.ids import Ids
+    from object_store.interface import ObjectStore
+
+_log = structlog.get_logger(__name__)
+# KIP-98 allows an idempotent producer five (max.in.flight.requests.per.connection). Files of three and of two
+# requests follow each other, so that one is filled while the other is on its way.
+_MANY_UNANSWERED = 3
+
+
+class CommitLog(Protocol):
+    """The one thing that the write path asks of the catalog."""
+
+    def commit(self, commit: FileCommit, /) -> tuple[SectionResult, ...]:
+        """Make an uploaded file part of the log, once, however often it is called."""
+        ...
+
+
+class CommitListener(Protocol):
+    """Told of every committed file, in commit order, on the event loop: caches, the tail, the local tier."""
+
+    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+        """`results` is in the order of the file's sections. Must not block."""
+        ...
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A file on its way."""
+
+    file: OpenFile
+    upload: asyncio.Task[SealedFile]
+
+
+class WritePath:
+    """The appends of one agent. Belongs to the event loop; `start` it first and `stop` it last."""
+
+    def __init__(
+        self,
+        *,
+        settings: AgentSettings,
+        store: ObjectStore,
+        log: CommitLog,
+        session: Session,
+        pools: Pools,
+        retry: RetryPolicy,
+        clock: Clock,
+        ids: Ids,
+        metrics: AgentMetrics,
+        store_health: CallHealth,
+        listeners: Sequence[CommitListener] = (),
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._log = log
+        self._session = session
+        self._pools = pools
+        self._retry = retry
+        self._clock = clock
+        self._ids = ids
+        self._metrics = metrics
+        self._store_health = store_health
+        self._listeners = tuple(listeners)
+        self.budget = ByteBudget(
+            "the write buffer",
+            settings.max_buffered_bytes,
+            retry_after_seconds=max(1.0, settings.flush_interval_ms / 1000),
+        )
+        self._buffer = IngestionBuffer(settings.flush_bytes)
+        self._closed: deque[OpenFile] = deque()
+        self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # holds at most max_files_in_flight
+        self._in_flight = 0
+        self._unanswered: Counter[int] = Counter()  # requests of idempotent producers
+        self._due: OpenFile | None = None  # the file whose time has come, if it is still open
+        self._timed: OpenFile | None = None  # the file that the timer is for
+        self._timer: asyncio.TimerHandle | None = None
+        self._draining = False
+        self._stopping = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._uploads: set[asyncio.Task[SealedFile]] = set()
+        self._committer: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to commit."""
+        self._committer = asyncio.get_running_loop().create_task(
+            self._commit_in_order(), name="commit in order"
+        )
+
+    async def append(self, appends: Sequence[ValidatedBatches]) -> list[list[AppendResult]]:
+        """Append to one or more partitions and wait for the commit; results per append and batch.
+
+        Raises `BusyError` when the buffer has no room for all of it, `StoppingError` when the agent stops;
+        nothing was taken then. Whoever is cancelled while waiting leaves the batches on their way.
+        """
+        with self._metrics.append_seconds.time():
+            return [await pending.wait() for pending in self.enqueue(appends)]
+
+    def enqueue(self, appends: Sequence[ValidatedBatches]) -> list[PendingAppend]:
+        """As `append`, without waiting: the calls' order is the log's order of each partition."""
+        size = self._reserve(appends)
+        waiting = [PendingAppend(len(validated.batches)) for validated in appends]
+        self._add(appends, size, zip(waiting, repeat(0)))
+        return waiting
+
+    def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
+        """As `enqueue`, with one thing to wait for: the results of the batches of all appends, in order."""
+        size = self._reserve(appends)
+        counts = [len(validated.batches) for validated in appends]
+        pending = PendingAppend(sum(counts))
+        file = self._buffer.open
+        if self._buffer.add_all(appends, size, pending):
+            self._added(appends, size, file)
+        else:
+            self._add(appends, size, zip(repeat(pending), accumulate(counts, initial=0)))
+        return pending
+
+    def _reserve(self, appends: Sequence[ValidatedBatches]) -> int:
+        """Hold memory for all of them; how much."""
+        if self._stopping:
+            raise StoppingError(
+                "this agent is stopping", remedy="send the request to another agent", retry_after_seconds=1.0
+            )
+        size = sum([len(validated.data) for validated in appends])
+        self.budget.reserve(size)
+        return size
+
+    def _add(
+        self,
+        appends: Sequence[ValidatedBatches],
+        size: int,
+        places: Iterable[tuple[PendingAppend, int]],
+    ) -> None:
+        """Put them into the open file and as many more as they fill."""
+        file = self._buffer.open
+        for validated, (pending, first_batch) in zip(appends, places, strict=False):
+            full = self._buffer.add(validated, pending, first_batch)
+            if full:
+                self._closed.extend(full)
+                now = asyncio.get_running_loop().time()
+                for each in full:
+                    each.opened = each.opened or now
+                file = self._buffer.open if self._buffer.open.size else full[-1]
+        self._added(appends, size, file)
+
+    def _added(self, appends: Sequence[ValidatedBatches], size: int, file: OpenFile) -> None:
+        """The request, of `size` bytes, ends in `file`."""
+        if file.size and not file.opened:
+            file.opened = asyncio.get_running_loop().time()
+        self._note_producer(appends, size, file)
+        self._idle.clear()
+        self._schedule()
+
+    def _note_producer(self, appends: Sequence[ValidatedBatches], size: int, file: OpenFile) -> None:
+        """Count the request; `file` waits no longer for a producer about to stall."""
+        producer_id = appends[0].producer_id if appends else None
+        if producer_id is None:
+            return
+        file.requests[producer_id] += 1
+        file.bytes[producer_id] += size
+        self._unanswered[producer_id] += 1
+        is_stalling = self._unanswered[producer_id] >= _MANY_UNANSWERED
+        if is_stalling and file.bytes[producer_id] >= self._settings.stalled_flush_bytes:
+            self._due = file  # does nothing to one that is closed already
+
+    @property
+    def files_in_flight(self) -> int:
+        """Files that are closed and not answered yet."""
+        return self._in_flight + len(self._closed)
+
+    def flush(self) -> None:
+        """Close the open file now, as if its time had come."""
+        self._due = self._buffer.open
+        self._schedule()
+
+    def drain(self) -> None:
+        """From now on let no append wait for company: whoever is inside is to be answered soon."""
+        self._draining = True
+        self._schedule()
+
+    async def stop(self) -> None:
+        """Take nothing new, answer everything that was taken."""
+        self._stopping = True
+        self.drain()
+        await self._idle.wait()
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """Give up what is not answered yet; nothing is tried again."""
+        self._stopping = True
+        tasks = [self._committer, *self._uploads]
+        self._committer = None
+        begun = [task for task in tasks if task is not None]
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
+
+    def _schedule(self) -> None:
+        """Send off what may fly, and see to it that the open file's time will come."""
+        while self._in_flight < self._settings.max_files_in_flight and (file := self._next_file()):
+            self._launch(file)
+        self._set_timer()
+        if self._in_flight == 0 and not self._closed and not self._buffer.open.size:
+            self._idle.set()
+
+    def _next_file(self) -> OpenFile | None:
+        is_due = self._draining or self._due is self._buffer.open
+        if self._closed:
+            file = self._closed.popleft()
+        elif is_due and self._buffer.open.size:
+            file = self._buffer.take()
+        else:
+            return None
+        if self._due is file:
+            self._due = None  # holds on to nothing that is on its way
+        return file
+
+    def _set_timer(self) -> None:
+        file = self._buffer.open
+        if self._timer is not None and (self._timed is not file or self._draining):
+            self._timer.cancel()
+            self._timer = self._timed = None
+        if file.size and self._timed is not file and not self._draining:
+            self._timed = file
+            delay = self._settings.flush_interval_ms / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay, self._time_is_up, file)
+
+    def _time_is_up(self, file: OpenFile) -> None:
+        self._due = file
+        self._schedule()
+
+    def _launch(self, file: OpenFile) -> None:
+        self._in_flight += 1
+        self._metrics.buffer_seconds.observe(asyncio.get_running_loop().time() - file.opened)
+        upload = asyncio.get_running_loop().create_task(self._upload(file), name="upload")
+        self._uploads.add(upload)
+        upload.add_done_callback(self._uploads.discard)
+        self._flights.put_nowait(_Flight(file, upload))
+
+    async def _upload(self, file: OpenFile) -> SealedFile:
+        sealed = await self._pools.uploads.run(
+            partial(
+                seal,
+                file,
+                file_id=self._ids.new_uuid(),
+                session_id=self._session.session_id,
+                created_ms=self._clock.now_ms(),
+            )
+        )
+        put = partial(self._store.put, sealed.object_name, sealed.body, purpose=Purpose.INGEST)
+        try:
+            with self._metrics.put_seconds.time():
+                await self._retry.run(lambda: self._pools.uploads.run(put))
+        except SiltstoneError:
+            self._store_health.failed()
+            raise
+        self._store_health.succeeded()
+        self._metrics.ingestion_file_bytes.observe(sealed.size)
+        return sealed
+
+    async def _commit_in_order(self) -> None:
+        while True:
+            flight = await self._flights.get()
+            try:
+                sealed = await flight.upload
+            except Exception as error:  # noqa: BLE001  # whatever it was, those who wait must hear of it
+                self._fail(flight, error, "the records were not committed")
+            else:
+                await self._commit_and_settle(flight, sealed)
+                del sealed
+            self._in_flight -= 1
+            self.budget.release(flight.file.size)
+            self._unanswered -= flight.file.requests  # what comes to nought is dropped
+            del flight  # with the producers' buffers, which need not wait for the next file
+            self._schedule()
+
+    async def _commit_and_settle(self, flight: _Flight, sealed: SealedFile) -> None:
+        try:
+            results = await self._commit(sealed)
+            settle(sealed, results)
+        except SessionFencedError as error:
+            self._fail(flight, error, "the records were not committed")
+        except Exception as error:  # noqa: BLE001  # it may have been done before the answer was lost
+            self._fail(flight, error, "it is unknown whether the records were committed")
+        else:
+            self._tell(sealed, results)
+
+    async def _commit(self, sealed: SealedFile) -> tuple[SectionResult, ...]:
+        commit = partial(self._log.commit, sealed.commit)
+        try:
+            with self._metrics.commit_seconds.time():
+                return await self._retry.run(lambda: self._pools.commits.run(commit))
+        except SessionFencedError:
+            self._session.fenced(sealed.commit.session_id)
+            raise
+
+    def _fail(self, flight: _Flight, error: Exception, what: str) -> None:
+        self._metrics.files_failed.inc()
+        reason = error.message if isinstance(error, SiltstoneError) else type(error).__name__
+        reference = new_reference(self._ids)
+        _log.error(
+            "an ingestion file failed",
+            reference=reference,
+            what=what,
+            reason=reason,
+            bytes=flight.file.size,
+            exc_info=error,
+        )
+        failure = AppendFailedError(
+            f"{what}; {the_log_says_more(reference)}", remedy="send them again", retry_after_seconds=1.0
+        )
+        failure.__cause__ = error
+        for receipt in flight.file.receipts():
+            receipt.fail(failure)
+
+    def _tell(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+        for listener in self._listeners:
+            try:
+                listener.committed(sealed, results)
+            except Exception:  # noqa: BLE001  # one that fails must not keep others, or the next commit
+                _log.exception("a listener failed on a committed file", listener=type(listener).__name__)

@@ -1,0 +1,150 @@
+"""Decides a commit: which runs of a section are appended, at which offsets, and which extents that makes.
+
+Pure functions over what the transaction has read under its locks; the transaction writes what they say.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from catalog.commit.sequences import append_batch, check_sequence
+from catalog.errors import InvalidCommitError
+from catalog.model import RunRefusal, RunResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from catalog.commit.sequences import ProducerState
+    from catalog.model import BatchRun, FileCommit, SectionCommit
+
+
+_NOBODY_MOVED: Final[Mapping[int, ProducerState]] = {}
+
+
+class AssignedExtent(NamedTuple):
+    """A stretch of offsets that a section got: neighbouring accepted runs in one."""
+
+    base_offset: int
+    last_offset: int
+    record_count: int
+    min_timestamp: int
+    max_timestamp: int
+    offset_shift: int
+
+
+class SectionAssignment(NamedTuple):
+    """What becomes of a section: an answer per run, the new end of the log, the producers that moved on."""
+
+    runs: tuple[RunResult, ...]
+    log_end_offset: int
+    producers: Mapping[int, ProducerState]
+
+
+def check_commit(commit: FileCommit) -> None:
+    """Raise InvalidCommitError when a file names a partition twice or its runs do not follow each other."""
+    seen = set()
+    for section in commit.sections:
+        key = (section.topic_id.int, section.partition)
+        problem = "the partition has two sections" if key in seen else _problem_of(section.runs)
+        if problem:
+            raise InvalidCommitError(
+                f"file {commit.file_id}, topic {section.topic_id}, partition {section.partition}: {problem}"
+            )
+        seen.add(key)
+
+
+def _problem_of(runs: Sequence[BatchRun]) -> str:
+    if not runs:
+        return "the section is empty"
+    expected = 0
+    for run in runs:
+        if run.first_offset != expected or run.offset_count < 1:
+            return (
+                f"a run begins at {run.first_offset} with {run.offset_count} offsets, "
+                f"the one before ends at {expected}"
+            )
+        if not 0 <= run.record_count <= run.offset_count:
+            return f"a run has {run.record_count} records at {run.offset_count} offsets"
+        expected += run.offset_count
+    return ""
+
+
+def assign_section(
+    runs: Sequence[BatchRun],
+    log_end_offset: int,
+    producers: Mapping[int, ProducerState],
+    producers_from: int,
+) -> SectionAssignment:
+    """Give offsets from `log_end_offset` on to the runs, in order; `producers` is the partition's, by id.
+
+    None of those from the id `producers_from` on was forgotten.
+    """
+    if len(runs) == 1 and runs[0].producer is None:  # as most are, and a commit may have thousands
+        (run,) = runs
+        return SectionAssignment(
+            (RunResult(base_offset=log_end_offset),), log_end_offset + run.offset_count, _NOBODY_MOVED
+        )
+    end = log_end_offset
+    moved: dict[int, ProducerState] = {}
+    results = []
+    for run in runs:
+        stamp = run.producer
+        count = run.offset_count
+        if stamp is not None:
+            producer_id = stamp.producer_id
+            state = moved.get(producer_id) or producers.get(producer_id)
+            verdict = check_sequence(state, stamp, count, producers_from)
+            if verdict is not None:
+                results.append(verdict)
+                continue
+            moved[producer_id] = append_batch(state, stamp, count, end)
+        results.append(RunResult(base_offset=end))
+        end += count
+    return SectionAssignment(tuple(results), end, moved)
+
+
+def refuse_section(runs: Sequence[BatchRun]) -> tuple[RunResult, ...]:
+    """The answers when topic or partition is gone."""
+    gone = RunResult(refusal=RunRefusal.UNKNOWN_TOPIC_OR_PARTITION, detail="the topic was deleted")
+    return (gone,) * len(runs)
+
+
+def extents_of_section(section: SectionCommit, results: Sequence[RunResult]) -> list[AssignedExtent]:
+    """The extents that the accepted runs of a section make, coalesced where both sides are neighbours."""
+    if len(results) == 1:
+        return [] if _takes_nothing(results[0]) else [_extent(section.runs[0], results[0].base_offset)]
+    extents: list[AssignedExtent] = []
+    for run, result in zip(section.runs, results, strict=True):
+        if _takes_nothing(result):
+            continue
+        extent = _extent(run, result.base_offset)
+        if extents and extents[-1].offset_shift == extent.offset_shift:
+            extent = _joined(extents.pop(), extent)
+        extents.append(extent)
+    return extents
+
+
+def _takes_nothing(result: RunResult) -> bool:
+    return result.refusal is not None or result.duplicate
+
+
+def _extent(run: BatchRun, base_offset: int) -> AssignedExtent:
+    return AssignedExtent(
+        base_offset,
+        base_offset + run.offset_count - 1,
+        run.record_count,
+        run.min_timestamp,
+        run.max_timestamp,
+        base_offset - run.first_offset,
+    )
+
+
+def _joined(before: AssignedExtent, after: AssignedExtent) -> AssignedExtent:
+    return AssignedExtent(
+        before.base_offset,
+        after.last_offset,
+        before.record_count + after.record_count,
+        min(before.min_timestamp, after.min_timestamp),
+        max(before.max_timestamp, after.max_timestamp),
+        after.offset_shift,
+    )

@@ -1,0 +1,88 @@
+"""Reads the SQL that lies beside this module: the schema, its migrations, and named queries.
+
+A file of queries is a sequence of::
+
+    -- name: lock_partitions
+    -- Locks the rows of a commit, and what the statement is for in as many lines as it takes.
+    SELECT …
+
+Parameters are psycopg's, `%(topic_id)s`. A query without a description is refused, and so is a second one of
+the same name: what a statement is for stands where the statement stands.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from core.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NAME = re.compile(r"^-- name: (?P<name>[a-z][a-z0-9_]*)\n", re.MULTILINE)
+_MIGRATION = re.compile(r"(?P<version>[0-9]{4})_[a-z0-9_]+\.sql")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One named statement; `sql` is bytes because psycopg takes only literals or bytes."""
+
+    name: str
+    description: str
+    sql: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """The step that leads from `version` - 1 to `version`."""
+
+    version: int
+    file_name: str
+    sql: bytes
+
+
+def parse_queries(text: str, source: str) -> Mapping[str, Query]:
+    """The named queries of a file's text; FatalError names the file and what is wrong with it."""
+    pieces = _NAME.split(text)
+    queries: dict[str, Query] = {}
+    for name, body in zip(pieces[1::2], pieces[2::2], strict=True):
+        lines = body.strip().splitlines()
+        head = next((index for index, line in enumerate(lines) if not line.startswith("--")), len(lines))
+        description = " ".join(line.removeprefix("--").strip() for line in lines[:head]).strip()
+        sql = "\n".join(lines[head:]).strip().removesuffix(";")
+        if name in queries or not description or not sql:
+            raise FatalError(f"{source}: query {name!r} is there twice, has no description or no statement")
+        queries[name] = Query(name, description, sql.encode())
+    return queries
+
+
+def load_queries(name: str) -> Mapping[str, Query]:
+    """The named queries of `sql/queries/<name>.sql`."""
+    file_name = f"{name}.sql"
+    text = (resources.files("catalog") / "sql" / "queries" / file_name).read_text()
+    return parse_queries(text, file_name)
+
+
+def load_schema() -> bytes:
+    """The statements that make the present schema from nothing."""
+    return (resources.files("catalog") / "sql" / "schema.sql").read_bytes()
+
+
+def load_migrations() -> tuple[Migration, ...]:
+    """All migrations by version; FatalError when a number is missing."""
+    entries = (resources.files("catalog") / "sql" / "migrations").iterdir()
+    found = [
+        Migration(int(match["version"]), entry.name, entry.read_bytes())
+        for entry in entries
+        if (match := _MIGRATION.fullmatch(entry.name))
+    ]
+    found.sort(key=lambda migration: migration.version)
+    if [migration.version for migration in found] != list(range(1, len(found) + 1)):
+        raise FatalError(
+            f"the catalog's migrations are not numbered 1 to {len(found)}",
+            remedy="reinstall Siltstone: files of the catalog package are missing",
+        )
+    return tuple(found)

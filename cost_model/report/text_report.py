@@ -1,0 +1,110 @@
+"""A simulation for people: figures with one column for each policy, curves, and bills."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from cost_model.report.figures import CURVES, FIGURES, bills
+from siltstone.output import report_console, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from cost_model.engine.outcome import Outcome
+    from cost_model.report.bill import Bill
+    from cost_model.report.prices import Prices
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_WIDTH: Final = 60
+
+
+def print_report(outcomes: Sequence[Outcome], prices: Prices) -> None:
+    """Everything, on standard output."""
+    console = report_console()
+    workload = outcomes[0].workload
+    console.print(f"{workload.name}: {workload.description}", style="bold", markup=False)
+    console.print(_sentence(outcomes[0]), markup=False)
+    console.print(figures_table(outcomes))
+    for outcome in outcomes:
+        _print_curves(console, outcome)
+        _print_warning(console, outcome)
+    console.print(bills_table(outcomes, prices))
+    for bill in bills(outcomes[0], prices):
+        console.print(terms_table(bill, outcomes[0].policy if len(outcomes) > 1 else None))
+    console.print(f"List prices of {prices.region} as of {prices.date}; check them before you rely on them:")
+    for name, source in prices.sources.items():
+        console.print(f"  {name}: {source}", markup=False, soft_wrap=True)
+
+
+def _sentence(outcome: Outcome) -> str:
+    workload, front = outcome.workload, outcome.front
+    how = "every event" if outcome.exact else "aggregated"
+    return (
+        f"{workload.partition_count:,} partitions, {workload.agents} agents in {workload.zones} zones, "
+        f"{workload.mb_per_second:,.1f} MB/s before compression; {outcome.days:g} days simulated, {how}.\n"
+        f"Agents write {front.files:,.1f} files a second with {front.extents:,.0f} extents and "
+        f"{front.stored_bytes / 1e6:,.1f} MB; an ingestion job takes {front.job_seconds:.2f} s of that. "
+        f"Figures are those of the last month."
+    )
+
+
+def figures_table(outcomes: Sequence[Outcome]) -> object:
+    """The figures, one column for each policy."""
+    rows = [(figure.words, *(figure.write(figure.of(each)) for each in outcomes)) for figure in FIGURES]
+    return table(None, "figure", *(f">{each.policy}" for each in outcomes), rows=rows)
+
+
+def bills_table(outcomes: Sequence[Outcome], prices: Prices) -> object:
+    """What everything costs in a month, one column for each policy."""
+    by_policy = [bills(each, prices) for each in outcomes]
+    rows = [
+        (each.name, *(f"{bills_of[index].dollars:,.0f}" for bills_of in by_policy))
+        for index, each in enumerate(by_policy[0])
+    ]
+    return table("Dollars a month", "system", *(f">{each.policy}" for each in outcomes), rows=rows)
+
+
+def terms_table(bill: Bill, policy: str | None) -> object:
+    """One bill, term by term."""
+    title = bill.name if policy is None else f"{bill.name}, policy {policy}"
+    rows = [(line.term, line.how, f"{line.dollars:,.0f}") for line in bill.lines]
+    rows.append(("together", "", f"{bill.dollars:,.0f}"))
+    return table(title, "term", "how", ">dollars", rows=rows)
+
+
+def _print_curves(console: Console, outcome: Outcome) -> None:
+    console.print(f"Over {outcome.days:g} days, policy {outcome.policy}", style="bold", markup=False)
+    rows = []
+    for curve in CURVES:
+        values = [curve.of(sample) for sample in outcome.samples]
+        rows.append(
+            (curve.words, sparkline(values, _WIDTH), curve.write(min(values)), curve.write(max(values)))
+        )
+    console.print(table(None, "", "from 0 to its maximum", ">least", ">most", rows=rows))
+
+
+def _print_warning(console: Console, outcome: Outcome) -> None:
+    if outcome.front.capacity < 1:
+        console.print(
+            f"Policy {outcome.policy}: planners take only {outcome.front.capacity:.0%} of the files that "
+            f"agents write, and the backlog grows: raise max_plan_files, or flush_interval_ms of agents.",
+            style="yellow",
+            markup=False,
+        )
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """A curve in one line of text, from 0 to its maximum: the greatest value of each stretch."""
+    highest = max(values, default=0.0)
+    if highest <= 0:
+        return _BLOCKS[0] * min(width, len(values))
+    columns = min(width, len(values))
+    line = []
+    for column in range(columns):
+        begin = column * len(values) // columns
+        end = max(begin + 1, (column + 1) * len(values) // columns)
+        share = max(values[begin:end]) / highest
+        line.append(_BLOCKS[min(len(_BLOCKS) - 1, int(share * (len(_BLOCKS) - 1) + 0.5))])
+    return "".join(line)

@@ -1,0 +1,231 @@
+"""Cleaning one log: finding the survivors, writing them, and putting new segments in the place of old ones.
+
+Source: Cleaner of org.apache.kafka.storage.internals.log.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from local_tier.cleaner.errors import CleaningAbortedError
+from local_tier.cleaner.offset_map import DirtyPart
+from local_tier.cleaner.record_filter import CleanFilter, CleanRound
+from local_tier.cleaner.transactions import CleanedTransactions
+from local_tier.errors import SegmentOffsetOverflowError
+from local_tier.segment.whole_batches import read_pieces
+from object_format.buffers import readable
+from object_format.record_batch.batch import scan_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from core.clock import Clock
+    from core.ids import Ids
+    from local_tier.cleaner.cleanable import LogToClean
+    from local_tier.cleaner.throttle import Throttle
+    from local_tier.files.file_system import FileSystem
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.segment.segment import LogSegment
+    from local_tier.topic_partition import TopicPartition
+    from object_format.dedupe import KeyTable
+
+MOST_SEGMENT_BYTES: Final = 2**31 - 1
+"""Positions in an index have 31 bits."""
+
+MOST_OFFSET_SPAN: Final = 2**31 - 1
+
+
+@dataclass(slots=True, kw_only=True)
+class CleanerStats:
+    """What one clean did; bytes and records of pass 2 unless the name says else, times in seconds."""
+
+    map_bytes_read: int = 0
+    map_records_read: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_written: int = 0
+    records_invalid: int = 0
+    buffer_utilization: float = 0.0
+    index_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+class Cleaner:
+    """Cleans logs one after the other, with one key table; for one thread.
+
+    `check_done` is asked before each read, and raises when the clean is to stop. `checkpoint_recovery` makes
+    the recovery points of a log directory durable: recovery takes offsets missing above them for lost ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        files: FileSystem,
+        table: KeyTable,
+        piece_bytes: int,
+        throttle: Throttle,
+        clock: Clock,
+        ids: Ids,
+        check_done: Callable[[TopicPartition], None],
+        checkpoint_recovery: Callable[[Path], None],
+    ) -> None:
+        self._files = files
+        self._table = table
+        self._piece_bytes = piece_bytes
+        self._throttle = throttle
+        self._clock = clock
+        self._ids = ids
+        self._check_done = check_done
+        self._checkpoint_recovery = checkpoint_recovery
+
+    def clean(self, cleanable: LogToClean) -> tuple[int, CleanerStats]:
+        """Clean a log; the first offset that was not cleaned, and what was done.
+
+        Raises CleaningAbortedError (nothing is left of what was written), OSError, and CorruptLogError.
+        """
+        log, stats, began = cleanable.log, CleanerStats(), self._clock.monotonic()
+        if log.recovery_point < cleanable.first_uncleanable_offset:
+            log.flush()  # the newest record of a key must last before older ones go
+        self._checkpoint_recovery(log.directory.parent)
+        now_ms = self._clock.now_ms()
+
+        def spend(count: int) -> None:
+            self._check_done(log.topic_partition)
+            self._throttle.spend(count)
+
+        keys = DirtyPart(
+            log,
+            cleanable.first_dirty_offset,
+            cleanable.first_uncleanable_offset,
+            piece_bytes=self._piece_bytes,
+            spend=spend,
+        ).find_survivors(self._table, self._ids.random_bytes(16), now_ms)
+        stats.map_bytes_read, stats.map_records_read = keys.bytes_read, keys.records_read
+        stats.records_invalid = keys.survivors.records_invalid
+        stats.buffer_utilization = keys.table_fill
+        stats.index_seconds = self._clock.monotonic() - began
+        clean = CleanRound(
+            keys=keys,
+            first_dirty_offset=cleanable.first_dirty_offset,
+            upper_bound_offset=cleanable.first_uncleanable_offset,
+            now_ms=now_ms,
+            delete_retention_ms=log.config.delete_retention_ms,
+            last_records=log.last_records_of_producers(),
+        )
+        chosen = CleanFilter(clean, CleanedTransactions())
+        for group in group_segments(
+            log.segments_between(0, keys.end_offset),
+            max_bytes=log.config.segment_bytes,
+            max_index_bytes=log.config.segment_index_bytes,
+            first_uncleanable_offset=cleanable.first_uncleanable_offset,
+        ):
+            _GroupCleaner(self._files, log, chosen, stats, self._piece_bytes, spend).clean(group)
+        stats.seconds = self._clock.monotonic() - began
+        return keys.end_offset, stats
+
+
+class _GroupCleaner:
+    """Writes what stays of a group of segments to new ones, and swaps them in."""
+
+    def __init__(
+        self,
+        files: FileSystem,
+        log: UnifiedLog,
+        chosen: CleanFilter,
+        stats: CleanerStats,
+        piece_bytes: int,
+        spend: Callable[[int], None],
+    ) -> None:
+        self._files = files
+        self._log = log
+        self._filter = chosen
+        self._stats = stats
+        self._piece_bytes = piece_bytes
+        self._spend = spend
+        self._cleaned: list[LogSegment] = []
+
+    def clean(self, group: Sequence[LogSegment]) -> None:
+        try:
+            self._cleaned.append(self._log.new_cleaned_segment(group[0].base_offset))
+            for index, segment in enumerate(group):
+                end = group[index + 1].base_offset if index + 1 < len(group) else segment.next_offset()
+                self._filter.transactions.add(self._log.collect_aborted(segment.base_offset, end))
+                self._clean_segment(segment)
+            status = self._files.status(group[-1].path)
+            for cleaned in self._cleaned:
+                cleaned.become_inactive()
+                cleaned.sync()
+                if status is not None:  # retention by file age goes on from where it was
+                    cleaned.set_modified(status.modified_ms)
+            self._log.replace_segments(self._cleaned, list(group))
+        except BaseException:
+            for cleaned in self._cleaned:
+                if cleaned.suffix:
+                    with suppress(OSError):
+                        cleaned.delete()
+            raise
+
+    def _clean_segment(self, segment: LogSegment) -> None:
+        for piece in read_pieces(segment.log, 0, self._piece_bytes, self._spend):
+            kept = self._filter.filter(piece.data, piece.rows)
+            self._stats.bytes_read += int(piece.rows["size"].sum())
+            self._stats.records_read += int(piece.rows["record_count"].sum())
+            if kept:
+                try:
+                    self._append(kept)
+                except SegmentOffsetOverflowError as error:
+                    self._log.split_overflowed_segment(segment)
+                    raise CleaningAbortedError(f"{segment.path} had to be split") from error
+            self._note_aborted()
+
+    def _append(self, kept: bytes) -> None:
+        rows = scan_batches(readable(kept))
+        last_offset = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1])
+        cleaned = self._cleaned[-1]
+        if cleaned.size and cleaned.size + len(kept) > MOST_SEGMENT_BYTES:
+            # Compressing anew may make a group larger than it was.
+            cleaned = self._log.new_cleaned_segment(int(rows["base_offset"][0]))
+            self._cleaned.append(cleaned)
+        cleaned.append(last_offset, kept, rows)
+        self._spend(len(kept))
+        self._stats.bytes_written += len(kept)
+        self._stats.records_written += int(rows["record_count"].sum())
+
+    def _note_aborted(self) -> None:
+        for aborted in self._filter.aborted:
+            self._cleaned[-1].transaction_index.append(aborted)
+        self._filter.aborted.clear()
+
+
+def group_segments(
+    segments: Sequence[LogSegment], *, max_bytes: int, max_index_bytes: int, first_uncleanable_offset: int
+) -> list[list[LogSegment]]:
+    """Neighbours that become one segment each, so that segments do not shrink from clean to clean.
+
+    A group's batches take `max_bytes` at most, its indexes `max_index_bytes` each, and its offsets lie within
+    2^31 of each other. A segment that is larger than that is a group of its own.
+    """
+    groups: list[list[LogSegment]] = []
+    sizes = (0, 0, 0)
+    limits = (max_bytes, max_index_bytes, max_index_bytes)
+    for index, segment in enumerate(segments):
+        own = (segment.size, segment.offset_index.size_in_bytes, segment.time_index.size_in_bytes)
+        # The base offset of the segment behind it bounds its last offset without reading it.
+        behind = segments[index + 1].base_offset if index + 1 < len(segments) else first_uncleanable_offset
+        total = (sizes[0] + own[0], sizes[1] + own[1], sizes[2] + own[2])
+        fits = all(a <= b for a, b in zip(total, limits, strict=True)) and (
+            not segment.size or behind - 1 - groups[-1][0].base_offset <= MOST_OFFSET_SPAN
+            if groups
+            else False
+        )
+        if groups and fits:
+            groups[-1].append(segment)
+            sizes = total
+        else:
+            groups.append([segment])
+            sizes = own
+    return groups

@@ -1,0 +1,283 @@
+"""The threads that clean compacted logs.
+
+Source: LogCleaner of org.apache.kafka.storage.internals.log. Each thread takes the filthiest log, cleans it,
+deletes old segments of compacted logs, and rests when there was nothing to do. A log whose clean fails for no
+known reason is left alone from then on, and counted: its disk use grows until somebody looks.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from typing_extensions import override
+
+from core.errors import InvalidInputError
+from local_tier.cleaner.cleaner import Cleaner, CleanerStats
+from local_tier.cleaner.errors import CleanerStoppedError, CleaningAbortedError, CleaningFailedError
+from local_tier.cleaner.throttle import NO_LIMIT, Throttle
+from local_tier.errors import LogDirectoryOfflineError
+from object_format.dedupe import KeyTable
+from object_format.dedupe.key_table import SLOT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from core.clock import Clock
+    from core.ids import Ids
+    from local_tier.cleaner.cleanable import LogToClean
+    from local_tier.cleaner.cleaner_state import CleanerState
+    from local_tier.files.file_system import FileSystem
+    from local_tier.topic_partition import TopicPartition
+
+_log = structlog.get_logger(__name__)
+
+LEAST_TABLE_BYTES: Final = 64 * SLOT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerConfig:
+    """Kafka's `log.cleaner.*`, by their names and with their defaults, for all threads together.
+
+    `io_buffer_bytes` is what each half of a clean reads at once, over all threads. There is no load factor:
+    the key table is always filled to 95 % at most, and holds more than twice as many keys per byte.
+    """
+
+    threads: int = 1
+    dedupe_buffer_bytes: int = 128 * 2**20
+    io_buffer_bytes: int = 4 * 2**20
+    io_max_bytes_per_second: float = NO_LIMIT
+    backoff_ms: int = 15_000
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise InvalidInputError("the log cleaner needs at least one thread")
+        if self.dedupe_buffer_bytes // self.threads < LEAST_TABLE_BYTES:
+            raise InvalidInputError(
+                f"{self.dedupe_buffer_bytes} bytes for {self.threads} cleaner threads hold too few keys",
+                remedy="raise the dedupe buffer or use fewer threads",
+            )
+        if self.io_buffer_bytes < 1 or self.io_max_bytes_per_second <= 0 or self.backoff_ms < 0:
+            raise InvalidInputError("sizes, rates and pauses of the log cleaner must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerMetrics:
+    """Kafka's gauges of the cleaner; the totals count since it was made."""
+
+    max_buffer_utilization_percent: int
+    cleaner_recopy_percent: int
+    max_clean_time_secs: float
+    max_compaction_delay_secs: float
+    max_dirty_percent: int
+    time_since_last_run_ms: int
+    dead_thread_count: int
+    uncleanable_partitions: dict[str, int]
+    uncleanable_bytes: dict[str, int]
+    cleans_total: int
+    bytes_read_total: int
+    bytes_written_total: int
+    records_read_total: int
+    records_written_total: int
+
+
+class LogCleaner:
+    """Owns the threads; `clean_once` is what each of them does, for those who bring their own."""
+
+    def __init__(
+        self,
+        config: CleanerConfig,
+        state: CleanerState,
+        *,
+        files: FileSystem,
+        clock: Clock,
+        ids: Ids,
+        on_failure: Callable[[Path, OSError], None],
+        checkpoint_recovery: Callable[[Path], None],
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._files = files
+        self._clock = clock
+        self._ids = ids
+        self._on_failure = on_failure
+        self._checkpoint_recovery = checkpoint_recovery
+        self._throttle = Throttle(clock, config.io_max_bytes_per_second)
+        self._stopping = threading.Event()
+        self._workers: list[_Worker] = []
+        self._last_stats: dict[int, CleanerStats] = {}
+        self._totals = CleanerStats()
+        self._cleans = 0
+        self._lock = threading.Lock()
+
+    @property
+    def state(self) -> CleanerState:
+        """What keeps others off a log that is cleaned, and it off theirs."""
+        return self._state
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._stopping.clear()
+        self._workers = [_Worker(self, index) for index in range(self._config.threads)]
+        for worker in self._workers:
+            worker.start()
+
+    def stop(self) -> None:
+        """Ask the threads to end, whatever they clean, and wait for them."""
+        self._stopping.set()
+        for worker in self._workers:
+            worker.join()
+        self._workers = []
+
+    def reconfigure(self, config: CleanerConfig) -> None:
+        """Go on with another configuration; threads that died come back.
+
+        Raises InvalidInputError when their number would more than double, or fall below half.
+        """
+        threads = self._config.threads
+        if not threads // 2 <= config.threads <= 2 * threads:
+            raise InvalidInputError(
+                f"{threads} cleaner threads cannot become {config.threads} at once",
+                remedy="halve or double them at most",
+            )
+        was_running = bool(self._workers)
+        self.stop()
+        self._config = config
+        self._throttle = Throttle(self._clock, config.io_max_bytes_per_second)
+        if was_running:
+            self.start()
+
+    def new_cleaner(self) -> Cleaner:
+        """A cleaner for one thread, with its share of the memory."""
+        return Cleaner(
+            files=self._files,
+            table=KeyTable(self._config.dedupe_buffer_bytes // self._config.threads),
+            piece_bytes=max(1, self._config.io_buffer_bytes // self._config.threads),
+            throttle=self._throttle,
+            clock=self._clock,
+            ids=self._ids,
+            check_done=self._check_done,
+            checkpoint_recovery=self._checkpoint_recovery,
+        )
+
+    def clean_once(self, cleaner: Cleaner, thread: int = 0) -> bool:
+        """Clean the filthiest log, then delete old segments of compacted logs; whether a log was cleaned."""
+        try:
+            cleaned = self._clean_filthiest(cleaner, thread)
+            self._expire()
+        except CleaningFailedError as error:
+            log = error.log
+            _log.exception("log_uncleanable", log=str(log.topic_partition))
+            self._state.mark_uncleanable(log.directory.parent, log.topic_partition)
+            cleaned = False
+        self._state.forget_deleted()
+        return cleaned
+
+    def run(self, cleaner: Cleaner, thread: int) -> None:
+        """What a thread does until it is stopped."""
+        while not self._stopping.is_set():
+            if not self.clean_once(cleaner, thread):
+                self._stopping.wait(self._config.backoff_ms / 1000)
+
+    def metrics(self) -> CleanerMetrics:
+        """The gauges, now."""
+        with self._lock:
+            last, totals, cleans = list(self._last_stats.values()), self._totals, self._cleans
+        read, written = sum(one.bytes_read for one in last), sum(one.bytes_written for one in last)
+        uncleanable = self._state.uncleanable()
+        return CleanerMetrics(
+            max_buffer_utilization_percent=int(100 * max((s.buffer_utilization for s in last), default=0.0)),
+            cleaner_recopy_percent=int(100 * written / max(read, 1)),
+            max_clean_time_secs=max((one.seconds for one in last), default=0.0),
+            max_compaction_delay_secs=self._state.most_delay_ms / 1000,
+            max_dirty_percent=int(100 * self._state.dirtiest_ratio),
+            time_since_last_run_ms=self._clock.now_ms() - self._state.last_run_ms,
+            dead_thread_count=sum(not worker.is_alive() for worker in self._workers),
+            uncleanable_partitions={str(path): len(logs) for path, logs in uncleanable.items()},
+            uncleanable_bytes={str(path): self._state.uncleanable_bytes(path) for path in uncleanable},
+            cleans_total=cleans,
+            bytes_read_total=totals.bytes_read,
+            bytes_written_total=totals.bytes_written,
+            records_read_total=totals.records_read,
+            records_written_total=totals.records_written,
+        )
+
+    def _clean_filthiest(self, cleaner: Cleaner, thread: int) -> bool:
+        cleanable = self._state.take_filthiest()
+        if cleanable is None:
+            return False
+        log, end_offset = cleanable.log, cleanable.first_dirty_offset
+        try:
+            end_offset, stats = cleaner.clean(cleanable)
+            self._record(cleanable, end_offset, stats, thread)
+        except (CleaningAbortedError, CleanerStoppedError, LogDirectoryOfflineError) as error:
+            _log.info("log_clean_stopped", log=str(log.topic_partition), why=str(error))
+        except OSError as error:
+            self._on_failure(log.directory.parent, error)
+        except Exception as error:
+            raise CleaningFailedError(
+                f"log {log.topic_partition} cannot be cleaned: {error}", log=log
+            ) from error
+        finally:
+            self._state.end_clean(log, end_offset)
+        return True
+
+    def _expire(self) -> None:
+        logs = self._state.take_expiring()
+        try:
+            for log in logs:
+                try:
+                    log.delete_old_segments()
+                except LogDirectoryOfflineError as error:
+                    _log.info("log_expiry_stopped", log=str(log.topic_partition), why=str(error))
+                except Exception as error:
+                    raise CleaningFailedError(
+                        f"old segments of log {log.topic_partition} cannot be deleted: {error}", log=log
+                    ) from error
+        finally:
+            self._state.end_expiring(logs)
+
+    def _check_done(self, log: TopicPartition) -> None:
+        if self._stopping.is_set():
+            raise CleanerStoppedError("the log cleaner stops")
+        self._state.check_aborted(log)
+
+    def _record(self, cleanable: LogToClean, end_offset: int, stats: CleanerStats, thread: int) -> None:
+        with self._lock:
+            self._last_stats[thread] = stats
+            self._cleans += 1
+            self._totals.bytes_read += stats.bytes_read
+            self._totals.bytes_written += stats.bytes_written
+            self._totals.records_read += stats.records_read
+            self._totals.records_written += stats.records_written
+        _log.info(
+            "log_cleaned",
+            log=str(cleanable.log.topic_partition),
+            first_dirty_offset=cleanable.first_dirty_offset,
+            end_offset=end_offset,
+            records_in=stats.records_read,
+            records_out=stats.records_written,
+            bytes_in=stats.bytes_read,
+            bytes_out=stats.bytes_written,
+            seconds=round(stats.seconds, 3),
+        )
+        if stats.records_invalid:
+            _log.warning(
+                "keyless_records_dropped",
+                log=str(cleanable.log.topic_partition),
+                records=stats.records_invalid,
+            )
+
+
+class _Worker(threading.Thread):
+    def __init__(self, owner: LogCleaner, index: int) -> None:
+        super().__init__(name=f"log-cleaner-{index}", daemon=True)
+        self._owner = owner
+        self._index = index
+
+    @override
+    def run(self) -> None:
+        self._owner.run(self._owner.new_cleaner(), self._index)

@@ -1,0 +1,245 @@
+"""Pass 2 of the cleaner, for some batches at a time: what of them stays, as bytes.
+
+Source: Cleaner.cleanInto of org.apache.kafka.storage.internals.log, and MemoryRecords.filterTo. Kept are, of
+the part that is cleaned, the newest record of each key, and its tombstone until its delete horizon; behind
+it, everything. Markers are kept until their delete horizon, once nothing of their transaction is left. The
+last batch of each producer that may still write is kept without its records, for its sequence number, and so
+is the last of the part, for its offset.
+
+Other than Kafka's, a delete horizon is stamped into cleaned batches alone, never into those behind the part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from local_tier.cleaner.offset_map import cut, judge_settled
+from object_format.dedupe import delete_horizon, filter_batches
+from object_format.kernels.batches.layout import CONTROL, DELETE_HORIZON, LEADER_EPOCH, TRANSACTIONAL
+from object_format.record_batch.batch import (
+    TimestampType,
+    read_header,
+    stamp_append_time,
+    stamp_max_timestamp,
+)
+from object_format.record_batch.records import decode_batch, encode_batch, verify_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from local_tier.cleaner.offset_map import DirtyKeys
+    from local_tier.cleaner.transactions import CleanedTransactions
+    from local_tier.producers.producer_state import LastRecord
+    from local_tier.segment.transaction_index import AbortedTransaction
+    from object_format.buffers import Bytes
+    from object_format.dedupe import Survivors
+    from object_format.record_batch.batch import BatchRows
+
+
+class Fate(IntEnum):
+    """What becomes of a batch."""
+
+    DROP = 0
+    COPY = 1
+    EMPTY = 2
+    SETTLED = 3
+    DIRTY = 4
+    MARKER = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRound:
+    """What holds for one clean of one log; times in milliseconds since the epoch."""
+
+    keys: DirtyKeys
+    first_dirty_offset: int
+    upper_bound_offset: int
+    now_ms: int
+    delete_retention_ms: int
+    last_records: Mapping[int, LastRecord]
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones that this clean meets first may go; None for never."""
+        return delete_horizon(self.now_ms, self.delete_retention_ms)
+
+
+class CleanFilter:
+    """Filters the batches of a log from its start on, in order, through one clean."""
+
+    def __init__(self, clean: CleanRound, transactions: CleanedTransactions) -> None:
+        self._clean = clean
+        self.transactions = transactions
+        self.aborted: list[AbortedTransaction] = []
+        """Aborted transactions whose markers stayed, since this was emptied last."""
+        self.records_invalid = 0
+
+    def filter(self, data: Bytes, rows: BatchRows) -> bytes:
+        """What stays of some batches; MalformedBatchError where a checksum does not match its bytes."""
+        verify_rows(data, rows)
+        fates = self._fates(data, rows)
+        epochs = _leader_epochs(data, rows)
+        settled = None
+        if (fates == Fate.SETTLED).any():
+            settled = judge_settled(self._clean.keys.finder, data, rows, fates == Fate.SETTLED)
+            self.records_invalid += settled.records_invalid
+        self._keep_last(rows, fates, settled)
+        parts: list[bytes | memoryview] = []
+        for start, end in _stretches(fates, epochs):
+            parts += self._write(Fate(fates[start]), data, rows[start:end], settled)
+        return b"".join(parts)
+
+    def _fates(self, data: Bytes, rows: BatchRows) -> npt.NDArray[np.uint8]:
+        clean = self._clean
+        ends = rows["base_offset"] + rows["last_offset_delta"]
+        fates = np.full(rows.size, Fate.DIRTY, np.uint8)
+        fates[ends < clean.first_dirty_offset] = Fate.SETTLED
+        fates[rows["base_offset"] >= clean.keys.end_offset] = Fate.COPY
+        for index in np.flatnonzero((rows["attributes"] & (TRANSACTIONAL | CONTROL)) != 0).tolist():
+            fates[index] = self._transactional_fate(data, rows, index, Fate(fates[index]))
+        return fates
+
+    def _transactional_fate(self, data: Bytes, rows: BatchRows, index: int, fate: Fate) -> Fate:
+        row = rows[index]
+        producer, last = int(row["producer_id"]), int(row["base_offset"]) + int(row["last_offset_delta"])
+        attributes = int(row["attributes"])
+        if attributes & CONTROL == 0:
+            return Fate.DROP if self.transactions.on_batch(producer, last) else fate
+        kind = _control_type(cut(data, rows, index, index + 1)) if row["record_count"] else None
+        may_go, aborted = self.transactions.on_marker(producer, last, kind)
+        if aborted is not None:
+            self.aborted.append(aborted)
+        if not may_go:
+            return Fate.COPY
+        if attributes & DELETE_HORIZON == 0 and kind is not None:
+            return Fate.MARKER
+        return (
+            Fate.COPY if int(row["base_timestamp"]) > self._clean.now_ms and kind is not None else Fate.DROP
+        )
+
+    def _keep_last(self, rows: BatchRows, fates: npt.NDArray[np.uint8], settled: Survivors | None) -> None:
+        """Batches that may not vanish, although they may lose their records."""
+        ends = rows["base_offset"] + rows["last_offset_delta"]
+        needed = ends + 1 == self._clean.upper_bound_offset
+        if self._clean.last_records:
+            for index in np.flatnonzero(rows["producer_id"] >= 0).tolist():
+                needed[index] |= self._is_last_of_producer(rows[index])
+        for index in np.flatnonzero(needed).tolist():
+            if self._goes(rows[index], Fate(fates[index]), settled):
+                fates[index] = Fate.EMPTY
+
+    def _goes(self, row: np.void, fate: Fate, settled: Survivors | None) -> bool:
+        if fate is Fate.DROP:
+            return True
+        survivors = settled if fate is Fate.SETTLED else self._clean.keys.survivors
+        if fate not in {Fate.SETTLED, Fate.DIRTY} or survivors is None:
+            return False
+        first = int(row["base_offset"])
+        return not survivors.offset_window.between(first, first + int(row["last_offset_delta"])).size
+
+    def _is_last_of_producer(self, row: np.void) -> bool:
+        last = self._clean.last_records.get(int(row["producer_id"]))
+        if last is None:
+            return False
+        if last.last_data_offset is not None:
+            return int(row["base_offset"]) + int(row["last_offset_delta"]) == last.last_data_offset
+        return bool(int(row["attributes"]) & CONTROL) and int(row["producer_epoch"]) == last.producer_epoch
+
+    def _write(
+        self, fate: Fate, data: Bytes, rows: BatchRows, settled: Survivors | None
+    ) -> list[bytes | memoryview]:
+        match fate:
+            case Fate.DROP:
+                return []
+            case Fate.COPY:
+                return [cut(data, rows, 0, rows.size)]
+            case Fate.EMPTY:
+                return [_empty_batch(data, rows[i : i + 1]) for i in range(rows.size)]
+            case Fate.MARKER:
+                horizon = self._clean.delete_horizon_ms
+                return [_stamped_marker(data, rows[i : i + 1], horizon) for i in range(rows.size)]
+            case Fate.SETTLED | Fate.DIRTY:
+                survivors = self._clean.keys.survivors if settled is None or fate is Fate.DIRTY else settled
+                return self._thin(data, rows, survivors)
+
+    def _thin(self, data: Bytes, rows: BatchRows, survivors: Survivors) -> list[bytes | memoryview]:
+        written = filter_batches(
+            cut(data, rows, 0, rows.size),
+            survivors,
+            offset_shift=0,
+            leader_epoch=int(_leader_epochs(data, rows[:1])[0]),
+            delete_horizon_ms=self._clean.delete_horizon_ms,
+            merge=False,
+        )
+        return list(written.buffers)
+
+
+def _leader_epochs(data: Bytes, rows: BatchRows) -> npt.NDArray[np.int32]:
+    places = rows["position"][:, None] + np.arange(LEADER_EPOCH, LEADER_EPOCH + 4)
+    epochs: npt.NDArray[np.int32] = data[places].view(">i4")[:, 0].astype(np.int32)
+    return epochs
+
+
+def _stretches(fates: npt.NDArray[np.uint8], epochs: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
+    """Neighbours with the same fate and leader epoch."""
+    changes = np.flatnonzero((np.diff(fates) != 0) | (np.diff(epochs) != 0)) + 1
+    edges = [0, *changes.tolist(), fates.size]
+    yield from pairwise(edges)
+
+
+def _control_type(batch: memoryview) -> int:
+    """Of a marker: the second 16-bit number of its record's key (ControlRecordType)."""
+    key = decode_batch(batch, verify=False).record(0).key
+    return int.from_bytes(key[2:4], "big", signed=True) if key is not None and len(key) >= 4 else -1
+
+
+def _empty_batch(data: Bytes, rows: BatchRows) -> bytes:
+    """The batch without its records: DefaultRecordBatch.writeEmptyHeader."""
+    header = read_header(cut(data, rows, 0, 1))
+    batch = bytearray(
+        encode_batch(
+            [],
+            [],
+            [],
+            base_offset=header.base_offset,
+            last_offset_delta=header.last_offset_delta,
+            leader_epoch=header.partition_leader_epoch,
+            producer=(header.producer_id, header.producer_epoch, header.base_sequence),
+            is_transactional=header.is_transactional,
+            is_control=header.is_control,
+        )
+    )
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        stamp_append_time(batch, header.max_timestamp)
+    else:
+        stamp_max_timestamp(batch, header.max_timestamp)
+    return bytes(batch)
+
+
+def _stamped_marker(data: Bytes, rows: BatchRows, delete_horizon_ms: int | None) -> bytes:
+    """A control batch with the time from which on it may go (KIP-534)."""
+    batch = cut(data, rows, 0, 1)
+    header = read_header(batch)
+    records = decode_batch(batch, verify=False).records()
+    return encode_batch(
+        [record.timestamp for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
+        [record.headers for record in records],
+        base_offset=header.base_offset,
+        offset_deltas=[record.offset - header.base_offset for record in records],
+        last_offset_delta=header.last_offset_delta,
+        leader_epoch=header.partition_leader_epoch,
+        producer=(header.producer_id, header.producer_epoch, header.base_sequence),
+        timestamp_type=header.timestamp_type,
+        is_transactional=header.is_transactional,
+        is_control=True,
+        delete_horizon_ms=delete_horizon_ms,
+    )

@@ -1,0 +1,61 @@
+"""The local tier's own errors, each under the kind that says what to do.
+
+What a producer sent and cannot be appended is `agent.cluster.errors.InvalidRecordError`; an offset that is
+not there is `agent.cluster.errors.OffsetOutOfRangeError`.
+"""
+
+from __future__ import annotations
+
+from core.errors import CorruptDataError, FatalError, InvalidInputError, RetryableError, StaleStateError
+
+
+class CorruptIndexError(CorruptDataError):
+    """An index does not fit its segment; it can be built anew from the segment."""
+
+
+class CorruptSnapshotError(CorruptDataError):
+    """A producer snapshot cannot be read; the state can be built anew from the segments."""
+
+
+class CorruptCheckpointError(CorruptDataError):
+    """A checkpoint file is not what was written."""
+
+
+class CorruptLogError(CorruptDataError):
+    """Segments contradict each other, or batches of a log their place in it."""
+
+
+class IndexOverflowError(InvalidInputError):
+    """An index was asked to hold an offset that does not rise, or that is too far from its segment's base."""
+
+
+class SegmentOffsetOverflowError(FatalError):
+    """A segment has offsets that its indexes cannot hold: it must be split."""
+
+
+class LogDirectoryOfflineError(RetryableError):
+    """The directory of a log has failed, and is offline until the agent starts again."""
+
+
+class LogClosedError(StaleStateError):
+    """The log was closed, or is on its way to be deleted."""
+
+
+class InvalidProducerEpochError(InvalidInputError):
+    """A producer's epoch is older than one that was seen: another instance has taken its place."""
+
+
+class OutOfOrderSequenceError(InvalidInputError):
+    """A producer's sequence number does not follow the last one."""
+
+
+class OffsetsOutOfOrderError(InvalidInputError):
+    """Batches that come with their offsets do not begin at or behind the log end offset, or do not rise."""
+
+
+class InvalidTransactionError(InvalidInputError):
+    """A batch or a marker does not fit the state of its producer's transaction."""
+
+
+class InconsistentTopicError(StaleStateError):
+    """A log's directory belongs to another topic, that had the same name."""

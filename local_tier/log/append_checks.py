@@ -1,0 +1,225 @@
+"""What is checked of batches before a log takes them, and how they are prepared for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from agent.cluster.errors import InvalidRecordError
+from agent.write.validation import judge_batches
+from local_tier.errors import OffsetsOutOfOrderError
+from local_tier.producers.batches import ProducerBatch, producer_batches
+from local_tier.producers.producer_state import (
+    BATCHES_KEPT,
+    CompletedTransaction,
+    KnownBatch,
+    Origin,
+    ProducerAppend,
+)
+from local_tier.segment.mapped_index import MOST_RELATIVE_OFFSET
+from object_format.buffers import Bytes, readable, writable
+from object_format.errors import MalformedBatchError
+from object_format.kernels.batches.append import place_rows, survey_bounds, survey_producers
+from object_format.kernels.batches.walk import find_disorder
+from object_format.record_batch.batch import BatchRows, scan_batches
+from object_format.record_batch.records import verify_rows
+from object_format.record_batch.validation import sound_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+    from agent.write.validation import AppendRules
+    from local_tier.config import LogConfig
+    from local_tier.producers.producer_states import ProducerStates
+
+_LOWEST: Final = 0
+
+
+@dataclass(slots=True)
+class CheckedBatches:
+    """Whole batches that may be appended, and a row for each."""
+
+    data: memoryview
+    rows: BatchRows
+    _known: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def array(self) -> Bytes:
+        """The bytes as kernels take them."""
+        return readable(self.data)
+
+    @property
+    def first_offset(self) -> int:
+        """Of the first record."""
+        return self._bounds()[0]
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last record."""
+        return self._bounds()[1]
+
+    @property
+    def max_timestamp(self) -> int:
+        """Of all batches; -1 when no record has one."""
+        return self._bounds()[2]
+
+    def _bounds(self) -> tuple[int, int, int]:
+        if self._known is None:
+            self._known = survey_bounds(self.rows)
+        return self._known
+
+    def assign(self, first_offset: int, leader_epoch: int) -> None:
+        """Give the records consecutive offsets from `first_offset` on, in place."""
+        place_rows(writable(self.data), self.rows, first_offset, leader_epoch)
+        self._known = None
+
+    def parts(self, max_bytes: int) -> Iterator[CheckedBatches]:
+        """The batches in pieces of at most `max_bytes`, or of one batch that is larger.
+
+        The offsets of a piece are near enough to each other for the indexes of one segment.
+        """
+        ends = np.cumsum(self.rows["size"])
+        last_offsets = self.rows["base_offset"] + self.rows["last_offset_delta"]
+        first, start = 0, 0
+        while first < self.rows.size:
+            widest = int(self.rows["base_offset"][first]) + MOST_RELATIVE_OFFSET
+            after = min(
+                int(np.searchsorted(ends, start + max_bytes, side="right")),
+                int(np.searchsorted(last_offsets, widest, side="right")),
+            )
+            after = max(after, first + 1)
+            end = int(ends[after - 1])
+            rows = self.rows[first:after]
+            if start:
+                rows = rows.copy()
+                for column in ("position", "records_start", "records_end", "fault_position"):
+                    rows[column] -= start
+            yield CheckedBatches(self.data[start:end], rows)
+            first, start = after, end
+
+
+def check_as_leader(
+    where: str,
+    data: Buffer,
+    config: LogConfig,
+    *,
+    origin: Origin,
+    now_ms: int,
+    judged_by: AppendRules | None = None,
+) -> CheckedBatches:
+    """Batches of a producer (or of the coordinator), their timestamps put right in place, offsets still open.
+
+    `judged_by` are the rules by which `agent.write.validation` has taken these very bytes already: they are
+    not judged again if the log has the same, or if they have got the time of their append, after which they
+    cannot be. A read-only buffer is copied. Raises InvalidRecordError; `code` names the reason as Kafka does.
+    """
+    buffer = memoryview(data).cast("B")
+    if buffer.readonly:
+        buffer = memoryview(bytearray(buffer))
+    is_judged = judged_by is not None and (judged_by == config.append_rules or judged_by.append_time)
+    if origin is Origin.CLIENT and not is_judged:
+        rows = _judge(where, buffer, config.append_rules, now_ms)
+    else:
+        rows = _scan(where, buffer, verify=origin is not Origin.CLIENT)
+    if buffer.nbytes > config.segment_bytes:
+        raise InvalidRecordError(
+            f"{buffer.nbytes} bytes of records for {where} do not fit a segment of {config.segment_bytes}",
+            code="RECORD_LIST_TOO_LARGE",
+            remedy="send less at once, or raise the topic's segment.bytes",
+        )
+    return CheckedBatches(buffer, rows)
+
+
+def _judge(where: str, buffer: memoryview, rules: AppendRules, now_ms: int) -> BatchRows:
+    """All batches at once while nothing is to be said of any; else one by one, as `judge_batches` does."""
+    judged = None if rules.append_time else sound_batches(readable(buffer), require_keys=rules.require_keys)
+    if (
+        judged is not None
+        and judged.stamps_agree
+        and judged.largest <= rules.max_message_bytes
+        and judged.min_timestamp >= 0
+        and rules.takes_timestamps(judged.min_timestamp, judged.max_timestamp, now_ms)
+    ):
+        return judged.rows
+    judge_batches(where, buffer, rules, now_ms=now_ms)
+    return _scan(where, buffer, verify=False)
+
+
+def check_as_follower(where: str, data: Buffer) -> CheckedBatches:
+    """Batches that have their offsets; InvalidRecordError or OffsetsOutOfOrderError if they are not sound."""
+    buffer = memoryview(data).cast("B")
+    rows = _scan(where, buffer, verify=True)
+    if rows.size and find_disorder(rows, 0, _LOWEST) >= 0:
+        raise OffsetsOutOfOrderError(f"the offsets of batches for {where} do not rise")
+    return CheckedBatches(buffer, rows)
+
+
+def _scan(where: str, buffer: memoryview, *, verify: bool) -> BatchRows:
+    array = readable(buffer)
+    try:
+        rows = scan_batches(array)
+        if verify:
+            verify_rows(array, rows)
+    except MalformedBatchError as error:
+        raise InvalidRecordError(
+            f"records for {where} are refused: {error.message}", code="CORRUPT_MESSAGE"
+        ) from error
+    return rows
+
+
+@dataclass(slots=True)
+class JudgedProducers:
+    """What an append does to the state of producers, once it has happened."""
+
+    appends: list[ProducerAppend]
+    completed: list[CompletedTransaction]
+    duplicate: KnownBatch | None = None
+
+
+def judge_producers(states: ProducerStates, checked: CheckedBatches, origin: Origin) -> JudgedProducers:
+    """Check the batches of idempotent producers against what is known of them, under the log's lock.
+
+    With a duplicate among them, nothing is to be appended. Raises what `ProducerAppend.append` does.
+    """
+    rows = checked.rows
+    is_idempotent, is_one_run, in_sequence = survey_producers(rows)
+    if not is_idempotent:
+        return JudgedProducers([], [])
+    if is_one_run and (in_sequence or origin is not Origin.CLIENT):
+        # what holds for the first batch holds for those that follow it, and the last five are remembered
+        later = producer_batches(checked.array, rows[max(1, rows.size - BATCHES_KEPT) :])
+        return _judge_each(states, producer_batches(checked.array, rows[:1]), origin, later)
+    return _judge_each(states, producer_batches(checked.array, rows), origin)
+
+
+def _judge_each(
+    states: ProducerStates,
+    batches: Sequence[ProducerBatch],
+    origin: Origin,
+    later: Sequence[ProducerBatch] = (),
+) -> JudgedProducers:
+    """Check `batches` one by one; `later` are of the last one's producer, and need no check."""
+    appends: dict[int, ProducerAppend] = {}
+    completed: list[CompletedTransaction] = []
+    for batch in batches:
+        duplicate = _duplicate(states, batch) if origin is Origin.CLIENT else None
+        if duplicate is not None:
+            return JudgedProducers([], [], duplicate)
+        pending = appends.get(batch.producer_id)
+        if pending is None:
+            pending = appends[batch.producer_id] = states.prepare(batch.producer_id, origin)
+        done = pending.append(batch)
+        if done is not None:
+            completed.append(done)
+    for batch in later:
+        appends[batch.producer_id].note(batch)
+    return JudgedProducers(list(appends.values()), completed)
+
+
+def _duplicate(states: ProducerStates, batch: ProducerBatch) -> KnownBatch | None:
+    known = states.producers.get(batch.producer_id)
+    return None if known is None else known.find_duplicate(batch)

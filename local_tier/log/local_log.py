@@ -1,0 +1,214 @@
+"""The segments of a log on disk, its end, and how much of it is durable.
+
+Source: LocalLog of org.apache.kafka.storage.internals.log. The holder of the log's lock may change it; `read`
+and `flush` need no lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from agent.cluster.errors import OffsetOutOfRangeError
+from local_tier.errors import CorruptLogError, LogClosedError
+from local_tier.files import file_names
+from local_tier.log.segment_files import delete_segments
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+    from local_tier.log.log_home import LogHome
+    from local_tier.segment.segment import LogSegment
+    from local_tier.segment.segments import LogSegments
+    from local_tier.segment.transaction_index import AbortedTransaction
+    from object_format.record_batch.batch import BatchRows
+
+_log = structlog.get_logger(__name__)
+
+_ATTEMPTS: Final = 5
+"""A segment may be closed under a reader, when another has taken its place: then look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead:
+    """Whole batches from the one that reaches the asked offset on.
+
+    `next_offset` is where to go on: behind the last batch, or the asked offset when there is none. `aborted`
+    lists the transactions that overlap, when they were asked for.
+    """
+
+    data: memoryview
+    next_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+class LocalLog:
+    """An ordered run of segments, of which the last takes appends."""
+
+    def __init__(
+        self, home: LogHome, segments: LogSegments, *, recovery_point: int, log_end_offset: int
+    ) -> None:
+        self.home = home
+        self.segments = segments
+        self.recovery_point = recovery_point
+        self.log_end_offset = log_end_offset
+        self.last_flush_ms = home.clock.now_ms()
+        self._has_new_names = True  # which the directory may forget until it is synced
+
+    @property
+    def unflushed_records(self) -> int:
+        """Offsets that a crash of the machine may take."""
+        return self.log_end_offset - self.recovery_point
+
+    def append(self, last_offset: int, data: Buffer, rows: BatchRows) -> None:
+        """Write batches, whose offsets are in place, to the active segment."""
+        self.segments.active.append(last_offset, data, rows)
+        self.log_end_offset = last_offset + 1
+
+    def read(
+        self, offset: int, max_bytes: int, *, end_offset: int, at_least_one: bool, with_aborted: bool = False
+    ) -> LogRead:
+        """Batches from `offset` on, below `end_offset`; OffsetOutOfRangeError behind the log end."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._read(offset, max_bytes, end_offset, at_least_one, with_aborted)
+            except LogClosedError:
+                self.home.check_open()
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+        raise AssertionError
+
+    def _read(
+        self, offset: int, max_bytes: int, end_offset: int, at_least_one: bool, with_aborted: bool
+    ) -> LogRead:
+        log_end_offset = self.log_end_offset
+        segment = self.segments.floor(offset)
+        if segment is None or offset > log_end_offset:
+            bases = self.segments.base_offsets
+            raise OffsetOutOfRangeError(
+                self.home.where,
+                offset,
+                log_start_offset=bases[0] if bases else log_end_offset,
+                high_watermark=log_end_offset,
+            )
+        if offset >= end_offset:
+            return LogRead(data=memoryview(b""), next_offset=offset)
+        while segment is not None:
+            found = segment.read(offset, max_bytes, end_offset=end_offset, at_least_one=at_least_one)
+            if found is not None:
+                aborted = self.collect_aborted(offset, found.next_offset) if with_aborted else []
+                return LogRead(data=found.data, next_offset=found.next_offset, aborted=tuple(aborted))
+            segment = self.segments.higher(segment.base_offset)
+        return LogRead(data=memoryview(b""), next_offset=min(end_offset, log_end_offset))
+
+    def collect_aborted(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that overlap [first_offset, end_offset)."""
+        collected: list[AbortedTransaction] = []
+        if first_offset >= end_offset:
+            return collected
+        for segment in self.segments.values(first_offset, 2**63 - 1):
+            found, may_go_on = segment.collect_aborted(first_offset, end_offset)
+            collected += found
+            if not may_go_on:
+                break
+        return collected
+
+    def roll(self, expected_next_offset: int = 0) -> LogSegment:
+        """Begin a new segment at the log end, or at `expected_next_offset` if that is higher."""
+        home, segments = self.home, self.segments
+        base_offset = max(expected_next_offset, self.log_end_offset)
+        active = segments.active
+        if base_offset == active.base_offset and not active.size:
+            # indexes so small that an empty one counts as full (KAFKA-6388)
+            return self._replace_active(base_offset)
+        if base_offset <= active.base_offset:
+            raise CorruptLogError(
+                f"{home.where} cannot roll at offset {base_offset}: its active segment begins at "
+                f"{active.base_offset}"
+            )
+        home.delete_segment_files(base_offset, "")
+        active.become_inactive()
+        segment = home.open_segment(base_offset, is_new=True)
+        self._has_new_names = True
+        segments.add(segment)
+        _log.debug("segment_rolled", log=home.where, base_offset=base_offset)
+        return segment
+
+    def flush(self, end_offset: int) -> None:
+        """Make everything below `end_offset` durable; `mark_flushed` then notes it."""
+        since = self.recovery_point
+        if since > end_offset:
+            return
+        flushed = self.segments.values(since, end_offset)
+        for segment in flushed:
+            try:
+                segment.sync()
+            except (FileNotFoundError, LogClosedError):
+                if segment in self.segments.all:
+                    raise
+        if self._has_new_names:
+            self._has_new_names = False  # first: a segment that comes meanwhile is for the next flush
+            self.home.fs.sync_dir(self.home.directory)
+
+    def mark_flushed(self, offset: int) -> None:
+        """Everything below `offset` is durable."""
+        if offset > self.recovery_point:
+            self.recovery_point = offset
+            self.last_flush_ms = self.home.clock.now_ms()
+
+    def truncate_to(self, offset: int) -> list[LogSegment]:
+        """Drop what reaches `offset` or lies behind it, durably; the segments that went as a whole.
+
+        The newest go first, so that a crash leaves no hole. What was dropped must not come back in place of
+        what is appended next.
+        """
+        gone = [segment for segment in reversed(self.segments.all) if segment.base_offset > offset]
+        self.remove(gone)
+        if self.segments.active.truncate_to(offset):
+            self.segments.active.log.sync()
+        self._set_end(offset)
+        return gone
+
+    def truncate_fully_and_start_at(self, offset: int) -> list[LogSegment]:
+        """Drop everything; the log goes on at `offset`."""
+        gone = list(self.segments.all)
+        self.remove(gone[:-1])
+        self._replace_active(offset)
+        self.home.fs.sync_dir(self.home.directory)
+        self._set_end(offset)
+        return gone
+
+    def remove(self, doomed: list[LogSegment], *, at_once: bool = False) -> None:
+        """Take segments out of the log and delete them."""
+        for segment in doomed:
+            self.segments.remove(segment.base_offset)
+        delete_segments(self.home, doomed, at_once=at_once)
+        if doomed and not at_once:
+            self.home.fs.sync_dir(self.home.directory)  # a loss of power must not bring them back
+
+    def moved(self, directory: Path) -> None:
+        """The directory has another name now."""
+        self.home.directory = directory
+        self.segments.moved(directory)
+
+    def _replace_active(self, base_offset: int) -> LogSegment:
+        """A fresh active segment; there is always one in the list."""
+        old = self.segments.active
+        if old.base_offset == base_offset:
+            old.change_suffix(file_names.DELETED)
+        self.home.delete_segment_files(base_offset, "")
+        fresh = self.home.open_segment(base_offset, is_new=True)
+        self._has_new_names = True
+        self.segments.add(fresh)
+        if old.base_offset != base_offset:
+            self.segments.remove(old.base_offset)
+        delete_segments(self.home, [old])
+        return fresh
+
+    def _set_end(self, offset: int) -> None:
+        self.log_end_offset = offset
+        self.recovery_point = min(self.recovery_point, offset)

@@ -1,0 +1,76 @@
+"""Which segments of a log have expired: the oldest ones, as long as each is past a limit.
+
+Source: UnifiedLog.deletableSegments of org.apache.kafka.storage.internals.log. Two guards hold whatever the
+limits say: nothing at or behind the high watermark goes, and an empty last segment stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from local_tier.config import LogConfig
+    from local_tier.segment.segment import LogSegment
+
+    Expired = Callable[[LogSegment, LogSegment | None], bool]
+
+_log = structlog.get_logger(__name__)
+
+
+def deletable_segments(
+    segments: Sequence[LogSegment], *, high_watermark: int, log_end_offset: int, is_expired: Expired
+) -> list[LogSegment]:
+    """The run of segments from the oldest on that have expired; `is_expired` gets each with the next one."""
+    found: list[LogSegment] = []
+    followers = [*segments[1:], None]
+    for segment, following in zip(segments, followers, strict=True):
+        end_offset = following.base_offset if following is not None else log_end_offset
+        if end_offset > high_watermark or not is_expired(segment, following):
+            break
+        if following is None and not segment.size:
+            break
+        found.append(segment)
+    return found
+
+
+def below_start(log_start_offset: int) -> Expired:
+    """Segments all of whose records were deleted."""
+
+    def is_expired(_: LogSegment, following: LogSegment | None) -> bool:
+        return following is not None and following.base_offset <= log_start_offset
+
+    return is_expired
+
+
+def above_size(config: LogConfig, size: int) -> Expired | None:
+    """Segments without which the log, of `size` bytes, still has `retention.bytes`; None without limit."""
+    if config.retention_bytes < 0 or size < config.retention_bytes:
+        return None
+    surplus = size - config.retention_bytes
+
+    def is_expired(segment: LogSegment, _: LogSegment | None) -> bool:
+        nonlocal surplus
+        if surplus < segment.size:
+            return False
+        surplus -= segment.size
+        return True
+
+    return is_expired
+
+
+def beyond_age(config: LogConfig, now_ms: int) -> Expired | None:
+    """Segments whose newest record is older than `retention.ms`; None without limit."""
+    if config.retention_ms < 0:
+        return None
+
+    def is_expired(segment: LogSegment, _: LogSegment | None) -> bool:
+        newest = segment.largest_timestamp
+        if newest > now_ms:
+            _log.warning("timestamp_in_the_future", segment=str(segment.path), timestamp=newest)
+        return now_ms - newest > config.retention_ms
+
+    return is_expired

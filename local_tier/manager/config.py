@@ -1,0 +1,62 @@
+"""What the manager of logs may be told, and what it tells of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from core.errors import InvalidInputError
+from local_tier.cleaner.log_cleaner import CleanerConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from local_tier.cleaner.log_cleaner import CleanerMetrics
+    from local_tier.manager.data_directory import DirectoryOwner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerConfig:
+    """Directories and schedules, Kafka's defaults unless said; times in milliseconds.
+
+    `flush_check_interval_ms` is one second where Kafka's scheduler never looks unless it is told to: here a
+    topic's `flush.ms` works by itself. `epoch` goes into the mark of a clean shutdown.
+    """
+
+    directories: tuple[Path, ...]
+    owner: DirectoryOwner
+    recovery_threads_per_directory: int = 2
+    retention_check_interval_ms: int = 300_000
+    flush_check_interval_ms: int = 1_000
+    producer_expiry_check_interval_ms: int = 600_000
+    recovery_point_checkpoint_interval_ms: int = 60_000
+    log_start_offset_checkpoint_interval_ms: int = 60_000
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    initial_task_delay_ms: int = 30_000
+    file_delete_delay_ms: int = 60_000
+    cleaner: CleanerConfig = field(default_factory=CleanerConfig)
+    epoch: int = -1
+
+    def __post_init__(self) -> None:
+        resolved = {path.resolve() for path in self.directories}
+        if not self.directories or len(resolved) < len(self.directories):
+            named = ", ".join(map(str, self.directories))
+            raise InvalidInputError(f"there must be log directories, no two of them the same: {named}")
+        if self.recovery_threads_per_directory < 1:
+            raise InvalidInputError("logs need at least one recovery thread per directory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerMetrics:
+    """Gauges, by Kafka's names where it has them. Dictionaries are by directory."""
+
+    logs: int
+    log_segments: int
+    log_size_bytes: int
+    offline_log_directory_count: int
+    log_directory_offline: dict[str, int]
+    remaining_logs_to_recover: dict[str, int]
+    remaining_segments_to_recover: dict[str, int]
+    logs_waiting_for_deletion: int
+    stray_logs: int
+    cleaner: CleanerMetrics

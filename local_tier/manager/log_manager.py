@@ -1,0 +1,390 @@
+"""All logs of an agent: where they lie, how they are opened and closed, and what is done for them meanwhile.
+
+Source: LogManager of org.apache.kafka.storage.internals.log. Several directories, one a disk, share the logs;
+a new one goes to the directory with the fewest. When a disk fails, its directory goes offline with its logs,
+and the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from core.errors import InvalidInputError, NotFoundError, StaleStateError
+from local_tier.cleaner.cleaner_state import CleanerState
+from local_tier.cleaner.log_cleaner import LogCleaner
+from local_tier.errors import LogDirectoryOfflineError
+from local_tier.files.clean_shutdown import mark_clean
+from local_tier.files.directory_names import DirectoryState, log_directory, passing_directory
+from local_tier.files.partition_metadata import write_topic_id
+from local_tier.manager.checkpoints import LogCheckpoints
+from local_tier.manager.config import LogManagerMetrics
+from local_tier.manager.deleted_logs import DeletedLogs
+from local_tier.manager.directory_work import DirectoryPool
+from local_tier.manager.log_directories import LogDirectories
+from local_tier.manager.log_opener import ConfigOf, LogOpener
+from local_tier.manager.log_registry import LogRegistry
+from local_tier.manager.upkeep import ManagerUpkeep
+from local_tier.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from uuid import UUID
+
+    from core.clock import Clock
+    from core.ids import Ids
+    from local_tier.config import LogConfig
+    from local_tier.files.file_system import FileSystem
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.manager.config import LogManagerConfig
+    from local_tier.manager.data_directory import DataDirectory
+    from local_tier.scheduling import PeriodicScheduler
+
+_log = structlog.get_logger(__name__)
+
+
+class LogManager:
+    """The logs of one agent. Any thread may call.
+
+    `scheduler` runs what is due; the caller starts it before `start`, and stops it before `close`.
+    """
+
+    def __init__(
+        self,
+        config: LogManagerConfig,
+        *,
+        files: FileSystem,
+        clock: Clock,
+        ids: Ids,
+        scheduler: PeriodicScheduler,
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._clock = clock
+        self._ids = ids
+        self._scheduler = scheduler
+        self._making = threading.Lock()  # held while a log is made or changes its place
+        self._registry = LogRegistry()
+        self._directories = LogDirectories(
+            config, files=files, scheduler=scheduler, on_offline=self._drop_directory
+        )
+        on_failure = self._directories.report_failure
+        self._checkpoints = LogCheckpoints(self._registry, on_failure)
+        self._deleted = DeletedLogs(
+            files=files,
+            clock=clock,
+            scheduler=scheduler,
+            delay_ms=config.file_delete_delay_ms,
+            on_failure=on_failure,
+        )
+        self._loader = LogOpener(
+            files=files,
+            clock=clock,
+            ids=ids,
+            scheduler=scheduler,
+            registry=self._registry,
+            directories=self._directories,
+            deleted=self._deleted,
+            threads=config.recovery_threads_per_directory,
+        )
+        self._cleaning = CleanerState(
+            files=files,
+            directories=config.directories,
+            logs=self._registry.current,
+            clock=clock,
+            on_failure=on_failure,
+        )
+        self.upkeep = ManagerUpkeep(
+            registry=self._registry,
+            directories=self._directories,
+            checkpoints=self._checkpoints,
+            cleaning=self._cleaning,
+            clock=clock,
+        )
+        self.cleaner = LogCleaner(
+            config.cleaner,
+            self._cleaning,
+            files=files,
+            clock=clock,
+            ids=ids,
+            on_failure=on_failure,
+            checkpoint_recovery=self._checkpoint_recovery,
+        )
+
+    def start(self, config_of: ConfigOf, *, clean: bool = True) -> None:
+        """Lock the directories, open all logs, recovering those of a crash, and begin the background work.
+
+        A directory whose disk fails goes offline. Raises FatalError when none is left, InvalidInputError when
+        one is in use or belongs to another agent. Without `clean`, the cleaner's threads are not started.
+        """
+        try:
+            self._directories.open_all(self._clock, self._ids)
+            self._loader.load(config_of)
+            self._directories.take_failed_offline()
+            self._directories.require_one()
+        except BaseException:
+            self._drop_all()
+            raise
+        self.upkeep.schedule(self._config, self._scheduler)
+        if clean:
+            self.cleaner.start()
+
+    def close(self) -> None:
+        """Flush and close all logs, write all checkpoints, and mark each directory that is in order."""
+        self.cleaner.stop()
+        self._directories.take_failed_offline()
+        threads = self._config.recovery_threads_per_directory
+        waits = [
+            (
+                directory,
+                DirectoryPool("log-closing", directory.path, threads).map(
+                    _flush_and_close, self._registry.in_directory(directory.path)
+                ),
+            )
+            for directory in self._directories.live
+        ]
+        try:
+            for directory, wait in waits:
+                error = wait()
+                if error is None:
+                    self._mark_closed(directory)
+                else:
+                    _log.error("log_directory_not_closed", path=str(directory.path), error=str(error))
+        finally:
+            self._directories.unlock_all()
+
+    def get(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
+        """The log; None when there is none here, or when its directory is offline."""
+        return self._registry.get(name, future=future)
+
+    def logs(self) -> list[UnifiedLog]:
+        """All logs in use."""
+        return list(self._registry.current().values())
+
+    def get_or_create(
+        self, topic: str, topic_id: UUID, partition: int, config: LogConfig, *, is_new: bool = False
+    ) -> UnifiedLog:
+        """The log of a partition, made in the directory with the fewest logs when there is none.
+
+        Raises LogDirectoryOfflineError when a directory is offline that may hold the log, unless it `is_new`
+        (or a copy that may be made anew), and when no directory can take it; StaleStateError when the log
+        here is that of an older topic of the same name.
+        """
+        name = TopicPartition(topic, partition)
+        with self._making:
+            log = self._registry.get(name)
+            if log is None:
+                if not is_new:
+                    self._require_online(name)
+                places = self._directories.by_load(self._registry)
+                log = self._loader.create(log_directory(topic, partition), topic_id, config, places)
+                self._registry.add(log)
+                self._note_new(log)
+            if log.topic_id is None:  # a crash came between its directory and its id; it has no records
+                write_topic_id(self._files, log.directory, topic_id)
+                log.topic_id = topic_id
+        if log.topic_id != topic_id:
+            raise StaleStateError(
+                f"log {name} belongs to topic id {log.topic_id}, not to {topic_id}",
+                remedy="delete the old log first",
+            )
+        return log
+
+    def _note_new(self, log: UnifiedLog) -> None:
+        """Before it has records: without a line of its own, or by an old one, recovery is wrong or slow."""
+        directory = self._directories.get(log.directory.parent)
+        if directory is not None:
+            self._checkpoints.write_recovery_points(directory)
+            self._checkpoints.forget_log_start(directory, log.topic_partition)
+
+    def create_future(self, name: TopicPartition, directory: Path) -> UnifiedLog:
+        """A log in another directory, to be filled from the one in use, whose place it then takes."""
+        with self._making:
+            log, target = self._registry.get(name), self._directories.get(directory)
+            if log is None or self._registry.get(name, future=True) is not None:
+                raise InvalidInputError(f"log {name} cannot be moved: it is not here, or is being moved")
+            if target is None or log.directory.parent == directory:
+                raise InvalidInputError(f"log {name} cannot be moved to {directory}")
+            place = passing_directory(name.topic, name.partition, DirectoryState.FUTURE, self._ids.new_uuid())
+            future = self._loader.create(place, log.topic_id, log.config, [target])
+            self._registry.add(future, future=True)
+            return future
+
+    def replace_with_future(self, name: TopicPartition) -> UnifiedLog:
+        """Put the future log in the place of the one in use, which is deleted."""
+        with self._paused(name), self._making:
+            future = self._registry.get(name, future=True)
+            if future is None:
+                raise NotFoundError(f"there is no future log of {name}")
+            future.rename_directory(future.directory.with_name(log_directory(*name).name))
+            before = self._registry.promote(name)
+            if before is not None:
+                future.update_high_watermark(before.high_watermark)
+                self._cleaning.move_checkpoint(name, before.directory.parent, future.directory.parent)
+                self._note_new(future)
+                self._set_aside(before, DirectoryState.DELETE)
+        return future
+
+    def delete(self, name: TopicPartition, *, future: bool = False, stray: bool = False) -> bool:
+        """Take a log out of use; its files go after the delay, or (a stray) stay aside. False without a log.
+
+        Raises LogDirectoryOfflineError when there is none here and it may be in a directory that is offline.
+        """
+        log = self._registry.remove(name, future=future)
+        if log is None:
+            self._require_online(name)
+            return False
+        if not future:
+            with self._paused(name):
+                self._cleaning.checkpoint(log.directory.parent, name, None)
+        self._set_aside(log, DirectoryState.STRAY if stray else DirectoryState.DELETE)
+        return True
+
+    def delete_records(self, name: TopicPartition, before_offset: int) -> int:
+        """Hide records below an offset (-1: the high watermark), durably; where the log starts then.
+
+        Raises LogDirectoryOfflineError when that could not be written down.
+        """
+        log = self._known(name)
+        start = log.delete_records(before_offset)
+        path = log.directory.parent
+        directory = self._directories.get(path)
+        if directory is None or not self._checkpoints.write_log_start_offsets(directory):
+            raise LogDirectoryOfflineError(
+                f"where log {name} starts could not be written to {path}",
+                remedy="repair or replace the disk, and start the agent again",
+            )
+        return start
+
+    def truncate_to(self, name: TopicPartition, offset: int) -> None:
+        """Drop everything from `offset` on; the cleaner keeps off meanwhile."""
+        self._truncate(name, lambda log: log.truncate_to(offset))
+
+    def truncate_fully(self, name: TopicPartition, offset: int, log_start_offset: int | None = None) -> None:
+        """Drop everything; the log goes on at `offset`."""
+        self._truncate(name, lambda log: log.truncate_fully_and_start_at(offset, log_start_offset))
+
+    def update_config(self, topic: str, config: LogConfig) -> None:
+        """The configuration of a topic has changed."""
+        for log in self._registry.all():
+            if log.topic_partition.topic == topic:
+                was_compacted = log.config.compact
+                log.update_config(config)
+                if was_compacted and not config.compact:
+                    with self._paused(log.topic_partition):
+                        continue  # a clean that began under the old configuration has ended
+
+    @property
+    def live_directories(self) -> list[Path]:
+        """Those that have not failed."""
+        return [directory.path for directory in self._directories.live]
+
+    @property
+    def offline_directories(self) -> list[Path]:
+        """Those that have failed."""
+        return [path for path in self._config.directories if path in self._directories.failed]
+
+    def directory_id(self, path: Path) -> UUID | None:
+        """Of a directory that is online."""
+        directory = self._directories.get(path)
+        return directory.directory_id if directory is not None else None
+
+    def metrics(self) -> LogManagerMetrics:
+        """The gauges, now."""
+        logs, failed, progress = self._registry.all(), self._directories.failed, self._loader.progress
+        return LogManagerMetrics(
+            logs=len(logs),
+            log_segments=sum(len(log.segments) for log in logs),
+            log_size_bytes=sum(log.size for log in logs),
+            offline_log_directory_count=len(failed),
+            log_directory_offline={str(path): path in failed for path in self._config.directories},
+            remaining_logs_to_recover={str(path): count for path, count in progress.logs.items()},
+            remaining_segments_to_recover={str(path): count for path, count in progress.segments.items()},
+            logs_waiting_for_deletion=len(self._deleted),
+            stray_logs=self._loader.strays,
+            cleaner=self.cleaner.metrics(),
+        )
+
+    def _mark_closed(self, directory: DataDirectory) -> None:
+        for write in (
+            self._checkpoints.write_recovery_points,
+            self._checkpoints.write_log_start_offsets,
+            self._checkpoints.write_high_watermarks,
+        ):
+            write(directory)
+        if (directory.was_clean or directory.is_loaded) and directory.path not in self._directories.failed:
+            try:
+                mark_clean(self._files, directory.path, self._config.epoch)
+            except OSError as error:
+                self._directories.report_failure(directory.path, error)
+
+    @contextmanager
+    def _paused(self, name: TopicPartition) -> Iterator[None]:
+        """Nobody cleans the log, nor deletes its old segments."""
+        self._cleaning.pause(name)
+        try:
+            yield
+        finally:
+            self._cleaning.resume(name)
+
+    def _truncate(self, name: TopicPartition, truncate: Callable[[UnifiedLog], object]) -> None:
+        log = self._known(name)
+        with self._paused(name):
+            truncate(log)
+            self._cleaning.cut_checkpoint(log.directory.parent, name, log.active_segment.base_offset)
+            # A cut within a batch takes the batch: before the segment that follows offsets are then missing,
+            # which recovery would take for a loss above the recovery point.
+            log.flush()
+        self._checkpoint_recovery(log.directory.parent)
+
+    def _known(self, name: TopicPartition) -> UnifiedLog:
+        log = self._registry.get(name)
+        if log is None:
+            raise NotFoundError(f"there is no log of {name}")
+        return log
+
+    def _checkpoint_recovery(self, path: Path) -> None:
+        directory = self._directories.get(path)
+        if directory is not None:
+            self._checkpoints.write_recovery_points(directory)
+
+    def _set_aside(self, log: UnifiedLog, state: DirectoryState) -> None:
+        """Rename a log that is in use no more, and let go of its files."""
+        directory = self._directories.get(log.directory.parent)
+        topic, partition = log.topic_partition
+        name = passing_directory(topic, partition, state, self._ids.new_uuid()).name
+        log.rename_directory(log.directory.with_name(name))
+        log.close_handles()
+        if state is DirectoryState.DELETE:
+            self._deleted.add(log.directory)
+        if directory is not None:
+            self._checkpoints.write_recovery_points(directory)
+            self._checkpoints.write_log_start_offsets(directory)
+
+    def _require_online(self, name: TopicPartition) -> None:
+        failed = self._directories.failed
+        if failed:
+            raise LogDirectoryOfflineError(
+                f"log {name} may be in a directory that is offline: {', '.join(map(str, failed))}",
+                remedy="repair or replace the disk, and start the agent again",
+            )
+
+    def _drop_directory(self, path: Path) -> None:
+        self._cleaning.drop_directory(path)
+        self._deleted.drop_directory(path)
+        for log in self._registry.remove_directory(path):
+            log.close_handles()
+
+    def _drop_all(self) -> None:
+        for path in self._config.directories:
+            self._drop_directory(path)
+        self._directories.unlock_all()
+
+
+def _flush_and_close(log: UnifiedLog) -> None:
+    log.flush(force_active=True)
+    log.close()

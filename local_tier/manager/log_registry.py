@@ -1,0 +1,74 @@
+"""The logs of this process: those in use, and those that are filled elsewhere to take their place."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from local_tier.errors import CorruptLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.topic_partition import TopicPartition
+
+
+class LogRegistry:
+    """Two maps from names to logs. Any thread may ask; changes exclude each other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: dict[TopicPartition, UnifiedLog] = {}
+        self._future: dict[TopicPartition, UnifiedLog] = {}
+
+    def current(self) -> Mapping[TopicPartition, UnifiedLog]:
+        """A copy of the logs in use."""
+        with self._lock:
+            return dict(self._current)
+
+    def get(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
+        """The log; None when there is none."""
+        return (self._future if future else self._current).get(name)
+
+    def all(self) -> list[UnifiedLog]:
+        """The logs in use, then the future ones."""
+        with self._lock:
+            return [*self._current.values(), *self._future.values()]
+
+    def in_directory(self, directory: Path) -> list[UnifiedLog]:
+        """Those of `all` that lie in one directory."""
+        return [log for log in self.all() if log.directory.parent == directory]
+
+    def add(self, log: UnifiedLog, *, future: bool = False) -> None:
+        """Take a log in; CorruptLogError when there is another of its name, which then stays."""
+        with self._lock:
+            logs = self._future if future else self._current
+            other = logs.setdefault(log.topic_partition, log)
+        if other is not log:
+            raise CorruptLogError(
+                f"log {log.topic_partition} is in {log.directory} and in {other.directory}",
+                remedy="remove one of the two: that in the directory that has failed lately, if one has",
+            )
+
+    def remove(self, name: TopicPartition, *, future: bool = False) -> UnifiedLog | None:
+        """Take a log out, and return it."""
+        with self._lock:
+            return (self._future if future else self._current).pop(name, None)
+
+    def remove_directory(self, directory: Path) -> list[UnifiedLog]:
+        """Take out all logs of a directory."""
+        with self._lock:
+            removed = []
+            for logs in (self._current, self._future):
+                names = [name for name, log in logs.items() if log.directory.parent == directory]
+                removed += [logs.pop(name) for name in names]
+            return removed
+
+    def promote(self, name: TopicPartition) -> UnifiedLog | None:
+        """The future log becomes the one in use; returns that which was."""
+        with self._lock:
+            before = self._current.pop(name, None)
+            self._current[name] = self._future.pop(name)
+            return before

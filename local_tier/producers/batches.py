@@ -1,0 +1,106 @@
+"""What producer state needs of an append or a scan: the batches that come from idempotent producers."""
+
+from __future__ import annotations
+
+import struct
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from object_format.kernels.batches.layout import BATCH_ROW, CONTROL, TRANSACTIONAL
+from object_format.record_batch.records import decode_batch
+
+if TYPE_CHECKING:
+    from object_format.buffers import Bytes
+    from object_format.record_batch.batch import BatchRows
+
+_SEQUENCES: Final = 2**31
+NO_SEQUENCE: Final = -1
+_KEY: Final = struct.Struct(">hh")  # version, type
+_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
+_COLUMNS: Final = (
+    "position",
+    "attributes",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "base_offset",
+    "last_offset_delta",
+    "max_timestamp",
+)
+_NAMES: Final = BATCH_ROW.names or ()
+_PRODUCER_ID: Final = _NAMES.index("producer_id")
+_values = itemgetter(*map(_NAMES.index, _COLUMNS))
+_ABORT: Final = 0
+_COMMIT: Final = 1
+
+
+class EndMarker(NamedTuple):
+    """What ends a transaction. Source: EndTransactionMarker of org.apache.kafka.common.record."""
+
+    is_abort: bool
+    coordinator_epoch: int
+    timestamp: int
+
+
+class ProducerBatch(NamedTuple):
+    """One batch of an idempotent producer; `marker` is None unless the batch ends a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    is_transactional: bool
+    is_control: bool
+    marker: EndMarker | None
+
+
+def producer_batches(data: Bytes, rows: BatchRows) -> list[ProducerBatch]:
+    """The batches of `rows` that have a producer id, in order; `data` is what the rows point into.
+
+    Raises MalformedBatchError for a control batch that cannot be read.
+    """
+    return [_producer_batch(data, *_values(row)) for row in rows.tolist() if row[_PRODUCER_ID] >= 0]
+
+
+def _producer_batch(
+    data: Bytes,
+    position: int,
+    attributes: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    base_offset: int,
+    delta: int,
+    max_timestamp: int,
+) -> ProducerBatch:
+    is_control = bool(attributes & CONTROL)
+    return ProducerBatch(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        last_sequence=NO_SEQUENCE if base_sequence < 0 else (base_sequence + delta) % _SEQUENCES,
+        base_offset=base_offset,
+        last_offset=base_offset + delta,
+        max_timestamp=max_timestamp,
+        is_transactional=bool(attributes & TRANSACTIONAL),
+        is_control=is_control,
+        marker=_end_marker(data, position) if is_control else None,
+    )
+
+
+def _end_marker(data: Bytes, position: int) -> EndMarker | None:
+    """None when the marker was cleaned away, or is of a kind that ends nothing."""
+    columns = decode_batch(data.data, position, verify=False)
+    if not len(columns):
+        return None
+    record = columns.record(0)
+    if record.key is None or record.value is None or len(record.key) < _KEY.size:
+        return None
+    _, kind = _KEY.unpack_from(record.key)
+    if kind not in {_ABORT, _COMMIT} or len(record.value) < _VALUE.size:
+        return None
+    _, coordinator_epoch = _VALUE.unpack_from(record.value)
+    return EndMarker(kind == _ABORT, coordinator_epoch, record.timestamp)

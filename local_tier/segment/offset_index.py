@@ -1,0 +1,111 @@
+"""From offsets to positions in a segment's file: `.index`, eight bytes an entry.
+
+::
+
+    relative offset  int32   of the last record of a batch, less the segment's base offset
+    position         int32   of that batch in the file
+
+Both rise from entry to entry. The index is sparse: about one entry every `index.interval.bytes`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from local_tier.errors import IndexOverflowError
+from local_tier.segment.mapped_index import MappedIndex
+from object_format.kernels.batches.append import pack_positions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from local_tier.files.file_system import FileSystem
+
+
+class OffsetPosition(NamedTuple):
+    """A batch with that last offset begins at that position."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex(MappedIndex):
+    """The offset index of one segment; `lookup` finds the last indexed batch at or before an offset."""
+
+    ENTRY: ClassVar[struct.Struct] = struct.Struct(">ii")
+    KEY: ClassVar[struct.Struct] = struct.Struct(">i")
+
+    def __init__(
+        self, fs: FileSystem, path: Path, base_offset: int, max_bytes: int, *, create: bool = False
+    ) -> None:
+        super().__init__(fs, path, base_offset, max_bytes, create=create)
+        self.last_offset = self._read_last_offset()
+
+    def lookup(self, offset: int) -> OffsetPosition:
+        """The last entry at or before `offset`; the start of the segment when there is none."""
+        found = self._floor_entry(offset - self.base_offset)
+        if found is None:
+            return OffsetPosition(self.base_offset, 0)
+        return OffsetPosition(self.base_offset + found[0], found[1])
+
+    def first_behind(self, position: int) -> OffsetPosition | None:
+        """The first entry whose batch begins behind `position`."""
+        with self._map_lock:
+            slot = self._first_slot_above_value(position)
+            found = self._entry_of(self._view(), slot) if slot < self.entries else None
+        return None if found is None else OffsetPosition(self.base_offset + found[0], found[1])
+
+    def entry(self, slot: int) -> OffsetPosition:
+        """The entry in that slot, which must exist."""
+        if not 0 <= slot < self.entries:
+            raise IndexError(f"{self.path} has {self.entries} entries, and none in slot {slot}")
+        relative, position = self._entry(slot)
+        return OffsetPosition(self.base_offset + relative, position)
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry; IndexOverflowError unless the offset rises, fits, and finds room."""
+        if self.is_full:
+            raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
+        self.append_all(np.array([(offset, position)], np.int64))
+
+    def append_all(self, entries: npt.NDArray[np.int64]) -> None:
+        """Add rows of offset and position with one write, as many as find room.
+
+        IndexOverflowError unless the offsets rise and fit; nothing is added then.
+        """
+        with self._change_lock:
+            fitting = entries[: self.max_entries - self.entries]
+            if not len(fitting):
+                return
+            last = self.last_offset if self.entries else self.base_offset - 1
+            packed = np.empty(len(fitting) * self.ENTRY.size, np.uint8)
+            sound = pack_positions(fitting, self.base_offset, last, packed)
+            if sound < len(fitting):
+                offset = int(fitting[sound, 0])
+                self.relative(offset)
+                last = int(fitting[sound - 1, 0]) if sound else last
+                raise IndexOverflowError(f"offset {offset} is not above {last}, the last one in {self.path}")
+            self._append(packed.data)
+            self.last_offset = int(fitting[-1, 0])
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the entries at or above `offset`."""
+        with self._map_lock:
+            slot = self._floor_slot(offset - self.base_offset)
+            if slot >= 0 and self._key_of(self._view(), slot) == offset - self.base_offset:
+                slot -= 1
+        self._truncate_to_entries(slot + 1)
+
+    @override
+    def _truncate_to_entries(self, count: int) -> None:
+        super()._truncate_to_entries(count)
+        self.last_offset = self._read_last_offset()
+
+    def _read_last_offset(self) -> int:
+        return self.base_offset + (self._key(self.entries - 1) if self.entries else 0)

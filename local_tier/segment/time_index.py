@@ -1,0 +1,138 @@
+"""From timestamps to offsets: `.timeindex`, twelve bytes an entry (KIP-33).
+
+::
+
+    timestamp        int64   the largest of the segment so far
+    relative offset  int32   of the last record of the batch that has it, less the segment's base offset
+
+Timestamps rise from entry to entry, offsets do not fall.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from local_tier.errors import IndexOverflowError
+from local_tier.segment.mapped_index import MappedIndex
+from object_format.kernels.batches.append import pack_times
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from local_tier.files.file_system import FileSystem
+
+NO_TIMESTAMP: Final = -1
+
+
+class TimestampOffset(NamedTuple):
+    """A timestamp in milliseconds since the Unix epoch, and the offset that goes with it."""
+
+    timestamp: int
+    offset: int
+
+
+class TimeIndex(MappedIndex):
+    """The time index of one segment. Its last slot is for the largest timestamp, when the segment rolls."""
+
+    ENTRY: ClassVar[struct.Struct] = struct.Struct(">qi")
+    KEY: ClassVar[struct.Struct] = struct.Struct(">q")
+
+    def __init__(
+        self, fs: FileSystem, path: Path, base_offset: int, max_bytes: int, *, create: bool = False
+    ) -> None:
+        super().__init__(fs, path, base_offset, max_bytes, create=create)
+        self.last_entry = self._read_last_entry()
+
+    @property
+    @override
+    def is_full(self) -> bool:
+        return self.entries >= self.max_entries - 1
+
+    @override
+    def sanity_check(self) -> None:
+        super().sanity_check()
+        if self.entries and self.last_entry.offset < self.base_offset:
+            self.relative(self.last_entry.offset)
+
+    def lookup(self, timestamp: int) -> TimestampOffset:
+        """The last entry with at most that timestamp; (-1, base offset) when there is none."""
+        found = self._floor_entry(timestamp)
+        if found is None:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        return TimestampOffset(found[0], self.base_offset + found[1])
+
+    def entry(self, slot: int) -> TimestampOffset:
+        """The entry in that slot, which must exist."""
+        if not 0 <= slot < self.entries:
+            raise IndexError(f"{self.path} has {self.entries} entries, and none in slot {slot}")
+        timestamp, relative = self._entry(slot)
+        return TimestampOffset(timestamp, self.base_offset + relative)
+
+    def maybe_append(self, timestamp: int, offset: int, *, may_fill: bool = False) -> None:
+        """Add an entry if its timestamp is above the last one.
+
+        `may_fill` allows it to take the last slot. IndexOverflowError when the offset falls or does not fit,
+        the timestamp falls, or there is no room.
+        """
+        if self.entries >= self.max_entries if may_fill else self.is_full:
+            raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
+        last = self.last_entry
+        if self.entries and (offset < last.offset or timestamp < last.timestamp):
+            raise self._falls(TimestampOffset(timestamp, offset))
+        self._add(np.array([(timestamp, offset)], np.int64), self.max_entries - self.entries)
+
+    def append_rising(self, entries: npt.NDArray[np.int64]) -> None:
+        """Add, with one write, the rows of timestamp and offset that are above those before them.
+
+        As many as find room, but for the last slot. IndexOverflowError when an offset falls or does not fit;
+        nothing is added then.
+        """
+        self._add(entries, self.max_entries - 1 - self.entries)
+
+    def _add(self, entries: npt.NDArray[np.int64], room: int) -> None:
+        with self._change_lock:
+            packed = np.empty(max(0, min(room, len(entries))) * self.ENTRY.size, np.uint8)
+            count, timestamp, offset, sound = pack_times(entries, self.base_offset, *self.last_entry, packed)
+            if sound < len(entries):
+                entry = TimestampOffset(int(entries[sound, 0]), int(entries[sound, 1]))
+                self.relative(entry.offset)
+                raise self._falls(entry)
+            if count:
+                self._append(packed.data[: count * self.ENTRY.size])
+                self.last_entry = TimestampOffset(timestamp, offset)
+
+    def _falls(self, entry: TimestampOffset) -> IndexOverflowError:
+        return IndexOverflowError(
+            f"timestamp {entry.timestamp} at offset {entry.offset} falls behind {self.last_entry.timestamp} "
+            f"at {self.last_entry.offset}, the last entry of {self.path}"
+        )
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the entries at or above `offset`."""
+        with self._map_lock:
+            count = self._first_slot_above_value(offset - self.base_offset - 1)
+        self._truncate_to_entries(count)
+
+    @override
+    def _truncate_to_entries(self, count: int) -> None:
+        super()._truncate_to_entries(count)
+        self.last_entry = self._read_last_entry()
+
+    @override
+    def _resize(self, size: int) -> bool:
+        changed = super()._resize(size)
+        if changed:
+            self.last_entry = self._read_last_entry()
+        return changed
+
+    def _read_last_entry(self) -> TimestampOffset:
+        if not self.entries:
+            return TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        timestamp, relative = self._entry(self.entries - 1)
+        return TimestampOffset(timestamp, self.base_offset + relative)

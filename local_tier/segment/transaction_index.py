@@ -1,0 +1,134 @@
+"""The aborted transactions of a segment: `.txnindex`, 34 bytes an entry, made when the first one aborts.
+
+::
+
+    version             int16   0
+    producer id         int64
+    first offset        int64   of the transaction
+    last offset         int64   of the transaction: its marker
+    last stable offset  int64   when it was aborted
+
+Last offsets rise from entry to entry.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from local_tier.errors import CorruptIndexError, IndexOverflowError
+from local_tier.segment.log_file import LogFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from local_tier.files.file_system import FileSystem
+
+ENTRY: Final = struct.Struct(">hqqqq")
+VERSION: Final = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """What was aborted, and how far readers of committed data could go at that time."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """The transaction index of one segment. The log's writer appends; any thread reads."""
+
+    def __init__(self, fs: FileSystem, path: Path, base_offset: int) -> None:
+        self.path = path
+        self._fs = fs
+        self._base_offset = base_offset
+        self._last_offset: int | None = None
+        self._file: LogFile | None = None
+        if fs.status(path) is not None:
+            self._file = LogFile(fs, path)
+
+    def append(self, aborted: AbortedTransaction) -> None:
+        """Add a transaction, whose last offset must be above those before it."""
+        if self._last_offset is not None and aborted.last_offset <= self._last_offset:
+            raise IndexOverflowError(
+                f"last offset {aborted.last_offset} is not above {self._last_offset}, the last in {self.path}"
+            )
+        if self._file is None:
+            self._file = LogFile(self._fs, self.path)
+        self._file.append(ENTRY.pack(VERSION, *aborted))
+        self._last_offset = aborted.last_offset
+
+    def all(self) -> list[AbortedTransaction]:
+        """Every entry, in order; CorruptIndexError when one is of an unknown version."""
+        return [aborted for _, aborted in self._entries()]
+
+    def collect(self, first_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
+        """The transactions that overlap [first_offset, end_offset); whether later segments may have any."""
+        found: list[AbortedTransaction] = []
+        for aborted in self.all():
+            if aborted.last_offset >= first_offset and aborted.first_offset < end_offset:
+                found.append(aborted)
+            if aborted.last_stable_offset >= end_offset:
+                return found, False
+        return found, True
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget transactions that end at or above `offset`."""
+        last: int | None = None
+        for position, aborted in self._entries():
+            if aborted.last_offset >= offset:
+                self._cut(position)
+                break
+            last = aborted.last_offset
+        self._last_offset = last
+
+    def reset(self) -> None:
+        """Forget all."""
+        self._cut(0)
+        self._last_offset = None
+
+    def sanity_check(self) -> None:
+        """CorruptIndexError when an entry ends before its segment begins, or is not whole."""
+        if self._file is not None and self._file.size % ENTRY.size:
+            raise CorruptIndexError(f"{self.path} ends inside an entry")
+        for aborted in self.all():
+            if aborted.last_offset < self._base_offset:
+                raise CorruptIndexError(
+                    f"{self.path} has a transaction that ends at {aborted.last_offset}, and begins at "
+                    f"{self._base_offset} itself"
+                )
+
+    def sync(self) -> None:
+        """Make the entries durable."""
+        if self._file is not None:
+            self._file.sync()
+
+    def renamed(self, path: Path) -> None:
+        """The file, or the directory it is in, has another name now."""
+        self.path = path
+        if self._file is not None:
+            self._file.path = path
+
+    def close(self) -> None:
+        """Let go of the file once its last reader is done."""
+        if self._file is not None:
+            self._file.close()
+
+    def _cut(self, size: int) -> None:
+        if self._file is not None:
+            self._file.truncate(size)
+
+    def _entries(self) -> Iterator[tuple[int, AbortedTransaction]]:
+        if self._file is None:
+            return
+        data = self._file.read(0, self._file.size)
+        for position in range(0, data.size - ENTRY.size + 1, ENTRY.size):
+            version, *fields = ENTRY.unpack_from(data.data, position)
+            if version != VERSION:
+                raise CorruptIndexError(
+                    f"{self.path} has version {version} at byte {position}, and {VERSION} is known"
+                )
+            yield position, AbortedTransaction(*fields)

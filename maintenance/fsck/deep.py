@@ -1,0 +1,223 @@
+"""Every byte of a live file, read forward once: blocks, batches, and what its extents say of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyroaring import BitMap64
+
+from core.errors import CorruptDataError, InvalidInputError, NotFoundError
+from maintenance.fsck.report import Difference, DifferenceKind
+from object_format.bitmaps import bitmap_of, part_between
+from object_format.holes import survivors_between
+from object_format.record_batch.batch import iter_headers, verify_checksum
+from object_format.record_batch.records import decode_batch
+from object_format.segment_file import ForwardReader
+from object_store.interface import Purpose
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    import numpy.typing as npt
+
+    from catalog.lifecycle.garbage import CatalogFile
+    from catalog.model import Extent
+    from maintenance.fsck.report import Findings
+    from object_format.record_batch.batch import BatchHeader
+    from object_format.segment_file import DataBlock
+    from object_store.interface import ObjectStore
+
+BLOCK_HEADER_LENGTH = 12
+_PENDING_OFFSETS = 1 << 17
+_REMEDY = "restore the object from a copy, or delete the records that it held"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the bytes hold of one extent, as far as they were read.
+
+    `offsets` are those that have a record; a Roaring bitmap, so that it stays small for dense and for sparse
+    extents alike.
+    """
+
+    extent: Extent
+    offsets: BitMap64 = field(default_factory=BitMap64)
+    records: int = 0
+    next_offset: int = 0
+    max_timestamp: int = -1
+    disorder: str | None = None
+    start: int | None = None
+    end: int = 0
+    _pending: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    _pending_count: int = 0
+
+    def add(self, offsets: npt.NDArray[np.int64]) -> None:
+        """The offsets of a batch; those of many go into the bitmap together, as each time goes through it."""
+        self.records += offsets.size
+        self._pending.append(offsets.copy())  # without the other columns
+        self._pending_count += offsets.size
+        if self._pending_count >= _PENDING_OFFSETS:
+            self.settle()
+
+    def settle(self) -> None:
+        """Let `offsets` be complete."""
+        if self._pending:
+            self.offsets |= bitmap_of(np.unique(np.concatenate(self._pending)))
+        self._pending.clear()
+        self._pending_count = 0
+
+
+class FileCheck:
+    """Checks one file after the other; memory is one reader's, plus the bitmaps of one section."""
+
+    def __init__(self, store: ObjectStore, findings: Findings, topic_names: Mapping[UUID, str]) -> None:
+        self._store = store
+        self._findings = findings
+        self._topic_names = topic_names
+
+    def check(self, file: CatalogFile, extents: Sequence[Extent]) -> None:
+        """Read `file` from byte 0 to its end and hold it against its live `extents`."""
+        stream = self._store.open_stream(file.object_name, purpose=Purpose.FSCK)
+        try:
+            self._read(ForwardReader(stream, name=file.object_name, size=file.size), file, extents)
+        except NotFoundError:
+            return  # the comparison with the listing tells it
+        except (CorruptDataError, InvalidInputError) as error:
+            self._findings.add(
+                Difference(
+                    kind=DifferenceKind.CORRUPT,
+                    object_name=file.object_name,
+                    expected="a sound segment file",
+                    found=error.message,
+                    remedy=_REMEDY,
+                )
+            )
+        finally:
+            stream.close()
+        self._findings.count("files_read")
+
+    def _read(self, reader: ForwardReader, file: CatalogFile, extents: Sequence[Extent]) -> None:
+        if reader.header.file_id != file.file_id:
+            self._content(file.object_name, None, f"file {file.file_id}", f"file {reader.header.file_id}")
+        left = _by_section(extents)
+        while (section := reader.next_section()) is not None:
+            seen = left.pop(section.key, [])
+            self._findings.count("sections_read")
+            for block in reader.blocks():
+                self._read_block(block, seen)
+            holes, footer = reader.holes, reader.footer
+            alive = (
+                None if holes is None else survivors_between(holes, footer.base_offset, footer.last_offset)
+            )
+            for each in seen:
+                self._conclude(file.object_name, each, alive)
+        for seen in left.values():
+            for each in seen:
+                self._content(file.object_name, each.extent, "a section of this partition", "none")
+
+    def _read_block(self, block: DataBlock, seen: Sequence[_Seen]) -> None:
+        self._findings.count("blocks_read")
+        for position, header in iter_headers(block.payload):
+            verify_checksum(block.payload, header, position)
+            self._findings.count("batches_read")
+            each = _owner(seen, header)
+            if each is None:
+                continue  # refused by the commit, or of an extent that another file has replaced
+            shift = each.extent.offset_shift
+            columns = decode_batch(block.payload, position, offset_shift=shift, verify=False)
+            _note(each, header)
+            each.add(columns.offsets)
+            each.start = block.position if each.start is None else each.start
+            each.end = block.position + BLOCK_HEADER_LENGTH + len(block.payload)
+
+    def _conclude(self, name: str, seen: _Seen, alive: BitMap64 | None) -> None:
+        extent = seen.extent
+        seen.settle()
+        self._findings.count("records_read", seen.records)
+        if seen.disorder is not None:
+            self._content(name, extent, "batches in the order of their offsets", seen.disorder)
+        if seen.records != extent.record_count:
+            self._content(
+                name, extent, f"{extent.record_count} records", f"{seen.records}", DifferenceKind.RECORD_COUNT
+            )
+        if len(seen.offsets) != seen.records:
+            self._content(name, extent, "one record at an offset", f"{seen.records} at {len(seen.offsets)}")
+        outside = seen.start is not None and (
+            seen.start < extent.position or seen.end > extent.position + extent.length
+        )
+        if outside:
+            span = f"bytes {extent.position} to {extent.position + extent.length}"
+            self._content(name, extent, f"batches in {span}", f"bytes {seen.start} to {seen.end}")
+        if seen.max_timestamp > extent.max_timestamp:
+            self._content(
+                name, extent, f"timestamps up to {extent.max_timestamp}", f"up to {seen.max_timestamp}"
+            )
+        if alive is not None:
+            self._hold_against_holes(name, seen, alive)
+
+    def _hold_against_holes(self, name: str, seen: _Seen, alive: BitMap64) -> None:
+        """The bitmap of holes says the same as the bytes."""
+        extent = seen.extent
+        wrong = part_between(alive, extent.base_offset, extent.last_offset) ^ seen.offsets
+        if wrong:
+            self._content(
+                name,
+                extent,
+                "holes where there is no record, and only there",
+                f"{len(wrong)} offsets differ, the first is {wrong[0]}",
+            )
+
+    def _content(
+        self,
+        name: str,
+        extent: Extent | None,
+        expected: str,
+        found: str,
+        kind: DifferenceKind = DifferenceKind.CONTENT,
+    ) -> None:
+        where = ""
+        if extent is not None:
+            where = f" at offsets {extent.base_offset} to {extent.last_offset}"
+        self._findings.add(
+            Difference(
+                kind=kind,
+                object_name=name,
+                topic=self._topic_names.get(extent.topic_id, str(extent.topic_id)) if extent else None,
+                partition=extent.partition if extent else None,
+                expected=expected + where,
+                found=found,
+                remedy=_REMEDY,
+            )
+        )
+
+
+def _by_section(extents: Sequence[Extent]) -> dict[tuple[UUID, int], list[_Seen]]:
+    ordered = sorted(extents, key=lambda each: (each.topic_id, each.partition, each.base_offset))
+    return {
+        key: [_Seen(extent, next_offset=extent.base_offset) for extent in members]
+        for key, members in groupby(ordered, key=lambda each: (each.topic_id, each.partition))
+    }
+
+
+def _owner(seen: Sequence[_Seen], header: BatchHeader) -> _Seen | None:
+    """The extent that a batch belongs to (`Extent` says how); a section has few."""
+    for each in seen:
+        base = header.base_offset + each.extent.offset_shift
+        if each.extent.base_offset <= base <= each.extent.last_offset:
+            return each
+    return None
+
+
+def _note(seen: _Seen, header: BatchHeader) -> None:
+    """Offsets rise from batch to batch and stay in the extent."""
+    base = header.base_offset + seen.extent.offset_shift
+    last = base + header.last_offset_delta
+    if base < seen.next_offset or last > seen.extent.last_offset:
+        seen.disorder = f"a batch at offsets {base} to {last}, after {seen.next_offset - 1}"
+    seen.next_offset = last + 1
+    if header.record_count:
+        seen.max_timestamp = max(seen.max_timestamp, header.max_timestamp)

@@ -1,0 +1,130 @@
+"""The catalog against the store: every live file has its object, every object has somebody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from maintenance.fsck.report import Difference, DifferenceKind
+from maintenance.listing import files_beside_objects
+from maintenance.owners import Owners, Ownership
+from object_store import names
+from object_store.interface import Purpose
+
+if TYPE_CHECKING:
+    from catalog.lifecycle.garbage import CatalogFile
+    from catalog.open import Catalog
+    from maintenance.fsck.report import Findings
+    from maintenance.owners import Owner
+    from object_store.interface import ObjectInfo, ObjectStore
+
+
+@dataclass(slots=True)
+class ObjectCheck:
+    """One pass over files and objects by name.
+
+    A listing and a query never show the same moment, so what looks wrong is asked for again by its name, the
+    file after the object: a file is committed after its object was written, and is marked dead before its
+    object is deleted.
+    """
+
+    catalog: Catalog
+    store: ObjectStore
+    findings: Findings
+    old_before_ms: int
+
+    def run(self) -> None:
+        """Compare everything below the root of our names."""
+        owners = Owners(self.catalog)
+        for file, info in files_beside_objects(self.catalog, self.store, names.ROOT_PREFIX, Purpose.FSCK):
+            self.findings.count("files", int(file is not None))
+            self.findings.count("objects", int(info is not None))
+            if info is None:
+                assert file is not None
+                self._without_object(file)
+            elif file is not None:
+                self._with_both(file, info)
+            else:
+                self._without_file(info, owners)
+
+    def _without_object(self, file: CatalogFile) -> None:
+        info = self._object(file.object_name)
+        again = self._file(file.object_name)
+        if again is None or again.dead_ms is not None:
+            return  # deleted, and about to be forgotten
+        if info is not None:
+            self._with_both(again, info)
+            return
+        self.findings.add(
+            Difference(
+                kind=DifferenceKind.MISSING_OBJECT,
+                object_name=file.object_name,
+                expected=f"an object of {file.size} bytes",
+                found="no such object",
+                remedy="restore the object from a copy, or delete the records that it held",
+            )
+        )
+
+    def _with_both(self, file: CatalogFile, info: ObjectInfo) -> None:
+        if file.dead_ms is not None:
+            self.findings.wait_for("dead_files", info.size)
+        elif file.size != info.size:
+            self._sizes_differ(file)
+
+    def _sizes_differ(self, file: CatalogFile) -> None:
+        info = self._object(file.object_name)
+        again = self._file(file.object_name)
+        if info is None or again is None or again.dead_ms is not None or again.size == info.size:
+            return
+        self.findings.add(
+            Difference(
+                kind=DifferenceKind.OBJECT_SIZE,
+                object_name=file.object_name,
+                expected=f"{again.size} bytes",
+                found=f"{info.size} bytes",
+                remedy="restore the object from a copy, or delete the records that it held",
+            )
+        )
+
+    def _without_file(self, info: ObjectInfo, owners: Owners) -> None:
+        name = names.parse(info.name)
+        if name is None:
+            self.findings.wait_for("foreign", info.size)
+            return
+        owner = owners.of(name)
+        file = self._file(info.name)
+        if file is not None:
+            self._with_both(file, info)
+        elif owner.state is Ownership.OPEN:
+            self.findings.wait_for("unpublished", info.size)
+        elif owner.state is Ownership.OVER and not owner.over_since(self.old_before_ms):
+            self.findings.wait_for("orphans", info.size)
+        elif self._object(info.name) is not None:
+            self._orphan(info, owner)
+
+    def _orphan(self, info: ObjectInfo, owner: Owner) -> None:
+        if owner.state is Ownership.OVER:
+            whose = "nobody can commit it any more"
+            remedy = "let garbage collection delete it; `siltstone compact` does so when it ends"
+        else:
+            whose = "the catalog does not know the session or job in its name either"
+            remedy = (
+                "make sure that this catalog belongs to this object store; then delete the object by hand"
+            )
+        self.findings.add(
+            Difference(
+                kind=DifferenceKind.ORPHAN,
+                object_name=info.name,
+                expected="a file in the catalog",
+                found=f"{info.size} bytes without one; {whose}",
+                remedy=remedy,
+            )
+        )
+
+    def _object(self, name: str) -> ObjectInfo | None:
+        found = self.store.list(name, purpose=Purpose.FSCK)
+        return next((info for info in found if info.name == name), None)
+
+    def _file(self, name: str) -> CatalogFile | None:
+        found = self.catalog.garbage.known_files(name, limit=1)
+        return found[0] if found and found[0].object_name == name else None

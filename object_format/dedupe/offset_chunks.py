@@ -1,0 +1,131 @@
+"""Pass 2 over one batch with very many records: nothing is held for each of them but what is left of it.
+
+The batch's survivors are looked at a stretch of offsets at a time, twice: what they take is counted first, so
+that no more than that is reserved. What is written is what `kernels.filter` would write of the whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES
+from object_format.errors import Fault, MalformedBatchError
+from object_format.kernels.batches.layout import BATCH_OVERHEAD, CODEC_MASK
+from object_format.kernels.dedupe.offset_chunks import finish_stretches, measure_stretch, thin_stretch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from object_format.bitmaps import ArrayWindow, BitmapWindow
+    from object_format.buffers import Bytes
+    from object_format.record_batch.batch import BatchRows
+
+STRETCH_OFFSETS: Final = 1 << 18
+"""2 MiB of survivors."""
+
+_INT64: Final = np.iinfo(np.int64)
+
+
+class _Stretch(NamedTuple):
+    """So many records of a batch, with where they lie, and the first and last offset that may be theirs."""
+
+    first_offset: int
+    last_offset: int
+    start: int
+    end: int
+    record_count: int
+
+
+class LongBatch:
+    """One open batch, rows[0], whose records lie in `records`, and those of its offsets that survive.
+
+    With `horizon`, its tombstones get that, unless it is compressed and would become larger than one may be:
+    then they wait for a job that finds fewer records in it. Raises MalformedBatchError.
+    """
+
+    def __init__(
+        self,
+        records: Bytes,
+        rows: BatchRows,
+        survivors: BitmapWindow | ArrayWindow,
+        *,
+        offset_shift: int,
+        horizon: int | None,
+    ) -> None:
+        self._records, self._rows = records, rows
+        self._survivors = survivors
+        self._shift = offset_shift
+        self._position = int(rows["position"][0])
+        self._compressed = bool(int(rows["attributes"][0]) & CODEC_MASK)
+        self._moved = 0 if horizon is None else int(rows["base_timestamp"][0]) - horizon
+        self._stretches: list[_Stretch] = []
+        plain, rebased = self._measure()
+        too_large = self._compressed and rebased > MAX_DECOMPRESSED_BATCH_BYTES
+        self.horizon = None if too_large else horizon
+        if self.horizon is None:
+            self._moved = 0
+        self._left = rebased if self._moved else plain
+
+    def _measure(self) -> tuple[int, int]:
+        """Find the stretches, and how many bytes the survivors take, as they are and with the horizon."""
+        row = self._rows[0]
+        first = int(row["base_offset"]) + self._shift
+        last = first + int(row["last_offset_delta"])
+        position, left = int(row["records_start"]), int(row["record_count"])
+        plain = rebased = 0
+        for begin in range(first, last + 1, STRETCH_OFFSETS):
+            end = min(begin + STRETCH_OFFSETS - 1, last)
+            fault, behind, count, plain_here, rebased_here = measure_stretch(
+                self._records,
+                self._rows,
+                position,
+                left,
+                end + 1,
+                self._shift,
+                self._survivors.between(begin, end),
+                self._moved,
+            )
+            self._check(fault, behind)
+            self._stretches.append(_Stretch(begin, end, position, behind, count))
+            plain, rebased = plain + plain_here, rebased + rebased_here
+            position, left = behind, left - count
+        if left:
+            self._check(Fault.RECORD_OFFSET, position)
+        if position != int(row["records_end"]):
+            self._check(Fault.TRAILING_BYTES, position)
+        return plain, rebased
+
+    def write(self, data: Bytes, *, leader_epoch: int, totals: npt.NDArray[np.int64]) -> Bytes:
+        """What is left, uncompressed, all but its CRC; its header lies in `data`."""
+        out = np.empty(BATCH_OVERHEAD + self._left, np.uint8)
+        span = np.array([_INT64.max, _INT64.min])
+        part = self._rows.copy()
+        at, kept_count = BATCH_OVERHEAD, 0
+        for stretch in self._stretches:
+            kept = self._survivors.between(stretch.first_offset, stretch.last_offset)
+            kept_count += kept.size
+            part["records_start"], part["records_end"] = stretch.start, stretch.end
+            part["record_count"] = stretch.record_count
+            fault, position, at = thin_stretch(
+                self._records, part, self._shift, kept, self._moved, out, at, span
+            )
+            self._check(fault, position)
+        finish_stretches(
+            data,
+            self._rows,
+            self._shift,
+            leader_epoch,
+            kept_count,
+            self.horizon is not None,
+            self.horizon or 0,
+            span,
+            out,
+            totals,
+        )
+        return out
+
+    def _check(self, fault: int, position: int) -> None:
+        if fault:
+            raise MalformedBatchError.at(fault, self._position if self._compressed else position)

@@ -1,0 +1,177 @@
+"""The answer of pass 1, and how verdicts make it up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from object_format.bitmaps import BitmapWindow, bitmap_of, part_between
+from object_format.kernels.dedupe.key_table import (
+    COUNT_INVALID,
+    COUNT_KEYS,
+    COUNT_OUTSIDE,
+    COUNT_TOMBSTONES_DROPPED,
+    collect,
+    count_survivors,
+)
+
+if TYPE_CHECKING:
+    from object_format.dedupe.key_table import Flags, KeyTable, Words
+
+
+_PENDING_OFFSETS: Final = 1 << 17
+"""One MiB of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Survivors:
+    """The answer of pass 1 for one partition; offsets are absolute.
+
+    `tombstones` is the part of `offsets` whose records have no value. `keys` are those in the table;
+    `keys_outside_table` counts records that were kept because their keys were not. When it is 0, the answer
+    is `exact`: no key survives twice. `records_invalid` had no key. `max_buffer_bytes` is the most that was
+    held back, or opened at a time. The windows are pass 2's view of both bitmaps, which must not change any
+    more.
+    """
+
+    offsets: BitMap64
+    tombstones: BitMap64
+    records_in: int
+    keys: int
+    keys_outside_table: int
+    tombstones_dropped: int
+    records_invalid: int
+    max_buffer_bytes: int
+    offset_window: BitmapWindow = field(init=False, repr=False, compare=False)
+    tombstone_window: BitmapWindow = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.offset_window = BitmapWindow(self.offsets)
+        self.tombstone_window = BitmapWindow(self.tombstones)
+
+    @property
+    def exact(self) -> bool:
+        """No key is there twice."""
+        return self.keys_outside_table == 0
+
+    @property
+    def records_out(self) -> int:
+        """How many survive."""
+        return len(self.offsets)
+
+    def between(self, first: int, last: int) -> Survivors:
+        """Those with offsets in [first, last]; of the counts, all stay as they are."""
+        return replace(
+            self,
+            offsets=part_between(self.offsets, first, last),
+            tombstones=part_between(self.tombstones, first, last),
+        )
+
+
+class Judged(NamedTuple):
+    """Those of the records judged at a time that survive, by offset, rising; and the tombstones of them."""
+
+    offsets: npt.NDArray[np.int64]
+    tombstones: npt.NDArray[np.int64]
+
+
+class _Pending:
+    """Offsets that are to go into a bitmap, so many at a time that each is added in bulk."""
+
+    def __init__(self) -> None:
+        self.bitmap = BitMap64()
+        self._parts: list[npt.NDArray[np.int64]] = []
+        self._count = 0
+
+    def add(self, offsets: npt.NDArray[np.int64]) -> None:
+        """Offsets that rise, and were not there."""
+        if not offsets.size:
+            return
+        if self._parts and (offsets[-1] >= self._parts[-1][0] or self._count >= _PENDING_OFFSETS):
+            self._flush()
+        self._parts.append(offsets)
+        self._count += offsets.size
+
+    def take(self) -> BitMap64:
+        """All of them; and there are none any more."""
+        self._flush()
+        bitmap, self.bitmap = self.bitmap, BitMap64()
+        bitmap.run_optimize()
+        return bitmap
+
+    def _flush(self) -> None:
+        if self._parts:
+            self.bitmap |= bitmap_of(np.concatenate(self._parts[::-1]))
+        self._parts.clear()
+        self._count = 0
+
+
+class Answer:
+    """Survivors as they are found: what a key table decides goes into bitmaps, in bulk.
+
+    The table is cleared first; `expected_keys` as `KeyTable.clear`.
+    """
+
+    def __init__(self, table: KeyTable, *, expected_keys: int | None = None) -> None:
+        table.clear(expected_keys)
+        self._table = table
+        self._records_in = 0
+        self._offsets, self._tombstones = _Pending(), _Pending()
+
+    def judge(
+        self,
+        words: Words,
+        offsets: npt.NDArray[np.int64],
+        flags: Flags,
+        count: int,
+        *,
+        newest_last: bool,
+        drop_tombstones: bool,
+        may_add: bool = True,
+        settled: bool = False,
+    ) -> Judged:
+        """Decide on `count` records, as `KeyTable.find_survivors`; none of them may come again."""
+        verdicts = self._table.find_survivors(
+            words,
+            flags,
+            count,
+            newest_last=newest_last,
+            drop_tombstones=drop_tombstones,
+            may_add=may_add,
+            settled=settled,
+        )
+        self._records_in += count
+        kept, tombstones = (np.empty(each + 1, np.int64) for each in count_survivors(verdicts, count))
+        collect(offsets, verdicts, count, kept, tombstones)
+        judged = Judged(kept[:-1], tombstones[:-1])
+        self._offsets.add(judged.offsets)
+        self._tombstones.add(judged.tombstones)
+        return judged
+
+    def supersede(self, count: int) -> None:
+        """So many records go without a verdict: a newer one of the same key is still to be judged."""
+        self._records_in += count
+
+    @property
+    def exact(self) -> bool:
+        """Whether every key was found room for so far."""
+        return not self._table.counts[COUNT_OUTSIDE]
+
+    def finish(self, *, max_buffer_bytes: int) -> Survivors:
+        """What it came to since the last answer."""
+        records_in, self._records_in = self._records_in, 0
+        counts = self._table.counts
+        return Survivors(
+            offsets=self._offsets.take(),
+            tombstones=self._tombstones.take(),
+            records_in=records_in,
+            keys=int(counts[COUNT_KEYS]),
+            keys_outside_table=int(counts[COUNT_OUTSIDE]),
+            tombstones_dropped=int(counts[COUNT_TOMBSTONES_DROPPED]),
+            records_invalid=int(counts[COUNT_INVALID]),
+            max_buffer_bytes=max_buffer_bytes,
+        )

@@ -1,0 +1,194 @@
+"""What a log does to the headers of many batches at once when it takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.kernels.batches.layout import (
+    BASE_OFFSET,
+    CODEC_MASK,
+    CONTROL,
+    LEADER_EPOCH,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+)
+from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.primitives import load_i32, store
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+
+_INT64_MAX = np.iinfo(np.int64).max
+_INT32_MAX = (1 << 31) - 1
+_SEQUENCES = 1 << 31
+_MOST_IN_RUN = 1 << 30
+"""Of a run with more offsets than this, sequence numbers might come round to where they began."""
+
+
+@njit(nogil=True, cache=True)
+def survey_headers(rows: Rows) -> Integers:
+    """Whether a broker takes batches with such headers from a producer, and whether any is compressed.
+
+    Kafka's LogValidator: no sequence is missing, the producer gave the timestamps, nothing is a control
+    batch, and offsets are consecutive.
+    """
+    rows = borrowed(rows)
+    compressed = False
+    for b in range(rows.size):
+        row = rows[b]
+        if row.producer_id >= 0 and row.base_sequence < 0:
+            return False, False
+        if row.attributes & (LOG_APPEND_TIME | CONTROL):
+            return False, False
+        if row.record_count < 1 or row.record_count != row.last_offset_delta + 1:
+            return False, False
+        compressed |= row.attributes & CODEC_MASK != 0
+    return True, compressed
+
+
+@njit(nogil=True, cache=True)
+def survey_records(rows: Rows) -> Integers:
+    """What there is to say of rows that `check_records` has filled.
+
+    Faults, keyless records, the size of the largest batch, lowest and highest timestamp, and how many headers
+    have another max timestamp than their records.
+    """
+    rows = borrowed(rows)
+    faults = keyless = largest = wrong_stamps = np.int64(0)
+    lowest = np.int64(_INT64_MAX)
+    highest = np.int64(-_INT64_MAX)
+    for b in range(rows.size):
+        row = rows[b]
+        faults += row.fault != 0
+        keyless += row.keyless
+        largest = max(largest, row.size)
+        lowest = min(lowest, row.lowest_timestamp)
+        highest = max(highest, row.highest_timestamp)
+        wrong_stamps += row.max_timestamp != row.highest_timestamp
+    return faults, keyless, largest, lowest, highest, wrong_stamps
+
+
+@njit(nogil=True, cache=True)
+def survey_bounds(rows: Rows) -> Integers:
+    """The offsets of the first and the last record, and the largest timestamp; at least one row is there."""
+    rows = borrowed(rows)
+    timestamp = rows[0].max_timestamp
+    for b in range(rows.size):
+        timestamp = max(timestamp, rows[b].max_timestamp)
+    last = rows[rows.size - 1]
+    return rows[0].base_offset, last.base_offset + last.last_offset_delta, timestamp
+
+
+@njit(nogil=True, cache=True)
+def place_rows(data: ByteArray, rows: Rows, first_offset: Integer, leader_epoch: Integer) -> None:
+    """Give the batches of `rows` consecutive offsets from `first_offset` on, in `data` and in the rows."""
+    data = borrowed(data)
+    rows = borrowed(rows)
+    for b in range(rows.size):
+        at = rows[b].position
+        store(data, at + BASE_OFFSET, first_offset, 8)
+        store(data, at + LEADER_EPOCH, leader_epoch, 4)
+        rows[b].base_offset = first_offset
+        first_offset += rows[b].last_offset_delta + 1
+
+
+@njit(nogil=True, cache=True)
+def find_epochs(data: ByteArray, rows: Rows, entries: Numbers) -> Integer:
+    """Runs of batches with one leader epoch; how many.
+
+    Row i of `entries`, int64 with two columns, becomes the epoch and the base offset of the run's first
+    batch; there is room for as many runs as rows.
+    """
+    data = borrowed(data)
+    rows = borrowed(rows)
+    entries = borrowed(entries)
+    count = 0
+    latest = np.int64(0)
+    for b in range(rows.size):
+        epoch = load_i32(data, rows[b].position + LEADER_EPOCH)
+        if not count or epoch != latest:
+            entries[count, 0] = epoch
+            entries[count, 1] = rows[b].base_offset
+            count += 1
+            latest = epoch
+    return count
+
+
+@njit(nogil=True, cache=True)
+def survey_producers(rows: Rows) -> Integers:
+    """What kind of producers the batches come from, in three answers.
+
+    Whether any batch has a producer id; whether all are plain data of one producer in one epoch; and whether,
+    then, their sequence numbers follow each other without coming round to where they began.
+    """
+    rows = borrowed(rows)
+    idempotent = False
+    for b in range(rows.size):
+        idempotent |= rows[b].producer_id >= 0
+    if not idempotent:
+        return False, False, False
+    producer, epoch = rows[0].producer_id, rows[0].producer_epoch
+    in_sequence = True
+    sequence = rows[0].base_sequence
+    total = np.int64(0)
+    for b in range(rows.size):
+        row = rows[b]
+        if row.producer_id != producer or row.producer_epoch != epoch:
+            return True, False, False
+        if row.attributes & (TRANSACTIONAL | CONTROL):
+            return True, False, False
+        in_sequence &= row.base_sequence >= 0 and row.base_sequence == sequence
+        sequence = (row.base_sequence + row.last_offset_delta + 1) % _SEQUENCES
+        total += row.last_offset_delta + 1
+    return True, True, in_sequence and total < _MOST_IN_RUN
+
+
+@njit(nogil=True, cache=True)
+def pack_positions(
+    entries: Numbers, base_offset: Integer, last_offset: Integer, packed: ByteArray
+) -> Integer:
+    """Entries of an offset index, eight bytes each, from the first two columns of int64 `entries`.
+
+    The first whose offset does not rise above `last_offset` and those before it, or does not fit four bytes;
+    how many there are if none.
+    """
+    entries = borrowed(entries)
+    packed = borrowed(packed)
+    for i in range(entries.shape[0]):
+        offset = entries[i, 0]
+        if offset <= last_offset or offset - base_offset < 0 or offset - base_offset > _INT32_MAX:
+            return i
+        store(packed, i * 8, offset - base_offset, 4)
+        store(packed, i * 8 + 4, entries[i, 1], 4)
+        last_offset = offset
+    return entries.shape[0]
+
+
+@njit(nogil=True, cache=True)
+def pack_times(
+    entries: Numbers, base_offset: Integer, timestamp: Integer, offset: Integer, packed: ByteArray
+) -> Integers:
+    """Entries of a time index, twelve bytes each, for those whose timestamp is above all before it.
+
+    `entries` is int64 of timestamp and offset; `timestamp` and `offset` are those of the last entry so far.
+    How many find room in `packed`, timestamp and offset of the last of them, and the first entry whose offset
+    falls or does not fit four bytes, or how many there are.
+    """
+    entries = borrowed(entries)
+    packed = borrowed(packed)
+    count = 0
+    for i in range(entries.shape[0]):
+        if entries[i, 0] <= timestamp:
+            continue
+        relative = entries[i, 1] - base_offset
+        if entries[i, 1] < offset or relative < 0 or relative > _INT32_MAX:
+            return count, timestamp, offset, i
+        if (count + 1) * 12 <= packed.size:
+            timestamp, offset = entries[i, 0], entries[i, 1]
+            store(packed, count * 12, timestamp, 8)
+            store(packed, count * 12 + 8, relative, 4)
+            count += 1
+    return count, timestamp, offset, entries.shape[0]

@@ -1,0 +1,131 @@
+"""From batches to the offsets that they have records at, over many batches at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.errors import Fault
+from object_format.kernels.batches.layout import BASE_OFFSET, LAST_OFFSET_DELTA, RECORD_COUNT
+from object_format.kernels.batches.record import parse_record
+from object_format.kernels.batches.walk import MOST_OFFSET, check_header
+from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.primitives import load_i32, load_i64
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+
+_NONE = int(Fault.NONE)
+_OFFSET_RANGE = int(Fault.OFFSET_RANGE)
+_OFFSET = int(Fault.RECORD_OFFSET)
+_TRAILING = int(Fault.TRAILING_BYTES)
+
+
+@njit(nogil=True, cache=True)
+def full_ranges(data: ByteArray, at: Integer, shift: Integer, lowest: Integer, ranges: Numbers) -> Integers:
+    """Which offsets the headers of the batches from `at` on tell, until `ranges` (int64[any, 2]) is full.
+
+    That gets the first and last absolute offset of stretches that have a record at each, as long as they can
+    be. Batches rise from `lowest` on. Returns a fault; its position, or that of the batch to go on at; the
+    offset behind the batches so far; how many ranges; and whether a batch has fewer records than offsets.
+    """
+    data, ranges = borrowed(data), borrowed(ranges)
+    full = 0
+    gapped = False
+    while at < data.size:
+        fault, size = check_header(data, at)
+        if fault != _NONE:
+            return fault, at, lowest, full, gapped
+        first = load_i64(data, at + BASE_OFFSET) + shift
+        if first < lowest or first >= MOST_OFFSET:
+            return _OFFSET_RANGE, at, lowest, full, gapped
+        last = first + load_i32(data, at + LAST_OFFSET_DELTA)
+        if load_i32(data, at + RECORD_COUNT) != last - first + 1:
+            gapped = True
+        elif full > 0 and ranges[full - 1, 1] + 1 == first:
+            ranges[full - 1, 1] = last
+        elif full == len(ranges):
+            break
+        else:
+            ranges[full, 0], ranges[full, 1] = first, last
+            full += 1
+        lowest = last + 1
+        at += size
+    return _NONE, at, lowest, full, gapped
+
+
+@njit(nogil=True, cache=True)
+def spread_ranges(ranges: Numbers, cursor: Numbers, offsets: Numbers, filled: Integer) -> Integer:
+    """Append every offset of `ranges` until `offsets` is full; how many there are then.
+
+    `cursor` is int64[2], zeros at first: the range, and how many of its offsets are done; it is left where
+    the next call goes on, at `len(ranges)` when all is done.
+    """
+    ranges, cursor, offsets = borrowed(ranges), borrowed(cursor), borrowed(offsets)
+    i, done = cursor[0], cursor[1]
+    while i < ranges.shape[0]:
+        first = ranges[i, 0] + done
+        count = min(ranges[i, 1] - first + 1, offsets.size - filled)
+        for k in range(count):
+            offsets[filled + k] = first + k
+        filled += count
+        if first + count <= ranges[i, 1]:
+            done += count
+            break
+        i += 1
+        done = 0
+    cursor[0], cursor[1] = i, done
+    return filled
+
+
+@njit(nogil=True, cache=True)
+def record_offsets(
+    data: ByteArray,
+    rows: Rows,
+    indexes: Numbers,
+    cursor: Numbers,
+    shift: Integer,
+    offsets: Numbers,
+    filled: Integer,
+) -> Integers:
+    """Append the absolute offsets of the records of rows[indexes] until `offsets` (int64) is full.
+
+    `cursor` is int64[4], zeros at first: index, record, position and the offset delta before it plus one; it
+    is left where the next call goes on, at `indexes.size` when all is done. Returns a fault, its position,
+    and how many offsets there are.
+    """
+    data, rows, indexes = borrowed(data), borrowed(rows), borrowed(indexes)
+    cursor, offsets = borrowed(cursor), borrowed(offsets)
+    i, r, at, lowest = cursor[0], cursor[1], cursor[2], cursor[3]
+    fault = _NONE
+    while i < indexes.size:
+        row = rows[indexes[i]]
+        if r == 0:
+            at, lowest = row.records_start, 0
+        base = row.base_offset + shift
+        limit = row.records_end
+        record_count = row.record_count
+        last = row.last_offset_delta
+        while r < record_count and filled < offsets.size:
+            fault, end, _body, _delta, _at, offset_delta, _key, _kl, _value, _vl, _headers = parse_record(
+                data, at, limit
+            )
+            if fault == _NONE and (offset_delta < lowest or offset_delta > last):
+                fault = _OFFSET
+            if fault != _NONE:
+                break
+            offsets[np.uint64(filled)] = base + offset_delta
+            filled += 1
+            lowest = offset_delta + 1
+            at = end
+            r += 1
+        if fault == _NONE and r == record_count and at != limit:
+            fault = _TRAILING
+        if fault != _NONE or r < record_count:
+            break
+        i += 1
+        r = 0
+    cursor[0], cursor[1], cursor[2], cursor[3] = i, r, at, lowest
+    return fault, at, filled

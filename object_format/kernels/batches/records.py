@@ -1,0 +1,211 @@
+"""Walking the records of many batches: into columns, for validation, and to find those without a key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.errors import Fault
+from object_format.kernels.batches.layout import (
+    ATTRIBUTES,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    CONTROL,
+    CRC,
+    LAST_OFFSET_DELTA,
+    LOG_APPEND_TIME,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+)
+from object_format.kernels.batches.record import parse_record
+from object_format.kernels.batches.walk import check_header
+from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i64, load_u32, read_varint
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+
+_NONE = int(Fault.NONE)
+_OFFSET = int(Fault.RECORD_OFFSET)
+_TRAILING = int(Fault.TRAILING_BYTES)
+_NOT_CONSECUTIVE = int(Fault.OFFSETS_NOT_CONSECUTIVE)
+_INT64_MAX = np.iinfo(np.int64).max
+_INT64_MIN = np.iinfo(np.int64).min
+
+
+@njit(nogil=True, cache=True)
+def decode_rows(data: ByteArray, rows: Rows, shift: Integer, longs: Numbers, lengths: Numbers) -> Integers:
+    """Columns of all records of `rows`; fault, position and row.
+
+    `longs` is int64[5, n]: offset, timestamp, key start, value start, headers start. `lengths` is int32[3,
+    n]: of key and value, -1 for null, and of the headers with their count.
+    """
+    data = borrowed(data)
+    rows = borrowed(rows)
+    longs = borrowed(longs)
+    lengths = borrowed(lengths)
+    n = 0
+    for b in range(rows.size):
+        row = rows[b]
+        at = row.records_start
+        stamped = row.attributes & LOG_APPEND_TIME != 0
+        previous = np.int64(-1)
+        for _ in range(row.record_count):
+            fault, end, _body, delta, _at, offset_delta, key, key_length, value, value_length, headers = (
+                parse_record(data, at, row.records_end)
+            )
+            if fault != _NONE:
+                return fault, at, b
+            if offset_delta <= previous or offset_delta > row.last_offset_delta:
+                return _OFFSET, at, b
+            previous = offset_delta
+            longs[0, n] = row.base_offset + shift + offset_delta
+            longs[1, n] = row.max_timestamp if stamped else row.base_timestamp + delta
+            longs[2, n] = key
+            longs[3, n] = value
+            longs[4, n] = headers
+            lengths[0, n] = key_length
+            lengths[1, n] = value_length
+            lengths[2, n] = end - headers
+            n += 1
+            at = end
+        if at != row.records_end:
+            return _TRAILING, at, b
+    return _NONE, 0, 0
+
+
+@njit(nogil=True, cache=True)
+def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
+    """Judge the records of each row as a producer's: its fault, timestamps and number of keyless records.
+
+    Offset deltas must be 0, 1, 2 … Only rows with `compressed` records are looked at, or only those without,
+    and none that has a fault already.
+    """
+    data = borrowed(data)
+    rows = borrowed(rows)
+    for b in range(rows.size):
+        row = rows[b]
+        if row.fault != _NONE or (row.attributes & CODEC_MASK != 0) != compressed:
+            continue
+        fault, at, lowest, highest, keyless = judge_records(
+            data, row.records_start, row.records_end, row.record_count, row.base_timestamp
+        )
+        row.fault = fault
+        row.fault_position = at
+        row.lowest_timestamp = lowest
+        row.highest_timestamp = highest
+        row.keyless = keyless
+
+
+@njit(nogil=True, cache=True)
+def judge_records(
+    data: ByteArray, start: Integer, stop: Integer, count: Integer, base_timestamp: Integer
+) -> Integers:
+    """Of `count` records that should fill a range: fault, its place, lowest and highest time, keyless."""
+    data = borrowed(data)
+    at = start
+    lowest = np.int64(_INT64_MAX)
+    highest = np.int64(_INT64_MIN)
+    keyless = 0
+    fault = _NONE
+    for i in range(count):
+        fault, end, _body, delta, _at, offset_delta, _key, key_length, _value, _length, _headers = (
+            parse_record(data, at, stop)
+        )
+        if fault == _NONE and offset_delta != i:
+            fault = _NOT_CONSECUTIVE
+        if fault != _NONE:
+            break
+        timestamp = base_timestamp + delta
+        lowest = min(lowest, timestamp)
+        highest = max(highest, timestamp)
+        if key_length < 0:
+            keyless += 1
+        at = end
+    if fault == _NONE and at != stop:
+        fault = _TRAILING
+    return fault, at, lowest, highest, keyless
+
+
+@njit(nogil=True, cache=True)
+def judge_plain_batch(data: ByteArray) -> Integers:
+    """What there is to say of `data` that is one uncompressed batch without a fault, but for its checksum.
+
+    Whether it is one, its record count, lowest and highest timestamp of its records, how many have no key;
+    then of the header: checksum, max timestamp, producer id, epoch, base sequence, attributes. One call, for
+    a producer waits for it, and most requests bring nothing else.
+    """
+    data = borrowed(data)
+    fault, size = check_header(data, 0)
+    if fault != _NONE or size != data.size:
+        return 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+    attributes = load_i16(data, ATTRIBUTES)
+    count = load_i32(data, RECORD_COUNT)
+    producer_id = load_i64(data, PRODUCER_ID)
+    sequence = load_i32(data, BASE_SEQUENCE)
+    is_plain = (
+        attributes & (CODEC_MASK | LOG_APPEND_TIME | CONTROL) == 0
+        and count >= 1
+        and count == load_i32(data, LAST_OFFSET_DELTA) + 1
+        and (producer_id < 0 or sequence >= 0)
+    )
+    fault, _at, lowest, highest, keyless = judge_records(
+        data, BATCH_OVERHEAD, size, count if is_plain else 0, load_i64(data, BASE_TIMESTAMP)
+    )
+    return (
+        int(is_plain and fault == _NONE),
+        count,
+        lowest,
+        highest,
+        keyless,
+        load_u32(data, CRC),
+        load_i64(data, MAX_TIMESTAMP),
+        producer_id,
+        load_i16(data, PRODUCER_EPOCH),
+        sequence,
+        attributes,
+    )
+
+
+@njit(nogil=True, cache=True)
+def find_keyless(data: ByteArray, start: Integer, end: Integer, indexes: Numbers) -> Integer:
+    """The indexes of the first records without a key, as many as `indexes` takes; the records are sound."""
+    data = borrowed(data)
+    indexes = borrowed(indexes)
+    at = start
+    found = 0
+    i = 0
+    while at < end and found < indexes.size:
+        _fault, stop, _body, _delta, _at, _offset, _key, key_length, _value, _length, _headers = parse_record(
+            data, at, end
+        )
+        if key_length < 0:
+            indexes[found] = i
+            found += 1
+        at = stop
+        i += 1
+    return found
+
+
+@njit(nogil=True, cache=True)
+def split_headers(data: ByteArray, at: Integer, parts: Numbers) -> None:
+    """Start and length of each header's key and value, of a header block that is sound.
+
+    `parts` is int64[count, 4]: key start, key length, value start, value length (-1 for null).
+    """
+    _count, at = read_varint(data, at, data.size)
+    for i in range(parts.shape[0]):
+        length, at = read_varint(data, at, data.size)
+        parts[i, 0] = at
+        parts[i, 1] = length
+        at += length
+        length, at = read_varint(data, at, data.size)
+        parts[i, 2] = at
+        parts[i, 3] = max(length, -1)
+        at += max(length, 0)

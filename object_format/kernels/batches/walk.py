@@ -1,0 +1,254 @@
+"""Going from batch header to batch header, over a whole buffer at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.errors import Fault
+from object_format.kernels.batches.layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    BATCH_LENGTH,
+    BATCH_OVERHEAD,
+    BATCH_ROW,
+    CODEC_MASK,
+    CRC,
+    LAST_CODEC,
+    LAST_OFFSET_DELTA,
+    LEADER_EPOCH,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    SMALLEST_RECORD,
+)
+from object_format.kernels.runtime.machine import borrowed, prefetch
+from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i64, load_u32, store
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+
+MOST_OFFSET = 1 << 62
+"""Offsets below this can be added up without care."""
+
+_AHEAD = 12
+"""How many batches ahead memory is asked for: they are often alike in size."""
+
+_LINE = 64
+_SMALL_BYTES = 1024
+_REACH = 4096
+"""Batches that are small are asked for as a whole, so many bytes ahead: what lies between headers is next."""
+
+_NONE = int(Fault.NONE)
+_TRUNCATED = int(Fault.TRUNCATED)
+_BATCH_LENGTH = int(Fault.BATCH_LENGTH)
+_MAGIC = int(Fault.MAGIC)
+_CODEC = int(Fault.CODEC)
+_RECORD_COUNT = int(Fault.RECORD_COUNT)
+_LAST_OFFSET_DELTA = int(Fault.LAST_OFFSET_DELTA)
+_OFFSET_RANGE = int(Fault.OFFSET_RANGE)
+
+
+@njit(nogil=True, cache=True)
+def check_counts(data: ByteArray, at: Integer, size: Integer) -> Integer:
+    """The fault in codec, record count or last offset delta of a batch that is there as a whole."""
+    codec = load_i16(data, at + ATTRIBUTES) & CODEC_MASK
+    count = load_i32(data, at + RECORD_COUNT)
+    last_delta = load_i32(data, at + LAST_OFFSET_DELTA)
+    if codec > LAST_CODEC:
+        return _CODEC
+    if count < 0 or (codec == 0 and count * SMALLEST_RECORD > size - BATCH_OVERHEAD):
+        return _RECORD_COUNT
+    if last_delta < 0 or last_delta < count - 1:
+        return _LAST_OFFSET_DELTA
+    return _NONE
+
+
+@njit(nogil=True, cache=True)
+def check_header(data: ByteArray, at: Integer) -> Integers:
+    """The fault of the batch at `at`, and its size; everything that the header alone can tell."""
+    if data.size - at < BATCH_OVERHEAD:
+        return _TRUNCATED, 0
+    size = load_i32(data, at + BATCH_LENGTH) + LENGTH_OVERHEAD
+    if size < BATCH_OVERHEAD:
+        return _BATCH_LENGTH, size
+    if data[at + MAGIC] != 2:
+        return _MAGIC, size
+    if size > data.size - at:
+        return _TRUNCATED, size
+    return check_counts(data, at, size), size
+
+
+@njit(nogil=True, cache=True)
+def count_batches(data: ByteArray) -> Integers:
+    """How many sound headers follow each other from the start; then fault and position of what stops them."""
+    data = borrowed(data)
+    at = 0
+    count = 0
+    while at < data.size:
+        fault, size = check_header(data, at)
+        if fault != _NONE:
+            return count, fault, at
+        if size < _SMALL_BYTES:
+            for line in range(at + _REACH, min(at + _REACH + size, data.size), _LINE):
+                prefetch(data, line)
+        else:
+            prefetch(data, at + _AHEAD * size)
+        count += 1
+        at += size
+    return count, _NONE, at
+
+
+@njit(nogil=True, cache=True)
+def read_headers(data: ByteArray, rows: Rows) -> None:
+    """Fill one row for each of the batches that `count_batches` has counted."""
+    data = borrowed(data)
+    rows = borrowed(rows)
+    at = 0
+    for i in range(rows.size):
+        row = rows[i]
+        size = load_i32(data, at + BATCH_LENGTH) + LENGTH_OVERHEAD
+        row.position = at
+        row.size = size
+        row.base_offset = load_i64(data, at + BASE_OFFSET)
+        row.crc = load_u32(data, at + CRC)
+        row.attributes = load_i16(data, at + ATTRIBUTES)
+        row.last_offset_delta = load_i32(data, at + LAST_OFFSET_DELTA)
+        row.base_timestamp = load_i64(data, at + BASE_TIMESTAMP)
+        row.max_timestamp = load_i64(data, at + MAX_TIMESTAMP)
+        row.producer_id = load_i64(data, at + PRODUCER_ID)
+        row.producer_epoch = load_i16(data, at + PRODUCER_EPOCH)
+        row.base_sequence = load_i32(data, at + BASE_SEQUENCE)
+        row.record_count = load_i32(data, at + RECORD_COUNT)
+        row.records_start = at + BATCH_OVERHEAD
+        row.records_end = at + size
+        row.lowest_timestamp = 0
+        row.highest_timestamp = 0
+        row.keyless = 0
+        row.fault = _NONE
+        row.fault_position = at
+        at += size
+
+
+@njit(nogil=True, cache=True)
+def sum_up(rows: Rows) -> Integers:
+    """How many of the batches are compressed, and how many records all of them have."""
+    rows = borrowed(rows)
+    compressed = 0
+    records = 0
+    for b in range(rows.size):
+        compressed += int(rows[b].attributes & CODEC_MASK != 0)
+        records += rows[b].record_count
+    return compressed, records
+
+
+@njit(nogil=True, cache=True)
+def compressed_among(rows: Rows, indexes: Numbers) -> Integer:
+    """How many of the batches rows[indexes] are compressed."""
+    rows, indexes = borrowed(rows), borrowed(indexes)
+    compressed = 0
+    for i in range(indexes.size):
+        compressed += int(rows[indexes[i]].attributes & CODEC_MASK != 0)
+    return compressed
+
+
+@njit(nogil=True, cache=True)
+def find_disorder(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
+    """The first batch that starts before the last one ends, or leaves [0, 2^62); -1 if none does."""
+    rows = borrowed(rows)
+    for b in range(rows.size):
+        base = rows[b].base_offset + shift
+        if base < lowest or base >= MOST_OFFSET:
+            return b
+        lowest = base + rows[b].last_offset_delta + 1
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def scan_rising(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
+    """Rows of batches that rise from `lowest` on; their first offset, and that behind the last.
+
+    Then how many are compressed, and fault and position of what is wrong with any.
+    """
+    data = borrowed(data)
+    count, fault, position = count_batches(data)
+    rows = np.empty(count, BATCH_ROW)
+    read_headers(data, rows)
+    first = behind = np.int64(lowest)
+    compressed = 0
+    if count and fault == _NONE:
+        disorder = find_disorder(rows, shift, lowest)
+        if disorder >= 0:
+            fault, position = _OFFSET_RANGE, rows[disorder].position
+        compressed, _records = sum_up(rows)
+        first = rows[0].base_offset + shift
+        behind = rows[count - 1].base_offset + rows[count - 1].last_offset_delta + 1 + shift
+    return rows, first, behind, compressed, fault, position
+
+
+@njit(nogil=True, cache=True)
+def shift_offsets(data: ByteArray, shift: Integer, leader_epoch: Integer) -> Integers:
+    """Add `shift` to every base offset and set the leader epoch, in place; fault and position."""
+    data = borrowed(data)
+    count, fault, position = count_batches(data)
+    if fault != _NONE:
+        return fault, position
+    at = 0
+    for _ in range(count):
+        store(data, at + BASE_OFFSET, load_i64(data, at + BASE_OFFSET) + shift, 8)
+        store(data, at + LEADER_EPOCH, leader_epoch, 4)
+        at += load_i32(data, at + BATCH_LENGTH) + LENGTH_OVERHEAD
+    return _NONE, at
+
+
+@njit(nogil=True, cache=True)
+def assign_offsets(data: ByteArray, first_offset: Integer, leader_epoch: Integer) -> Integers:
+    """Give the batches consecutive offsets from `first_offset` on, in place; fault, position, next offset."""
+    data = borrowed(data)
+    count, fault, position = count_batches(data)
+    if fault != _NONE:
+        return fault, position, first_offset
+    at = 0
+    for _ in range(count):
+        store(data, at + BASE_OFFSET, first_offset, 8)
+        store(data, at + LEADER_EPOCH, leader_epoch, 4)
+        first_offset += load_i32(data, at + LAST_OFFSET_DELTA) + 1
+        at += load_i32(data, at + BATCH_LENGTH) + LENGTH_OVERHEAD
+    return _NONE, at, first_offset
+
+
+@njit(nogil=True, cache=True)
+def find_overlap(
+    data: ByteArray, first_offset: Integer, last_offset: Integer, shift: Integer, max_bytes: Integer
+) -> Integers:
+    """Fault, and the byte range of the batches that overlap [first_offset, last_offset].
+
+    Batches lie in the order of their offsets. The range ends before it would exceed `max_bytes`, but has at
+    least one batch where one overlaps. When there is a fault, the range's start is its position.
+    """
+    data = borrowed(data)
+    at = 0
+    start = -1
+    while at < data.size:
+        fault, size = check_header(data, at)
+        if fault != _NONE:
+            return fault, at, at
+        base = load_i64(data, at + BASE_OFFSET) + shift
+        if base > last_offset:
+            break
+        if base + load_i32(data, at + LAST_OFFSET_DELTA) >= first_offset:
+            if start < 0:
+                start = at
+            elif at + size - start > max_bytes:
+                break
+        at += size
+    if start < 0:
+        return _NONE, at, at
+    return _NONE, start, at

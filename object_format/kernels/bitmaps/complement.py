@@ -1,0 +1,177 @@
+"""What a stretch of numbers leaves out, as containers of a Roaring bitmap in its portable serialisation.
+
+Made straight from the numbers that are there, container by container: a bitmap of the whole stretch, from
+which they would be taken, costs 8 KiB for every container that has one of them, and some 90 bytes for every
+other.
+Source: github.com/RoaringBitmap/RoaringFormatSpec. All integers are little-endian.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from numba import njit
+
+from object_format.kernels.bitmaps.roaring import container_bytes, put_little
+from object_format.kernels.runtime.machine import borrowed
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
+
+CONTAINER = 1 << 16
+LONE_RUN_BYTES = 6
+"""A container that is one run, as it is where nothing is there."""
+WIDEST_BYTES = 8192
+"""No container is larger."""
+COOKIE = 12346
+COOKIE_WITH_RUNS = 12347
+FEW_CONTAINERS = 4
+"""Below this many, and with runs among them, they have no table of positions."""
+_MOST_IN_ARRAY = 4096
+_GROUP_HEAD = 12
+
+
+@njit(nogil=True, cache=True)
+def count_left_out(values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer) -> Integers:
+    """How many numbers of [start, stop) values[first:end] leave out, and in how many runs."""
+    runs = 0
+    free = start
+    for k in range(first, end):
+        runs += values[k] > free
+        free = values[k] + 1
+    runs += stop > free
+    return stop - start - (end - first), runs
+
+
+@njit(nogil=True, cache=True)
+def put_runs(
+    values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
+) -> Integer:
+    """Write what is left out as runs, each by its start and its length less one; the position behind."""
+    free = start
+    for k in range(first, end + 1):
+        there = values[k] if k < end else stop
+        if there > free:
+            at = put_little(out, at, free - start, 2)
+            at = put_little(out, at, there - free - 1, 2)
+        free = there + 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def put_plain(
+    values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
+) -> Integer:
+    """Write what is left out number by number, or as bits where it is much; the position behind."""
+    as_bits = stop - start - (end - first) > _MOST_IN_ARRAY
+    if as_bits:
+        out[at : at + WIDEST_BYTES] = 0
+    free = start
+    for k in range(first, end + 1):
+        there = values[k] if k < end else stop
+        for low in range(free - start, there - start):
+            if as_bits:
+                out[at + (low >> 3)] |= 1 << (low & 7)
+            else:
+                at = put_little(out, at, low, 2)
+        free = there + 1
+    return at + WIDEST_BYTES if as_bits else at
+
+
+@njit(nogil=True, cache=True)
+def leave_out(
+    values: Numbers,
+    start: Integer,
+    end: Integer,
+    out: ByteArray,
+    at: Integer,
+    containers: Numbers,
+    count: Integer,
+) -> Integers:
+    """Write the containers of what int64 `values`, rising and all in [start, end), leave out of it.
+
+    `start` is the border of a container; they go to `out` from `at` on. Rows of int64 `containers` from
+    `count` on get each one's key (the low half of its upper 48 bits), cardinality, whether it is of runs, and
+    its bytes. A container takes the smallest form, and runs only where they are smaller. Returns the position
+    behind, or -1 where there is no room, and the new count.
+    """
+    values = borrowed(values)
+    out = borrowed(out)
+    containers = borrowed(containers)
+    first = 0
+    while start < end:
+        stop = min(start + CONTAINER, end)
+        behind = first
+        while behind < values.size and values[behind] < stop:
+            behind += 1
+        cardinality, runs = count_left_out(values, first, behind, start, stop)
+        if cardinality:
+            plain = container_bytes(cardinality)
+            size = min(plain, 2 + 4 * runs)
+            if at + size > out.size or count >= containers.shape[0]:
+                return -1, count
+            if size < plain:
+                put_runs(values, first, behind, start, stop, out, put_little(out, at, runs, 2))
+            else:
+                put_plain(values, first, behind, start, stop, out, at)
+            containers[count, 0] = (start >> 16) & 0xFFFF
+            containers[count, 1] = cardinality
+            containers[count, 2] = size < plain
+            containers[count, 3] = size
+            count += 1
+            at += size
+        first = behind
+        start = stop
+    return at, count
+
+
+@njit(nogil=True, cache=True)
+def get_little(data: ByteArray, at: Integer, width: Integer) -> Integer:
+    """An integer; -1 where the data ends before it."""
+    if at + width > data.size:
+        return -1
+    value = 0
+    for i in range(width):
+        value |= int(data[at + i]) << (8 * i)
+    return value
+
+
+@njit(nogil=True, cache=True)
+def first_container(data: ByteArray) -> Integers:
+    """How many containers a bitmap of one group has; where their flags (0: none), keys and bytes begin."""
+    cookie = get_little(data, _GROUP_HEAD, 4)
+    if cookie & 0xFFFF == COOKIE_WITH_RUNS:
+        count = (cookie >> 16) + 1
+        flags = _GROUP_HEAD + 4
+        keys = flags + (count + 7) // 8
+        return count, flags, keys, keys + 4 * count + (4 * count if count >= FEW_CONTAINERS else 0)
+    count = get_little(data, _GROUP_HEAD + 4, 4)
+    return count, 0, _GROUP_HEAD + 8, _GROUP_HEAD + 8 + 8 * count
+
+
+@njit(nogil=True, cache=True)
+def take_over(
+    data: ByteArray, start: Integer, out: ByteArray, at: Integer, containers: Numbers, count: Integer
+) -> Integers:
+    """As `leave_out`, of containers that a library wrote: `data` has one group, relative to `start`."""
+    data = borrowed(data)
+    out = borrowed(out)
+    containers = borrowed(containers)
+    found, flags, keys, here = first_container(data)
+    if found < 0 or count + found > containers.shape[0] or here > data.size:
+        return -1, count
+    for k in range(found):
+        cardinality = get_little(data, keys + 4 * k + 2, 2) + 1
+        of_runs = flags > 0 and (data[flags + (k >> 3)] >> (k & 7)) & 1 == 1
+        size = 2 + 4 * get_little(data, here, 2) if of_runs else container_bytes(cardinality)
+        if size < 0 or here + size > data.size or at + size > out.size:
+            return -1, count
+        out[at : at + size] = data[here : here + size]
+        containers[count, 0] = ((start >> 16) + get_little(data, keys + 4 * k, 2)) & 0xFFFF
+        containers[count, 1] = cardinality
+        containers[count, 2] = of_runs
+        containers[count, 3] = size
+        count += 1
+        at += size
+        here += size
+    return at, count

@@ -1,0 +1,117 @@
+"""Writing sorted numbers as a Roaring bitmap in its portable 64-bit serialisation.
+
+A library then reads the bytes at memory speed, many times faster than it adds numbers one by one. Source:
+github.com/RoaringBitmap/RoaringFormatSpec. All integers are little-endian; containers of up to 4096 values
+are arrays, larger ones bitmaps; no run containers are written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.kernels.runtime.machine import borrowed
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
+
+_COOKIE = 12346
+_MOST_IN_ARRAY = 4096
+_BITMAP_BYTES = 8192
+
+
+@njit(nogil=True, cache=True)
+def run_end(values: Numbers, start: Integer, bits: Integer) -> Integer:
+    """The index behind the values that share all but their low `bits` with the one at `start`."""
+    high = values[start] >> bits
+    end = start + 1
+    while end < values.size and values[end] >> bits == high:
+        end += 1
+    return end
+
+
+@njit(nogil=True, cache=True)
+def container_bytes(cardinality: Integer) -> Integer:
+    """The size of a container."""
+    return 2 * cardinality if cardinality <= _MOST_IN_ARRAY else _BITMAP_BYTES
+
+
+@njit(nogil=True, cache=True)
+def serialised_size(values: Numbers) -> Integer:
+    """How many bytes `serialise` writes for these numbers, which rise and are not negative."""
+    values = borrowed(values)
+    size = 8
+    i = 0
+    high = -1
+    while i < values.size:
+        if values[i] >> 32 != high:
+            high = values[i] >> 32
+            size += 12
+        end = run_end(values, i, 16)
+        size += 8 + container_bytes(end - i)
+        i = end
+    return size
+
+
+@njit(nogil=True, cache=True)
+def put_little(out: ByteArray, at: Integer, value: Integer, width: Integer) -> Integer:
+    """Write an integer and return the position behind it."""
+    for i in range(width):
+        out[at + i] = (value >> (8 * i)) & 0xFF
+    return at + width
+
+
+@njit(nogil=True, cache=True)
+def serialise_low(values: Numbers, first: Integer, end: Integer, out: ByteArray, start: Integer) -> Integer:
+    """Write the 32-bit bitmap of values[first:end], whose upper halves are equal; the position behind it."""
+    containers = 0
+    i = first
+    while i < end:
+        containers += 1
+        i = run_end(values, i, 16)
+    descriptions = put_little(out, put_little(out, start, _COOKIE, 4), containers, 4)
+    positions = descriptions + 4 * containers
+    at = positions + 4 * containers
+    i = first
+    while i < end:
+        stop = run_end(values, i, 16)
+        descriptions = put_little(out, descriptions, (values[i] >> 16) & 0xFFFF, 2)
+        descriptions = put_little(out, descriptions, stop - i - 1, 2)
+        positions = put_little(out, positions, at - start, 4)
+        if stop - i <= _MOST_IN_ARRAY:
+            for k in range(i, stop):
+                at = put_little(out, at, values[k] & 0xFFFF, 2)
+        else:
+            out[at : at + _BITMAP_BYTES] = 0
+            for k in range(i, stop):
+                low = values[k] & 0xFFFF
+                out[at + (low >> 3)] |= 1 << (low & 7)
+            at += _BITMAP_BYTES
+        i = stop
+    return at
+
+
+@njit(nogil=True, cache=True)
+def serialise(values: Numbers, out: ByteArray) -> None:
+    """Write the bitmap of int64 `values`, which rise and are not negative, into exactly `serialised_size`."""
+    values = borrowed(values)
+    out = borrowed(out)
+    at = 8
+    groups = 0
+    i = 0
+    while i < values.size:
+        end = run_end(values, i, 32)
+        at = put_little(out, at, values[i] >> 32, 4)
+        at = serialise_low(values, i, end, out, at)
+        groups += 1
+        i = end
+    put_little(out, 0, groups, 8)
+
+
+@njit(nogil=True, cache=True)
+def span_of(values: Numbers, first: Integer, last: Integer) -> Integers:
+    """Where those of `values`, which rise, begin and end that are in [first, last]."""
+    values = borrowed(values)
+    return np.searchsorted(values, first), np.searchsorted(values, last, "right")

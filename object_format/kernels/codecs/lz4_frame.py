@@ -1,0 +1,151 @@
+"""LZ4's frames, opened block by block: liblz4 decompresses blocks, and the frame around them is read here.
+
+So no block is given more room than there is, whatever its frame says of itself: liblz4's own functions for
+frames fill a block's largest size, of up to 4 MiB, before they look at the room. Nor does a frame leave
+anything behind for the next one. Format: LZ4 Frame Format 1.6.x.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.kernels.runtime.machine import address_of, call_c, copy_bytes
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
+
+LZ4_DECOMPRESS = 0
+LZ4_CHECKSUM = 1
+"""Places in `calls` (see `native`): LZ4_decompress_safe_usingDict, and XXH32."""
+
+STORED = 1 << 31
+"""In the number before a block, whose other bits are its size: it is not compressed."""
+
+BLOCK_CHECKSUMS = 0x10
+"""Among the flags: each block has 4 bytes more, behind it."""
+
+_MAGIC = 0x184D2204
+_VERSION = 1
+_INDEPENDENT, _SIZED, _CHECKSUM, _RESERVED, _DICTIONARY = 0x20, 8, 4, 2, 1
+_LEAST_SIZE_ID = 4
+_FARTHEST = 1 << 16
+"""What a block may refer to lies less than this before it."""
+
+_UNUSUAL = (-1, 0, 0, 0)
+
+
+@njit(nogil=True, cache=True)
+def load_little(data: ByteArray, at: Integer, width: Integer) -> Integer:
+    """An integer that begins with its lowest byte; `width` bytes from `at` exist."""
+    value = np.int64(0)
+    for i in range(width):
+        value |= np.int64(data[at + i]) << (8 * i)
+    return value
+
+
+@njit(nogil=True, cache=True)
+def read_frame_header(data: ByteArray, start: Integer, end: Integer) -> Integers:
+    """A frame's flags, how large its blocks may be, the size it states or -1, and where its blocks begin.
+
+    Negative flags for what is no frame, or one with a dictionary. The header's checksum is not looked at.
+    """
+    if end - start < 7 or load_little(data, start, 4) != _MAGIC:
+        return _UNUSUAL
+    flags, descriptor = np.int64(data[start + 4]), np.int64(data[start + 5])
+    size_id = descriptor >> 4
+    if flags >> 6 != _VERSION or flags & (_RESERVED | _DICTIONARY) != 0:
+        return _UNUSUAL
+    if descriptor & 0x8F != 0 or size_id < _LEAST_SIZE_ID:
+        return _UNUSUAL
+    largest = np.int64(1) << (8 + 2 * size_id)
+    if flags & _SIZED == 0:
+        return flags, largest, -1, start + 7
+    stated = load_little(data, start + 6, 8) if end - start >= 15 else -1
+    if stated < 0:
+        return _UNUSUAL
+    return flags, largest, stated if stated > 0 else -1, start + 15  # to liblz4, 0 states nothing
+
+
+@njit(nogil=True, cache=True)
+def lz4_into(
+    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, calls: Numbers
+) -> Integer:
+    """Decompress one LZ4 frame, which is all of the given bytes, to `out` from `at` on; its size or -1."""
+    end = start + size
+    flags, largest, stated, position = read_frame_header(data, start, end)
+    if flags < 0 or data[position - 1] != _sum(data, start + 4, position - start - 5, calls) >> 8 & 0xFF:
+        return -1
+    trailer = 4 if flags & BLOCK_CHECKSUMS else 0
+    done = at
+    while position + 4 <= end:
+        word = load_little(data, position, 4)
+        position += 4
+        if word == 0:
+            is_whole = _ends(data, position, end, flags, out, at, done, calls)
+            return done - at if is_whole and (stated < 0 or stated == done - at) else -1
+        length = word & ~STORED
+        if length > largest or length + trailer > end - position:
+            return -1
+        if trailer and load_little(data, position + length, 4) != _sum(data, position, length, calls):
+            return -1
+        most = min(largest, out.size - done)
+        before = 0 if flags & _INDEPENDENT else min(done - at, _FARTHEST)
+        more = _block_into(data, position, word, out, done, most, before, calls)
+        if more < 0:
+            return -1
+        done += more
+        position += length + trailer
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def _block_into(
+    data: ByteArray,
+    position: Integer,
+    word: Integer,
+    out: ByteArray,
+    at: Integer,
+    most: Integer,
+    before: Integer,
+    calls: Numbers,
+) -> Integer:
+    """Write what a block holds to `out`, at most so many bytes; how many it was, or a negative number.
+
+    It may refer to what stands there `before` it, so many bytes.
+    """
+    size = word & ~STORED
+    if word & STORED:
+        if size > most:
+            return -1
+        copy_bytes(data, position, out, at, size)
+        return size
+    goal = address_of(out, at)
+    given = address_of(data, position)
+    written = call_c(calls[LZ4_DECOMPRESS], (given, goal, size, most, goal - before, before))
+    return np.int64(np.int32(written))
+
+
+@njit(nogil=True, cache=True)
+def _ends(
+    data: ByteArray,
+    position: Integer,
+    end: Integer,
+    flags: Integer,
+    out: ByteArray,
+    first: Integer,
+    last: Integer,
+    calls: Numbers,
+) -> Integer:
+    """Whether a frame whose blocks end at `position` ends at `end`, with the checksum of out[first:last]."""
+    if flags & _CHECKSUM == 0:
+        return position == end
+    return position + 4 == end and load_little(data, position, 4) == _sum(out, first, last - first, calls)
+
+
+@njit(nogil=True, cache=True)
+def _sum(data: ByteArray, start: Integer, size: Integer, calls: Numbers) -> Integer:
+    """XXH32 of bytes that exist."""
+    return call_c(calls[LZ4_CHECKSUM], (address_of(data, start), size, 0)) & 0xFFFFFFFF

@@ -1,0 +1,223 @@
+"""Compressing and decompressing many batches in one call, by the C functions of the codecs' own libraries.
+
+`object_format.codecs.native` finds the functions and makes their contexts. `calls` is what it hands over:
+int64[CALLS], addresses of functions and of what they work with, at the places below.
+
+Only sound data of a usual kind is taken here: one frame, and nothing else. Everything else is left to
+`object_format.codecs.codec`, which has the last word and names what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.kernels.batches.layout import (
+    ATTRIBUTES,
+    BATCH_LENGTH,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    LENGTH_OVERHEAD,
+    SMALLEST_RECORD,
+)
+from object_format.kernels.codecs.lz4_frame import lz4_into
+from object_format.kernels.runtime.machine import address_of, borrowed, call_c, copy_bytes
+from object_format.kernels.runtime.primitives import store
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+
+LZ4_COMPRESS = 2  # 0 and 1 are `lz4_frame`'s
+LZ4_PREFERENCES = 3
+ZSTD_DECOMPRESS = 4
+ZSTD_FRAME_SIZE = 5
+ZSTD_DECOMPRESSION_CONTEXT = 6
+ZSTD_COMPRESS = 7
+ZSTD_COMPRESSION_CONTEXT = 8
+ZSTD_SMALL_CONTEXT = 9
+ZSTD_MAX_WINDOW = 10
+CALLS = 11
+
+_LZ4 = 3
+_ZSTD = 4
+SMALL_SOURCE = 1 << 17
+"""Up to this size, libzstd has parameters of its own, and ZSTD_SMALL_CONTEXT is for them."""
+
+_ZSTD_HEADER = 6
+"""Magic, descriptor, and the window's size or the first byte of the content's."""
+
+
+@njit(nogil=True, cache=True)
+def usual_zstd(data: ByteArray, start: Integer, size: Integer, most_window: Integer) -> Integer:
+    """Whether the bytes begin like a zstd frame without a dictionary (RFC 8878 §3.1.1.1)."""
+    if size <= _ZSTD_HEADER:
+        return False
+    if (
+        data[start] != 0x28
+        or data[start + 1] != 0xB5
+        or data[start + 2] != 0x2F
+        or data[start + 3] != 0xFD
+        or data[start + 4] & 3 != 0
+    ):
+        return False
+    if data[start + 4] & 0x20 != 0:
+        return True
+    window = np.int64(data[start + 5])
+    base = np.int64(1) << (10 + (window >> 3))
+    return base + (base >> 3) * (window & 7) <= most_window
+
+
+@njit(nogil=True, cache=True)
+def zstd_into(
+    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, calls: Numbers
+) -> Integer:
+    """Decompress one zstd frame, which is all of the given bytes, to `out` from `at` on; its size or -1."""
+    if not usual_zstd(data, start, size, calls[ZSTD_MAX_WINDOW]):
+        return -1
+    source = address_of(data, start)
+    if call_c(calls[ZSTD_FRAME_SIZE], (source, size)) != size:
+        return -1
+    return call_c(
+        calls[ZSTD_DECOMPRESS],
+        (calls[ZSTD_DECOMPRESSION_CONTEXT], address_of(out, at), out.size - at, source, size),
+    )
+
+
+@njit(nogil=True, cache=True)
+def decompress_rows(
+    data: ByteArray, rows: Rows, indexes: Numbers, first: Integer, out: ByteArray, at: Integer, calls: Numbers
+) -> Integers:
+    """Decompress the batches rows[indexes[first:]] behind each other to `out` from `at` on, while that goes.
+
+    Their rows are changed to point there. Returns the place in `indexes` of the first that was not done, for
+    want of room or whatever reason, and the end of what was written.
+    """
+    data, rows, out, calls = borrowed(data), borrowed(rows), borrowed(out), borrowed(calls)
+    used: Integer = np.int64(at)
+    length: Integer = np.int64(0)
+    for n in range(first, indexes.size):
+        row = rows[indexes[n]]
+        if used + length >= out.size:  # batches are often alike in size: this one would not go in
+            return n, used
+        start = row.position + BATCH_OVERHEAD
+        size = row.size - BATCH_OVERHEAD
+        codec = row.attributes & CODEC_MASK
+        length = -1
+        if codec == _LZ4 and size > 0:
+            length = lz4_into(data, start, size, out, used, calls)
+        elif codec == _ZSTD:
+            length = zstd_into(data, start, size, out, used, calls)
+        if length < 0 or row.record_count * SMALLEST_RECORD > length:
+            return n, used
+        row.records_start = used
+        used += length
+        row.records_end = used
+    return indexes.size, used
+
+
+@njit(nogil=True, cache=True)
+def stretch_end(rows: Rows, indexes: Numbers, first: Integer, room: Integer, native: Integer) -> Integer:
+    """Where `payloads.decompress_batches` would have stopped, with so much room, for batches that are open.
+
+    `native`: the libraries' functions were there, so that `decompress_rows` came first.
+    """
+    rows, indexes = borrowed(rows), borrowed(indexes)
+    used: Integer = np.int64(0)
+    length: Integer = np.int64(0)
+    n = first
+    while native and n < indexes.size and rows[indexes[n]].attributes & CODEC_MASK >= _LZ4:
+        behind = used + length
+        length = opened_size(rows, indexes[n])
+        if behind >= room or length > room - used:
+            break
+        used += length
+        n += 1
+    if n > first:
+        return n
+    used = opened_size(rows, indexes[first])
+    n = first + 1
+    while n < indexes.size and not (native and rows[indexes[n]].attributes & CODEC_MASK >= _LZ4):
+        used += opened_size(rows, indexes[n])
+        if used > room:
+            break
+        n += 1
+    return n
+
+
+@njit(nogil=True, cache=True)
+def opened_size(rows: Rows, b: Integer) -> Integer:
+    """How many bytes the records of batch `b` are, which is open."""
+    return rows[b].records_end - rows[b].records_start
+
+
+@njit(nogil=True, cache=True)
+def compress_into(
+    source: ByteArray,
+    start: Integer,
+    size: Integer,
+    codec: Integer,
+    out: ByteArray,
+    at: Integer,
+    calls: Numbers,
+) -> Integer:
+    """Write `size` bytes, compressed, to `out` from `at` on; how many that makes, or a negative number."""
+    if codec == 0:
+        if size > out.size - at:
+            return -1
+        copy_bytes(source, start, out, at, size)
+        return size
+    given = address_of(source, start)
+    goal = address_of(out, at)
+    if codec == _LZ4:
+        return call_c(calls[LZ4_COMPRESS], (goal, out.size - at, given, size, calls[LZ4_PREFERENCES]))
+    if codec == _ZSTD:
+        context = calls[ZSTD_SMALL_CONTEXT if size <= SMALL_SOURCE else ZSTD_COMPRESSION_CONTEXT]
+        return call_c(calls[ZSTD_COMPRESS], (context, goal, out.size - at, given, size))
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def compress_batches(
+    source: ByteArray,
+    length: Integer,
+    unsealed: Numbers,
+    merged_codec: Integer,
+    out: ByteArray,
+    calls: Numbers,
+) -> Integer:
+    """Copy `source` to `out` with the batches of `unsealed` compressed; the end, or -1 where that fails.
+
+    `unsealed` is as `merge.assemble` leaves it, and is changed to say where the batches are in `out`. Those
+    that were merged get `merged_codec`, unless that is negative.
+    """
+    source, unsealed, out = borrowed(source), borrowed(unsealed), borrowed(out)
+    calls = borrowed(calls)
+    at = np.int64(0)
+    done = np.int64(0)
+    for n in range(unsealed.shape[0]):
+        start, end, codec, apart = unsealed[n, 0], unsealed[n, 1], unsealed[n, 2], unsealed[n, 3]
+        if apart != 0 and merged_codec >= 0:
+            codec = merged_codec
+        front = start + BATCH_OVERHEAD - done
+        if front > out.size - at:
+            return -1
+        copy_bytes(source, done, out, at, front)
+        at += front
+        batch = at - BATCH_OVERHEAD
+        written = compress_into(
+            source, start + BATCH_OVERHEAD, end - start - BATCH_OVERHEAD, codec, out, at, calls
+        )
+        if written < 0:
+            return -1
+        at += written
+        store(out, batch + BATCH_LENGTH, at - batch - LENGTH_OVERHEAD, 4)
+        out[batch + ATTRIBUTES + 1] = out[batch + ATTRIBUTES + 1] & ~CODEC_MASK | codec
+        unsealed[n, 0] = batch
+        unsealed[n, 1] = at
+        done = end
+    if length - done > out.size - at:
+        return -1
+    copy_bytes(source, done, out, at, length - done)
+    return at + length - done

@@ -1,0 +1,281 @@
+"""Pass 2: copying, skipping and thinning batches by the offsets that survive.
+
+Source: Kafka's MemoryRecords.filterTo and KIP-534. Other than Kafka, the base timestamp of a thinned batch
+stays, so that the bytes of its records do too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.errors import Fault
+from object_format.kernels.batches.layout import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    BATCH_LENGTH,
+    BATCH_OVERHEAD,
+    CONTROL,
+    DELETE_HORIZON,
+    LEADER_EPOCH,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+)
+from object_format.kernels.batches.record import parse_record
+from object_format.kernels.runtime.machine import borrowed, copy_bytes, prefetch
+from object_format.kernels.runtime.primitives import read_varint, store, varlong_size, write_varlong
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+
+_NONE = int(Fault.NONE)
+_SURVIVORS = int(Fault.SURVIVORS)
+_TRAILING = int(Fault.TRAILING_BYTES)
+_INT64_MAX = np.iinfo(np.int64).max
+_INT64_MIN = np.iinfo(np.int64).min
+
+SKIP = 0
+COPY = 1
+THIN = 2
+STAMP = 3
+MERGED = 4
+CONTINUES = 8
+"""What becomes of a batch: THIN drops records, STAMP also gives it a delete horizon. On top of that, MERGED
+puts it into one batch with those that follow it and have CONTINUES set, too."""
+
+ACTION = 3
+"""The bits that are one of the first four."""
+
+TOTAL_BATCHES = 0
+TOTAL_RECORDS = 1
+TOTAL_LOWEST = 2
+TOTAL_HIGHEST = 3
+TOTALS = 4
+"""Places in the array of totals."""
+
+MOST_GROWTH = 14
+"""By how much new deltas may lengthen a record: the timestamp's by 9 bytes, the offset's by 4, and its own
+length's by one."""
+
+_LINE = 64
+_AHEAD = 28
+"""How many records ahead memory is asked for."""
+
+
+@njit(nogil=True, cache=True)
+def advance(values: Numbers, i: Integer, bound: Integer) -> Integer:
+    """The first index from `i` on whose value is not below `bound`."""
+    while i < values.size and values[i] < bound:
+        i += 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def plan_rows(
+    rows: Rows,
+    shift: Integer,
+    kept: Numbers,
+    tombstones: Numbers,
+    stamp: Integer,
+    actions: Numbers,
+    starts: Numbers,
+) -> Integer:
+    """Decide on each batch; the index of one that has more survivors than records, or -1.
+
+    `kept` and `tombstones` are sorted absolute offsets. `actions` is uint8[rows], `starts` int64[rows + 1]:
+    where in `kept` each batch's survivors start.
+    """
+    rows = borrowed(rows)
+    kept = borrowed(kept)
+    tombstones = borrowed(tombstones)
+    actions = borrowed(actions)
+    starts = borrowed(starts)
+    k = 0
+    t = 0
+    for b in range(rows.size):
+        row = rows[b]
+        base = row.base_offset + shift
+        behind = base + row.last_offset_delta + 1
+        starts[b] = k
+        k = advance(kept, k, behind)
+        survivors = k - starts[b]
+        if survivors > row.record_count:
+            return b
+        t = advance(tombstones, t, base)
+        has_tombstones = t < tombstones.size and tombstones[t] < behind
+        if survivors == 0:
+            actions[b] = SKIP
+        elif stamp and has_tombstones and row.attributes & (DELETE_HORIZON | CONTROL) == 0:
+            actions[b] = STAMP
+        elif survivors == row.record_count:
+            actions[b] = COPY
+        else:
+            actions[b] = THIN
+    starts[rows.size] = k
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def rebase_record(
+    data: ByteArray,
+    body: Integer,
+    key_at: Integer,
+    stop: Integer,
+    delta: Integer,
+    offset_delta: Integer,
+    out: ByteArray,
+    at: Integer,
+) -> Integer:
+    """Write a record with other deltas, all else as it is; the position behind it."""
+    length = 1 + varlong_size(delta) + varlong_size(offset_delta) + stop - key_at
+    at = write_varlong(out, at, length)
+    out[np.uint64(at)] = data[np.uint64(body)]
+    at = write_varlong(out, at + 1, delta)
+    at = write_varlong(out, at, offset_delta)
+    copy_bytes(data, key_at, out, at, stop - key_at)
+    return at + stop - key_at
+
+
+@njit(nogil=True, cache=True)
+def thin_records(
+    data: ByteArray,
+    row: Integers,
+    shift: Integer,
+    kept: Numbers,
+    moved: Integer,
+    offset_moved: Integer,
+    out: ByteArray,
+    at: Integer,
+    span: Numbers,
+) -> Integers:
+    """Write the records of one batch whose offsets are `kept` to `out` from `at` on.
+
+    `moved` is added to timestamp deltas and `offset_moved` to offset deltas; where both are 0, records are
+    copied in long stretches. `span` is int64[2], which takes the lowest and highest timestamp. Returns a
+    fault, its position, and the end of what was written.
+    """
+    data, kept, out = borrowed(data), borrowed(kept), borrowed(out)
+    position = row.records_start
+    pending = position
+    k = 0
+    base = row.base_offset + shift
+    base_timestamp = row.base_timestamp
+    limit = row.records_end
+    lowest, highest = span[0], span[1]
+    for _ in range(row.record_count):
+        fault, stop, body, delta, offset_at, offset_delta, _key, _kl, _value, _vl, _headers = parse_record(
+            data, position, limit
+        )
+        if fault != _NONE:
+            return fault, position, at
+        ahead = position + _AHEAD * (stop - position)
+        prefetch(data, ahead)
+        prefetch(data, ahead + _LINE)
+        keep = k < kept.size and kept[k] == base + offset_delta
+        if keep:
+            k += 1
+            lowest = min(lowest, base_timestamp + delta)
+            highest = max(highest, base_timestamp + delta)
+        if moved != 0 or offset_moved != 0:
+            if keep:
+                _offset, key_at = read_varint(data, offset_at, stop)
+                at = rebase_record(
+                    data, body, key_at, stop, delta + moved, offset_delta + offset_moved, out, at
+                )
+            pending = stop
+        elif not keep:
+            copy_bytes(data, pending, out, at, position - pending)
+            at += position - pending
+            pending = stop
+        position = stop
+    copy_bytes(data, pending, out, at, position - pending)
+    at += position - pending
+    span[0], span[1] = lowest, highest
+    if position != limit:
+        return _TRAILING, position, at
+    return _NONE if k == kept.size else _SURVIVORS, position, at
+
+
+@njit(nogil=True, cache=True)
+def thin_row(
+    data: ByteArray,
+    records: ByteArray,
+    rows: Rows,
+    b: Integer,
+    shift: Integer,
+    leader_epoch: Integer,
+    kept: Numbers,
+    stamp: Integer,
+    horizon: Integer,
+    out: ByteArray,
+    start: Integer,
+    totals: Numbers,
+) -> Integers:
+    """Write batch `b` thinned to `kept`, all but its CRC; fault, position and end.
+
+    Its header lies in `data`, its records in `records` (the same array unless they were compressed). With
+    `stamp`, its base timestamp becomes `horizon`.
+    """
+    data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
+    kept, out, totals = borrowed(kept), borrowed(out), borrowed(totals)
+    row = rows[b]
+    span = np.empty(2, np.int64)
+    span[0], span[1] = _INT64_MAX, _INT64_MIN
+    moved = row.base_timestamp - horizon if stamp else 0
+    fault, position, end = thin_records(
+        records, row, shift, kept, moved, 0, out, start + BATCH_OVERHEAD, span
+    )
+    finish_thinned(data, row, shift, leader_epoch, kept.size, stamp, horizon, span, out, start, end, totals)
+    return fault, position, end
+
+
+@njit(nogil=True, cache=True)
+def finish_thinned(
+    data: ByteArray,
+    row: Integers,
+    shift: Integer,
+    leader_epoch: Integer,
+    count: Integer,
+    stamp: Integer,
+    horizon: Integer,
+    span: Numbers,
+    out: ByteArray,
+    start: Integer,
+    end: Integer,
+    totals: Numbers,
+) -> None:
+    """The header of a thinned batch, all but its CRC; `span` is of its `count` records, before `end`."""
+    copy_header(data, row, shift, leader_epoch, out, start)
+    if row.attributes & LOG_APPEND_TIME != 0:
+        span[0], span[1] = row.max_timestamp, row.max_timestamp
+    store(out, start + BATCH_LENGTH, end - start - LENGTH_OVERHEAD, 4)
+    store(out, start + MAX_TIMESTAMP, span[1], 8)
+    store(out, start + RECORD_COUNT, count, 4)
+    if stamp:
+        store(out, start + BASE_TIMESTAMP, horizon, 8)
+        store(out, start + ATTRIBUTES, row.attributes | DELETE_HORIZON, 2)
+    add_totals(totals, count, span[0], span[1])
+
+
+@njit(nogil=True, cache=True)
+def copy_header(
+    data: ByteArray, row: Integers, shift: Integer, leader_epoch: Integer, out: ByteArray, at: Integer
+) -> None:
+    """Copy a batch's header, and give it its absolute base offset and leader epoch."""
+    copy_bytes(data, row.position, out, at, BATCH_OVERHEAD)
+    store(out, at + BASE_OFFSET, row.base_offset + shift, 8)
+    store(out, at + LEADER_EPOCH, leader_epoch, 4)
+
+
+@njit(nogil=True, cache=True)
+def add_totals(totals: Numbers, records: Integer, lowest: Integer, highest: Integer) -> None:
+    """Account for one batch that was written."""
+    totals[TOTAL_BATCHES] += 1
+    totals[TOTAL_RECORDS] += records
+    totals[TOTAL_LOWEST] = min(totals[TOTAL_LOWEST], lowest)
+    totals[TOTAL_HIGHEST] = max(totals[TOTAL_HIGHEST], highest)

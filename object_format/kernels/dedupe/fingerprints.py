@@ -1,0 +1,207 @@
+"""From records to fingerprints of their keys, over many batches at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.errors import Fault
+from object_format.kernels.batches.layout import CONTROL, DELETE_HORIZON
+from object_format.kernels.batches.record import parse_record
+from object_format.kernels.hashing.sip_lanes import LANES, fingerprint_lanes
+from object_format.kernels.hashing.siphash import siphash128
+from object_format.kernels.runtime.machine import CHECKED, borrowed, prefetch
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+
+_LOW = np.uint64(0xFFFFFFFF)
+_NONE = int(Fault.NONE)
+_OFFSET = int(Fault.RECORD_OFFSET)
+_TRAILING = int(Fault.TRAILING_BYTES)
+
+_WORD_BYTES = 8
+_LINE = 64
+_AHEAD = 28
+"""How many records ahead memory is asked for."""
+
+_UNEVEN = 48
+"""Words. A word of eight keys side by side takes as long as two of one key alone, and the rest of a key that
+is hashed alone as long as seven more."""
+
+TOMBSTONE = 1
+KEYLESS = 2
+CONTROL_RECORD = 4
+HORIZON_PASSED = 8
+"""Flags of a record, next to its fingerprint."""
+
+WORDS = 3
+"""A fingerprint is three 32-bit words: 96 of the 128 bits of the hash."""
+
+
+@njit(nogil=True, cache=True)
+def fingerprint_key(
+    data: ByteArray, start: Integer, length: Integer, k0: Integer, k1: Integer, words: Numbers, at: Integer
+) -> None:
+    """Write the three words kept of a key's hash; the first is never 0."""
+    first, second = siphash128(data, start, length, k0, k1)
+    words[at] = max(np.uint32(first & _LOW), np.uint32(1))
+    words[at + 1] = np.uint32(first >> np.uint64(32))
+    words[at + 2] = np.uint32(second & _LOW)
+
+
+@njit(nogil=True, cache=True)
+def reach(starts: Numbers, lengths: Numbers, first: Integer) -> Integers:
+    """Of `LANES` keys from `first` on: the fewest and the most whole words of one, and the first end."""
+    i = np.uint64(first)
+    shared = most = lengths[i] >> 3
+    end = starts[i] + lengths[i]
+    for _ in range(1, LANES):
+        i += np.uint64(1)
+        shared = min(shared, lengths[i] >> 3)
+        most = max(most, lengths[i] >> 3)
+        end = min(end, starts[i] + lengths[i])
+    return shared, most, end
+
+
+@njit(nogil=True, cache=True)
+def are_uneven(lengths: Numbers, first: Integer, most: Integer) -> Integer:
+    """Whether `LANES` keys, one of which has `most` whole words, are hashed sooner one by one."""
+    total = 0
+    for i in range(first, first + LANES):
+        total += lengths[i] >> 3
+    return 2 * most > total + _UNEVEN
+
+
+@njit(nogil=True, cache=True)
+def touch_ends(
+    data: ByteArray, starts: Numbers, lengths: Numbers, first: Integer, words: Numbers, at: Integer
+) -> None:
+    """Access what `fingerprint_lanes` will, where numba sees it."""
+    for i in range(first, first + LANES):
+        end = starts[i] + lengths[i]
+        words[at + LANES * WORDS - 1] = data[end - 1] + data[end - _WORD_BYTES]
+
+
+@njit(nogil=True, cache=True)
+def fingerprint_keys(
+    data: ByteArray,
+    starts: Numbers,
+    lengths: Numbers,
+    count: Integer,
+    k0: Integer,
+    k1: Integer,
+    words: Numbers,
+    filled: Integer,
+) -> None:
+    """Write the fingerprints of `count` keys from record `filled` on.
+
+    Eight at a time are hashed side by side, the quicker the fewer whole words they differ by, unless one of
+    them is much larger than all others together.
+    """
+    data, words = borrowed(data), borrowed(words)
+    starts, lengths = borrowed(starts), borrowed(lengths)
+    i = 0
+    while i < count:
+        at = (filled + i) * WORDS
+        alone = 1
+        if i + LANES <= count:
+            shared, most, end = reach(starts, lengths, i)
+            if most - shared > _UNEVEN and are_uneven(lengths, i, most):
+                alone = LANES
+            elif end >= _WORD_BYTES:
+                if CHECKED:
+                    touch_ends(data, starts, lengths, i, words, at)
+                fingerprint_lanes(data, starts, lengths, i, shared, most, k0, k1, words, at)
+                i += LANES
+                continue
+        for _ in range(alone):
+            fingerprint_key(data, starts[i], lengths[i], k0, k1, words, (filled + i) * WORDS)
+            i += 1
+
+
+@njit(nogil=True, cache=True)
+def flags_of(row: Integers, now_ms: Integer) -> Integer:
+    """The flags that all records of a batch share."""
+    flags = 0
+    if row.attributes & CONTROL != 0:
+        flags |= CONTROL_RECORD
+    if row.attributes & DELETE_HORIZON != 0 and row.base_timestamp <= now_ms:
+        flags |= HORIZON_PASSED
+    return flags
+
+
+@njit(nogil=True, cache=True)
+def fingerprint_rows(
+    data: ByteArray,
+    rows: Rows,
+    cursor: Numbers,
+    shift: Integer,
+    k0: Integer,
+    k1: Integer,
+    now_ms: Integer,
+    words: Numbers,
+    offsets: Numbers,
+    flags: Numbers,
+    filled: Integer,
+) -> Integers:
+    """Append fingerprints, offsets and flags of the records of `rows` until the arrays are full.
+
+    `cursor` is int64[4], zeros at first: row, record, position and the offset delta before it plus one; it is
+    left where the next call goes on, at row `rows.size` when all is done. Returns a fault, its position, and
+    how many records the arrays hold. The first word of a fingerprint is never 0, which marks an empty slot of
+    the table; that of a record without a key means nothing.
+    """
+    data, rows, cursor = borrowed(data), borrowed(rows), borrowed(cursor)
+    words, offsets, flags = borrowed(words), borrowed(offsets), borrowed(flags)
+    starts = np.empty(LANES, np.int64)
+    lengths = np.empty(LANES, np.int64)
+    b, r, at, lowest = cursor[0], cursor[1], cursor[2], cursor[3]
+    waiting = 0
+    fault = _NONE
+    while b < rows.size:
+        row = rows[b]
+        if r == 0:
+            at, lowest = row.records_start, 0
+        row_flags = flags_of(row, now_ms)
+        base = row.base_offset + shift
+        limit = row.records_end
+        record_count = row.record_count
+        last = row.last_offset_delta
+        while r < record_count and filled < offsets.size:
+            fault, end, _body, _delta, _at, offset_delta, key, key_length, _value, value_length, _headers = (
+                parse_record(data, at, limit)
+            )
+            if fault == _NONE and (offset_delta < lowest or offset_delta > last):
+                fault = _OFFSET
+            if fault != _NONE:
+                break
+            # Records are often alike in size: the one some places on lies about here.
+            ahead = at + _AHEAD * (end - at)
+            prefetch(data, ahead)
+            prefetch(data, ahead + _LINE)
+            lane = np.uint64(waiting)
+            starts[lane] = key
+            lengths[lane] = max(key_length, 0)
+            place = np.uint64(filled)
+            offsets[place] = base + offset_delta
+            flags[place] = row_flags | TOMBSTONE * (value_length < 0) | KEYLESS * (key_length < 0)
+            filled += 1
+            waiting += 1
+            if waiting == LANES:
+                fingerprint_keys(data, starts, lengths, LANES, k0, k1, words, filled - LANES)
+                waiting = 0
+            lowest = offset_delta + 1
+            at = end
+            r += 1
+        if fault == _NONE and r == record_count and at != limit:
+            fault = _TRAILING
+        if fault != _NONE or r < record_count:
+            break
+        b += 1
+        r = 0
+    fingerprint_keys(data, starts, lengths, waiting, k0, k1, words, filled - waiting)
+    cursor[0], cursor[1], cursor[2], cursor[3] = b, r, at, lowest
+    return fault, at, filled

@@ -1,0 +1,249 @@
+"""The key table: open addressing over 12-byte fingerprints, nothing else.
+
+Slots lie in the order of the fingerprints' first words: a fingerprint's home slot grows with that word, and
+linear probing keeps later ones behind earlier ones. So a search ends at the first larger word, whether or not
+the fingerprint is there, and stays short in a table that is 95 % full. (Sorted linear probing: O. Amble and
+D. E. Knuth, "Ordered hash tables", 1974.) A first word of 0 marks an empty slot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.kernels.dedupe.fingerprints import (
+    CONTROL_RECORD,
+    HORIZON_PASSED,
+    KEYLESS,
+    TOMBSTONE,
+    WORDS,
+)
+from object_format.kernels.runtime.machine import borrowed, prefetch, shift_up
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import Integer, Integers, Numbers
+
+_SLOT = np.uint64(WORDS)
+_STRETCH_SLOTS = 8
+_STRETCH = np.uint64(_STRETCH_SLOTS * WORDS)
+_AHEAD = 40
+"""How many records ahead the table's memory is asked for: more than a core can wait for at a time."""
+
+_CROWDED_AHEAD = 8
+_CROWDED_LINES = 8
+_LINE_WORDS = 16
+"""In a crowded table, slots far behind the home slot are read and moved, too: as many cache lines of them are
+asked for, so many records ahead. Where every eighth slot is still empty, they would be for nothing."""
+
+FOUND = 0
+ADDED = 1
+NO_ROOM = 2
+"""What an attempt to add a key came to."""
+
+FREE = 3
+TAKEN = 4
+"""What lies where a key that is not there belongs."""
+
+DROP = 0
+KEEP = 1
+KEEP_TOMBSTONE = 3
+"""What becomes of a record; the lowest bit is set when it survives."""
+
+COUNT_KEYS = 0
+COUNT_OUTSIDE = 1
+COUNT_TOMBSTONES_DROPPED = 2
+COUNT_INVALID = 3
+COUNTS = 4
+"""Places in the array of counts."""
+
+TOMBSTONES_STAY = 0
+TOMBSTONES_GO = 1
+SETTLED_TOMBSTONES_GO = 2
+"""What becomes of tombstones whose delete horizon has passed. Those of settled keys, of which no older record
+is left, go whether or not the table knows the key."""
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def home_of(home_slots: Integer, w0: Integer) -> Integer:
+    """The index of the slot where the search for a fingerprint begins."""
+    return ((np.uint64(w0) * np.uint64(home_slots)) >> np.uint64(32)) * _SLOT
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integers:
+    """The index of a fingerprint in `table`, or where it belongs, which may be the end; what lies there.
+
+    That is FOUND, FREE for an empty slot, or TAKEN.
+    """
+    at = home_of(home_slots, w0)
+    end = np.uint64(table.size)
+    while at < end:
+        here = table[at]
+        if here >= w0:
+            if here != w0:
+                return at, TAKEN
+            if table[at + np.uint64(1)] == w1 and table[at + np.uint64(2)] == w2:
+                return at, FOUND
+        elif here == 0:
+            return at, FREE
+        at += _SLOT
+    return at, TAKEN
+
+
+@njit(nogil=True, cache=True)
+def first_free(table: Numbers, i: Integer) -> Integer:
+    """The index of the first empty slot from index `i` on, or the end.
+
+    In a table that is nearly full there are hundreds of slots before it. A branch for every eight of them
+    leaves the loads to run side by side.
+    """
+    end = np.uint64(table.size)
+    at = np.uint64(i)
+    while at + _STRETCH <= end:
+        free = table[at] == 0
+        for k in range(1, _STRETCH_SLOTS):
+            free |= table[at + np.uint64(k) * _SLOT] == 0
+        if free:
+            break
+        at += _STRETCH
+    while at < end and table[at] != 0:
+        at += _SLOT
+    return at
+
+
+@njit(nogil=True, cache=True)
+def put(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
+    """Place a fingerprint at index `i`, moving what lies there one slot on; False when the end is reached."""
+    end = np.uint64(table.size)
+    here = np.uint64(i)
+    free = first_free(table, here)
+    if free >= end:
+        return False
+    shift_up(table, here, free - here, _SLOT)
+    table[here] = w0
+    table[here + np.uint64(1)] = w1
+    table[here + np.uint64(2)] = w2
+    return True
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def insert(
+    table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer, may_add: Integer
+) -> Integer:
+    """FOUND, ADDED, or NO_ROOM."""
+    at, state = seek(table, home_slots, w0, w1, w2)
+    if state == FOUND:
+        return FOUND
+    if not may_add:
+        return NO_ROOM
+    if state == FREE:
+        table[at] = w0
+        table[at + np.uint64(1)] = w1
+        table[at + np.uint64(2)] = w2
+        return ADDED
+    return ADDED if put(table, at, w0, w1, w2) else NO_ROOM
+
+
+@njit(nogil=True, cache=True, forceinline=True)
+def judge(flag: Integer, status: Integer, tombstones: Integer) -> Integer:
+    """What becomes of a record with a key, given whether its key was in the table."""
+    if status == FOUND:
+        return DROP
+    if flag & TOMBSTONE == 0:
+        return KEEP
+    gone = tombstones == SETTLED_TOMBSTONES_GO or (status == ADDED and tombstones == TOMBSTONES_GO)
+    if gone and flag & HORIZON_PASSED != 0:
+        return DROP
+    return KEEP_TOMBSTONE
+
+
+@njit(nogil=True, cache=True)
+def find_survivors(
+    table: Numbers,
+    home_slots: Integer,
+    capacity: Integer,
+    words: Numbers,
+    flags: Numbers,
+    count: Integer,
+    newest_last: Integer,
+    tombstones: Integer,
+    verdicts: Numbers,
+    counts: Numbers,
+) -> None:
+    """Decide on `count` records, newest first, and add their keys to the table until it holds `capacity`.
+
+    `verdicts` is uint8[count] or longer: DROP, KEEP or KEEP_TOMBSTONE. `counts` is int64[COUNTS] and goes on;
+    its number of keys is the table's. With TOMBSTONES_GO, a tombstone is dropped only when its key is in the
+    table: otherwise an older record of the key, which stays for the same reason, would come back to life.
+    """
+    table = borrowed(table)
+    words = borrowed(words)
+    flags = borrowed(flags)
+    verdicts = borrowed(verdicts)
+    # Counts are kept out of the array inside the loop: its memory might be the table's, to the compiler.
+    keys = counts[COUNT_KEYS]
+    outside = dropped = invalid = 0
+    crowded = home_slots - home_slots // 8
+    step = -1 if newest_last else 1
+    i = count - 1 if newest_last else 0
+    for n in range(count):
+        if n + _AHEAD < count:
+            ahead = np.uint64(WORDS * (i + step * _AHEAD))
+            prefetch(table, np.int64(home_of(home_slots, words[ahead])))
+        if keys > crowded and n + _CROWDED_AHEAD < count:
+            ahead = np.uint64(WORDS * (i + step * _CROWDED_AHEAD))
+            home = np.int64(home_of(home_slots, words[ahead]))
+            for line in range(1, _CROWDED_LINES + 1):
+                prefetch(table, home + line * _LINE_WORDS)
+        flag = flags[np.uint64(i)]
+        if flag & (CONTROL_RECORD | KEYLESS) == 0:
+            at = np.uint64(WORDS * i)
+            w0, w1, w2 = words[at], words[at + np.uint64(1)], words[at + np.uint64(2)]
+            status = insert(table, home_slots, w0, w1, w2, keys < capacity)
+            verdict = judge(flag, status, tombstones)
+            keys += int(status == ADDED)
+            outside += int(status == NO_ROOM)
+            dropped += int(status != FOUND and verdict == DROP)
+        else:
+            verdict = KEEP if flag & CONTROL_RECORD != 0 else DROP
+            invalid += int(verdict == DROP)
+        verdicts[np.uint64(i)] = verdict
+        i += step
+    counts[COUNT_KEYS] = keys
+    counts[COUNT_OUTSIDE] += outside
+    counts[COUNT_TOMBSTONES_DROPPED] += dropped
+    counts[COUNT_INVALID] += invalid
+
+
+@njit(nogil=True, cache=True)
+def count_survivors(verdicts: Numbers, count: Integer) -> Integers:
+    """How many of the records stay, and how many of these are tombstones."""
+    verdicts = borrowed(verdicts)
+    kept = 0
+    tombstones = 0
+    for i in range(count):
+        kept += verdicts[i] & KEEP
+        tombstones += verdicts[i] >> 1
+    return kept, tombstones
+
+
+@njit(nogil=True, cache=True)
+def collect(offsets: Numbers, verdicts: Numbers, count: Integer, kept: Numbers, tombstones: Numbers) -> None:
+    """Write the offsets of the records that stay to `kept`, and those of tombstones to `tombstones`, too.
+
+    Each has room for one more than `count_survivors` says, for that is written to whether or not it is one.
+    """
+    offsets = borrowed(offsets)
+    verdicts = borrowed(verdicts)
+    kept = borrowed(kept)
+    tombstones = borrowed(tombstones)
+    n = 0
+    m = 0
+    for i in range(count):
+        offset = offsets[i]
+        kept[n] = offset
+        tombstones[m] = offset
+        n += verdicts[i] & KEEP
+        m += verdicts[i] >> 1

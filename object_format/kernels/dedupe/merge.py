@@ -1,0 +1,394 @@
+"""Pass 2, from plan to bytes: which small batches become one, and writing all of them.
+
+Only batches whose records mean the same in one batch as in several are merged: none of a transaction, no
+control batches, the same attributes, and where a header's time is that of its records or of their deletion,
+the same time. Producer id, epoch and sequence are dropped: outside transactions no consumer sees them, and
+what a producer may still send is known to the catalog.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.errors import Fault
+from object_format.kernels.batches.layout import (
+    ATTRIBUTES,
+    BASE_TIMESTAMP,
+    BATCH_LENGTH,
+    BATCH_OVERHEAD,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    LAST_OFFSET_DELTA,
+    LENGTH_OVERHEAD,
+    LOG_APPEND_TIME,
+    MAX_TIMESTAMP,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    TRANSACTIONAL,
+)
+from object_format.kernels.dedupe.filter import (
+    ACTION,
+    CONTINUES,
+    COPY,
+    MERGED,
+    MOST_GROWTH,
+    SKIP,
+    STAMP,
+    THIN,
+    add_totals,
+    copy_header,
+    thin_records,
+    thin_row,
+)
+from object_format.kernels.runtime.machine import borrowed, copy_bytes
+from object_format.kernels.runtime.primitives import store
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+
+SMALL_BYTES = 4096
+"""A batch that will be stored in less than this is small: its header is more than 1.5 % of it."""
+
+SMALL_COMPRESSED_BYTES = 16_384
+"""The same for a compressed one: its records are too few to compress well together, or quickly."""
+
+MOST_MERGED_BYTES = 65_536
+"""The records of a merged batch: far below any limit on a batch's size."""
+
+MOST_MERGED_COMPRESSED_BYTES = 122_880
+"""The same of a compressed one, before compression: what zstd takes as one block, and has small tables for,
+with room for the deltas that grow. Twice as much as above makes 1 to 4 % fewer bytes of it."""
+
+_NONE = int(Fault.NONE)
+_INT32_MAX = np.iinfo(np.int32).max
+_INT64_MAX = np.iinfo(np.int64).max
+_INT64_MIN = np.iinfo(np.int64).min
+
+
+@njit(nogil=True, cache=True)
+def share(amount: Integer, survivors: Integer, records: Integer) -> Integer:
+    """The part of a batch's bytes that is about its survivors'."""
+    return amount if survivors == records else np.int64(np.float64(amount) * survivors / records)
+
+
+@njit(nogil=True, cache=True)
+def effective(row: Integers, action: Integer, horizon: Integer) -> Integers:
+    """A batch's attributes and base timestamp as they will be."""
+    if action & ACTION == STAMP:
+        return row.attributes | DELETE_HORIZON, horizon
+    return row.attributes, row.base_timestamp
+
+
+@njit(nogil=True, cache=True)
+def may_follow(rows: Rows, actions: Numbers, lead: Integer, b: Integer, horizon: Integer) -> Integer:
+    """Whether batch `b` can be in one batch that begins with `lead`, as far as their headers go."""
+    first, second = rows[lead], rows[b]
+    attributes, time = effective(first, actions[lead], horizon)
+    other_attributes, other_time = effective(second, actions[b], horizon)
+    return (
+        attributes == other_attributes
+        and (attributes & DELETE_HORIZON == 0 or time == other_time)
+        and (attributes & LOG_APPEND_TIME == 0 or first.max_timestamp == second.max_timestamp)
+        and second.base_offset + second.last_offset_delta - first.base_offset <= _INT32_MAX
+    )
+
+
+@njit(nogil=True, cache=True)
+def mark_small(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) -> None:
+    """Set MERGED on small batches that lie next to each other and may be merged.
+
+    Their size when opened is not known yet: `group_rows` has the last word.
+    """
+    rows = borrowed(rows)
+    actions = borrowed(actions)
+    starts = borrowed(starts)
+    last = -1
+    for b in range(rows.size):
+        if actions[b] == SKIP:
+            continue
+        row = rows[b]
+        size = BATCH_OVERHEAD + share(row.size - BATCH_OVERHEAD, starts[b + 1] - starts[b], row.record_count)
+        small = SMALL_BYTES if row.attributes & CODEC_MASK == 0 else SMALL_COMPRESSED_BYTES
+        if size >= small or row.attributes & (CONTROL | TRANSACTIONAL) != 0:
+            last = -1
+            continue
+        if last >= 0 and may_follow(rows, actions, last, b, horizon):
+            actions[last] |= MERGED
+            actions[b] |= MERGED
+        last = b
+
+
+@njit(nogil=True, cache=True)
+def group_rows(
+    rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer, most: Integer, most_packed: Integer
+) -> Integers:
+    """Settle which of the MERGED batches, whose records are open now, share a batch.
+
+    By an estimate, where they lose records, of what is left, which is to be `most` bytes, or `most_packed`
+    where they were compressed: `merge_rows` ends a group that comes to more. Returns how many bytes the
+    result takes at most while it is uncompressed, and how many batches need a CRC.
+    """
+    rows = borrowed(rows)
+    actions = borrowed(actions)
+    starts = borrowed(starts)
+    lead = 0
+    members = 0
+    total = 0
+    room = 0
+    unsealed = 0
+    for b in range(rows.size):
+        if actions[b] == SKIP:
+            continue
+        row = rows[b]
+        size = 0
+        if actions[b] == COPY:
+            room += row.size
+        else:
+            survivors = starts[b + 1] - starts[b]
+            size = row.records_end - row.records_start
+            needed = BATCH_OVERHEAD + size
+            if actions[b] != THIN:
+                needed += MOST_GROWTH * survivors  # deltas change
+            if actions[b] & ACTION == COPY:
+                needed = max(needed, row.size)  # left alone it is copied, and codecs may have made it longer
+            room += needed
+            size = share(size, survivors, row.record_count)
+            unsealed += 1
+        merged = actions[b] & MERGED != 0
+        fits = members > 0 and total + size <= (most if row.attributes & CODEC_MASK == 0 else most_packed)
+        if merged and fits and may_follow(rows, actions, lead, b, horizon):
+            actions[b] |= CONTINUES
+            members += 1
+            total += size
+            continue
+        if members == 1:
+            actions[lead] &= ACTION
+        lead = b
+        members = int(merged)
+        total = size
+    if members == 1:
+        actions[lead] &= ACTION
+    return room, unsealed
+
+
+@njit(nogil=True, cache=True)
+def member_behind(rows: Rows, actions: Numbers, b: Integer) -> Integer:
+    """The next batch that is not skipped, and whether it continues the group of `b`."""
+    b += 1
+    while b < rows.size and actions[b] == SKIP:
+        b += 1
+    return b, b < rows.size and actions[b] & CONTINUES != 0
+
+
+@njit(nogil=True, cache=True)
+def end_group(rows: Rows, actions: Numbers, lead: Integer, members: Integer, b: Integer) -> Integer:
+    """Let another group begin with `b`; where that leaves a batch alone, it is not merged.
+
+    Where to go on: at `b`, or at `lead` if there is but that one.
+    """
+    actions[b] &= ~CONTINUES
+    if not member_behind(rows, actions, b)[1]:
+        actions[b] &= ACTION
+    if members > 1:
+        return b
+    actions[lead] &= ACTION
+    return lead
+
+
+@njit(nogil=True, cache=True)
+def merge_rows(
+    data: ByteArray,
+    records: ByteArray,
+    rows: Rows,
+    b: Integer,
+    actions: Numbers,
+    starts: Numbers,
+    shift: Integer,
+    leader_epoch: Integer,
+    kept: Numbers,
+    horizon: Integer,
+    most: Integer,
+    out: ByteArray,
+    start: Integer,
+    totals: Numbers,
+) -> Integers:
+    """Write batch `b` and those that continue it as one, all but its CRC, up to `most` bytes of records.
+
+    Fault, position, end, the next batch, and how many bytes they would have taken one by one: in proportion
+    where they lose records. The next batch is `b` where the second does not fit: nothing is written then.
+    """
+    data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
+    actions, starts, kept = borrowed(actions), borrowed(starts), borrowed(kept)
+    out, totals = borrowed(out), borrowed(totals)
+    lead = last = b
+    first = rows[lead]
+    time = effective(first, actions[lead], horizon)[1]
+    span = np.empty(2, np.int64)
+    span[0], span[1] = _INT64_MAX, _INT64_MIN
+    copy_header(data, first, shift, leader_epoch, out, start)
+    at = start + BATCH_OVERHEAD
+    apart = members = count = 0
+    continues = True
+    while continues:
+        row = rows[b]
+        survivors = kept[starts[b] : starts[b + 1]]
+        lowest, highest = span[0], span[1]
+        moved, offset_moved = row.base_timestamp - time, row.base_offset - first.base_offset
+        fault, position, end = thin_records(
+            records, row, shift, survivors, moved, offset_moved, out, at, span
+        )
+        if fault != _NONE:
+            return fault, position, at, b, 0
+        if members > 0 and end - start - BATCH_OVERHEAD > most:
+            span[0], span[1] = lowest, highest
+            b = end_group(rows, actions, lead, members, b)
+            if b == lead:
+                return _NONE, 0, start, b, 0
+            break
+        if survivors.size == row.record_count:
+            apart += row.size
+        else:
+            stored = row.size - BATCH_OVERHEAD
+            apart += BATCH_OVERHEAD + share(stored, end - at, row.records_end - row.records_start)
+        at = end
+        count += survivors.size
+        members += 1
+        last = b
+        b, continues = member_behind(rows, actions, b)
+    finish_merged(rows, lead, last, actions, horizon, count, span, out, start, at)
+    add_totals(totals, count, span[0], span[1])
+    return _NONE, 0, at, b, apart
+
+
+@njit(nogil=True, cache=True)
+def finish_merged(
+    rows: Rows,
+    lead: Integer,
+    last: Integer,
+    actions: Numbers,
+    horizon: Integer,
+    count: Integer,
+    span: Numbers,
+    out: ByteArray,
+    start: Integer,
+    end: Integer,
+) -> None:
+    """The header of a batch merged of those from `lead` to `last`; `span` is of their `count` records."""
+    first, newest = rows[lead], rows[last]
+    attributes, time = effective(first, actions[lead], horizon)
+    if attributes & LOG_APPEND_TIME != 0:
+        span[0], span[1] = first.max_timestamp, first.max_timestamp
+    store(out, start + BATCH_LENGTH, end - start - LENGTH_OVERHEAD, 4)
+    store(out, start + ATTRIBUTES, attributes, 2)
+    last_offset = newest.base_offset + newest.last_offset_delta
+    store(out, start + LAST_OFFSET_DELTA, last_offset - first.base_offset, 4)
+    store(out, start + BASE_TIMESTAMP, time, 8)
+    store(out, start + MAX_TIMESTAMP, span[1], 8)
+    out[start + PRODUCER_ID : start + RECORD_COUNT] = 255
+    store(out, start + RECORD_COUNT, count, 4)
+
+
+@njit(nogil=True, cache=True)
+def assemble(
+    data: ByteArray,
+    records: ByteArray,
+    rows: Rows,
+    actions: Numbers,
+    starts: Numbers,
+    shift: Integer,
+    leader_epoch: Integer,
+    kept: Numbers,
+    horizon: Integer,
+    most: Integer,
+    most_packed: Integer,
+    out: ByteArray,
+    unsealed: Numbers,
+    totals: Numbers,
+) -> Integers:
+    """Write all that survives of `rows`; those that are opened have their records in `records`.
+
+    Merged batches get `most` bytes of records, or `most_packed` where they were compressed, and no more.
+    `unsealed` is int64[batches, 4]: start and end of each batch that still needs its CRC and its
+    compression; its codec; and how many bytes the batches merged in it would take, or 0. Returns a fault,
+    its position, its row, the end of what was written, and how many batches are unsealed.
+    """
+    data = borrowed(data)
+    records = borrowed(records)
+    rows = borrowed(rows)
+    actions = borrowed(actions)
+    starts = borrowed(starts)
+    kept = borrowed(kept)
+    out = borrowed(out)
+    unsealed = borrowed(unsealed)
+    totals = borrowed(totals)
+    at = np.int64(0)
+    n = 0
+    b = 0
+    while b < rows.size:
+        row = rows[b]
+        action = actions[b]
+        if action == SKIP:
+            b += 1
+            continue
+        if action == COPY:
+            copy_bytes(data, row.position, out, at, row.size)
+            copy_header(data, row, shift, leader_epoch, out, at)
+            unknown = row.attributes & (DELETE_HORIZON | LOG_APPEND_TIME) != 0
+            lowest = row.max_timestamp if unknown else min(row.base_timestamp, row.max_timestamp)
+            add_totals(totals, row.record_count, lowest, row.max_timestamp)
+            at += row.size
+            b += 1
+            continue
+        apart = 0
+        following = b + 1
+        if action & MERGED != 0:
+            fault, position, end, following, apart = merge_rows(
+                data,
+                records,
+                rows,
+                b,
+                actions,
+                starts,
+                shift,
+                leader_epoch,
+                kept,
+                horizon,
+                most if row.attributes & CODEC_MASK == 0 else most_packed,
+                out,
+                at,
+                totals,
+            )
+            if fault != _NONE:
+                return fault, position, following, at, n
+            if following == b:
+                continue  # it is left alone after all
+        else:
+            survivors = kept[starts[b] : starts[b + 1]]
+            fault, position, end = thin_row(
+                data,
+                records,
+                rows,
+                b,
+                shift,
+                leader_epoch,
+                survivors,
+                action == STAMP,
+                horizon,
+                out,
+                at,
+                totals,
+            )
+            if fault != _NONE:
+                return fault, position, b, at, n
+        unsealed[n, 0] = at
+        unsealed[n, 1] = end
+        unsealed[n, 2] = row.attributes & CODEC_MASK
+        unsealed[n, 3] = apart
+        n += 1
+        at = end
+        b = following
+    return _NONE, 0, b, at, n

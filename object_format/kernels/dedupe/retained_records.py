@@ -1,0 +1,70 @@
+"""Records that are held back, as columns: which of them are superseded, and moving the rest together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from object_format.kernels.dedupe.fingerprints import CONTROL_RECORD, KEYLESS, WORDS
+from object_format.kernels.runtime.machine import borrowed, prefetch
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import Integer, Numbers
+
+_AHEAD = 24
+"""How many records ahead the memory of a slot is asked for."""
+
+
+@njit(nogil=True, cache=True)
+def find_newest(words: Numbers, flags: Numbers, count: Integer, slots: Numbers, gone: Numbers) -> None:
+    """Set `gone` (bool[count], all unset) for records that a later one of the same key follows.
+
+    `slots` is int32 of a power of two, at least twice `count`; it is written over. Open addressing with
+    linear probing; a slot has a record's place plus one. Records without a key are never gone.
+    """
+    words = borrowed(words)
+    flags = borrowed(flags)
+    slots = borrowed(slots)
+    gone = borrowed(gone)
+    slots[:] = 0
+    mask = np.uint64(slots.size - 1)
+    for n in range(count):
+        i = np.uint64(count - 1 - n)
+        if n + _AHEAD < count:
+            prefetch(slots, np.int64(np.uint64(words[(i - np.uint64(_AHEAD)) * np.uint64(WORDS)]) & mask))
+        if flags[i] & (CONTROL_RECORD | KEYLESS) != 0:
+            continue
+        at = i * np.uint64(WORDS)
+        w0, w1, w2 = words[at], words[at + np.uint64(1)], words[at + np.uint64(2)]
+        slot = np.uint64(w0) & mask
+        found = False
+        while slots[slot] != 0 and not found:
+            there = np.uint64(slots[slot] - 1) * np.uint64(WORDS)
+            found = (
+                words[there] == w0 and words[there + np.uint64(1)] == w1 and words[there + np.uint64(2)] == w2
+            )
+            slot = (slot + np.uint64(1)) & mask
+        gone[i] = found
+        if not found:
+            slots[slot] = np.int32(i + np.uint64(1))
+
+
+@njit(nogil=True, cache=True)
+def keep_held(words: Numbers, offsets: Numbers, flags: Numbers, count: Integer, gone: Numbers) -> Integer:
+    """Move what is not `gone` to the front, in its order; how many records that are."""
+    words = borrowed(words)
+    offsets = borrowed(offsets)
+    flags = borrowed(flags)
+    gone = borrowed(gone)
+    kept = 0
+    for i in range(count):
+        if gone[i]:
+            continue
+        for k in range(WORDS):
+            words[kept * WORDS + k] = words[i * WORDS + k]
+        offsets[kept] = offsets[i]
+        flags[kept] = flags[i]
+        kept += 1
+    return kept

@@ -1,0 +1,79 @@
+"""CRC-32C of parts that lie one behind the other, from the checksums of the parts: none is read again.
+
+A checksum is a polynomial over GF(2), modulo that of Castagnoli, with the highest power in the lowest bit.
+Appending n bytes multiplies it by x^(8n), and the appended bytes' own checksum is added (zlib's crc32_combine
+does the same with another polynomial). Powers of x for each byte of a length stand in a table, so that a
+length below 64 KiB takes two multiplications.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numba import njit
+
+if TYPE_CHECKING:
+    from object_format.kernels.runtime.signatures import Integer, Numbers
+
+_POLYNOMIAL: Final = 0x82F63B78  # Castagnoli's, reflected
+_ONE: Final = 0x80000000  # x^0
+_MASK: Final = 0xFFFFFFFF
+
+
+@njit(nogil=True, cache=True)
+def _multiply(a: Integer, b: Integer) -> Integer:
+    """The product of two polynomials."""
+    product = np.int64(0)
+    for bit in range(31, -1, -1):
+        # Without a branch: which bits are set cannot be foretold.
+        product ^= b & -(a >> bit & 1)
+        b = b >> 1 ^ _POLYNOMIAL & -(b & 1)
+    return product
+
+
+def _byte_table() -> Numbers:
+    """What a byte at the low end of the state turns into: the usual table of a checksum made byte by byte."""
+    table = np.empty(256, np.int64)
+    for number in range(256):
+        value = number
+        for _ in range(8):
+            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
+        table[number] = value
+    return table
+
+
+def _length_table() -> Numbers:
+    """x^(8 n) for n = v 256^k, at [k, v]."""
+    table = np.empty((4, 256), np.int64)
+    step = _ONE >> 8  # x^8
+    for row in table:
+        power = _ONE
+        for value in range(256):
+            row[value] = power
+            power = _multiply(power, step)
+        step = power
+    return table
+
+
+_BYTES: Final = _byte_table()
+_LENGTHS: Final = _length_table()
+
+
+@njit(nogil=True, cache=True)
+def extend_by_number(checksum: Integer, number: Integer, width: Integer) -> Integer:
+    """The checksum with an integer of `width` bytes behind it, big-endian."""
+    state = checksum ^ _MASK
+    for shift in range(8 * (width - 1), -1, -8):
+        state = _BYTES[np.uint64((state ^ number >> shift) & 0xFF)] ^ state >> 8
+    return state ^ _MASK
+
+
+@njit(nogil=True, cache=True)
+def extend_by_part(checksum: Integer, part: Integer, length: Integer) -> Integer:
+    """The checksum with `length` bytes behind it, at most 2^32 - 1, whose own checksum is `part`."""
+    for row in range(4):
+        value = length >> (8 * row) & 0xFF
+        if value:
+            checksum = _multiply(checksum, _LENGTHS[row, value])
+    return checksum ^ part

@@ -1,0 +1,137 @@
+"""Which offsets have a record: those of whole batches at a time where nothing is missing, else one by one.
+
+A batch that an earlier filter has thinned has fewer records than offsets, and must be opened to tell which.
+Kernels do that for many batches at once, into arrays of a fixed size, which become bitmaps in bulk: the
+memory does not go with the number of records.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from object_format.bitmaps import bitmap_of
+from object_format.buffers import readable
+from object_format.errors import MalformedBatchError
+from object_format.kernels.batches.layout import CODEC_MASK
+from object_format.kernels.batches.offsets import full_ranges, record_offsets, spread_ranges
+from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.payloads import Scratch, decompress_batches, runs_by_compression
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from object_format.buffers import Bytes
+    from object_format.record_batch.batch import BatchRows
+
+_PENDING_OFFSETS: Final = 1 << 17
+"""One MiB of them, twice."""
+
+_RANGES: Final = 4096
+"""Of offsets that have a record each, which headers tell at a time."""
+
+_LONG_RANGE: Final = 1024
+"""From so many offsets on, a range goes into the bitmap as such."""
+
+
+class _Pending:
+    """Offsets that rise, on their way into a bitmap."""
+
+    def __init__(self) -> None:
+        self.offsets = np.empty(_PENDING_OFFSETS, np.int64)
+        self.count = 0
+
+    def flush(self, bitmap: BitMap64) -> None:
+        """All of them into `bitmap`."""
+        bitmap |= bitmap_of(self.offsets[: self.count])
+        self.count = 0
+
+
+class RecordOffsets:
+    """The offsets of the records of batches, which are fed in the order of their offsets.
+
+    `scratch` is the caller's own, where it has one.
+    """
+
+    def __init__(self, scratch: Scratch | None = None) -> None:
+        self._scratch = scratch or Scratch()
+        self._bitmap = BitMap64()
+        self._in_ranges, self._in_gapped = _Pending(), _Pending()
+        self._ranges = np.empty((_RANGES, 2), np.int64)
+        self._next_offset = 0
+        self.largest_opened = 0
+        """Bytes of the largest array that batches were decompressed into."""
+
+    def add(self, batches: Buffer, *, offset_shift: int) -> None:
+        """The next whole batches, of which none that has all its records is opened.
+
+        Checksums are not verified. Raises MalformedBatchError.
+        """
+        array = readable(batches)
+        at, any_gapped = 0, False
+        while at < array.size:
+            fault, at, self._next_offset, full, gapped = full_ranges(
+                array, at, offset_shift, self._next_offset, self._ranges
+            )
+            if fault:
+                raise MalformedBatchError.at(fault, at)
+            self._add_ranges(self._ranges[:full])
+            any_gapped |= gapped
+        if any_gapped:
+            rows = scan_batches(array)
+            gaps = (rows["record_count"] > 0) & (rows["record_count"] <= rows["last_offset_delta"])
+            self._add_gapped(array, rows, np.flatnonzero(gaps), offset_shift)
+
+    def take(self) -> BitMap64:
+        """All of them; and there are none any more, and what comes next may lie anywhere."""
+        for pending in (self._in_ranges, self._in_gapped):
+            pending.flush(self._bitmap)
+        bitmap, self._bitmap = self._bitmap, BitMap64()
+        self._next_offset = 0
+        bitmap.run_optimize()
+        return bitmap
+
+    def _add_ranges(self, ranges: npt.NDArray[np.int64]) -> None:
+        are_long = ranges[:, 1] - ranges[:, 0] >= _LONG_RANGE - 1
+        for first, last in ranges[are_long].tolist():
+            self._bitmap.add_range(first, last + 1)
+        short = ranges[~are_long]
+        cursor = np.zeros(2, np.int64)
+        pending = self._in_ranges
+        while True:
+            pending.count = spread_ranges(short, cursor, pending.offsets, pending.count)
+            if cursor[0] == len(short):
+                return
+            pending.flush(self._bitmap)
+
+    def _add_gapped(
+        self, array: Bytes, rows: BatchRows, gapped: npt.NDArray[np.int64], offset_shift: int
+    ) -> None:
+        for first, end, compressed in runs_by_compression(rows, gapped):
+            run = gapped[first:end]
+            if not compressed:
+                self._add_opened(array, rows, run, offset_shift)
+                continue
+            for start, behind, lent in decompress_batches(array, rows, run, self._scratch):
+                self.largest_opened = max(self.largest_opened, lent[0].size)
+                self._add_opened(lent.pop(), rows, run[start:behind], offset_shift)
+
+    def _add_opened(
+        self, records: Bytes, rows: BatchRows, indexes: npt.NDArray[np.int64], offset_shift: int
+    ) -> None:
+        cursor = np.zeros(4, np.int64)
+        pending = self._in_gapped
+        while True:
+            fault, position, pending.count = record_offsets(
+                records, rows, indexes, cursor, offset_shift, pending.offsets, pending.count
+            )
+            if fault:
+                row = rows[indexes[cursor[0]]]
+                compressed = int(row["attributes"]) & CODEC_MASK
+                raise MalformedBatchError.at(fault, int(row["position"]) if compressed else position)
+            if cursor[0] == indexes.size:
+                return
+            pending.flush(self._bitmap)

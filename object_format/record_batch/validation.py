@@ -1,0 +1,282 @@
+"""What an agent checks before it takes a producer's batches, and what it then knows about them.
+
+The rules are those of Kafka's LogValidator for batches that come from clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import crc32c
+import numpy as np
+
+from object_format.buffers import Bytes, readable
+from object_format.errors import Fault, MalformedBatchError
+from object_format.kernels.batches.append import survey_headers, survey_records
+from object_format.kernels.batches.layout import ATTRIBUTES, BATCH_ROW, CODEC_MASK, CONTROL, LOG_APPEND_TIME
+from object_format.kernels.batches.records import check_records, find_keyless, judge_plain_batch
+from object_format.record_batch.batch import BatchRows, first_corrupt, scan_sound_batches
+from object_format.record_batch.payloads import decompress_batches, open_records, thread_scratch
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_COLUMNS: Final = BATCH_ROW.names or ()
+(
+    _POSITION,
+    _SIZE,
+    _CRC,
+    _ATTRIBUTES,
+    _LAST_OFFSET_DELTA,
+    _PRODUCER_ID,
+    _BASE_SEQUENCE,
+    _RECORD_COUNT,
+    _FAULT,
+    _FAULT_POSITION,
+) = map(
+    _COLUMNS.index,
+    (
+        "position",
+        "size",
+        "crc",
+        "attributes",
+        "last_offset_delta",
+        "producer_id",
+        "base_sequence",
+        "record_count",
+        "fault",
+        "fault_position",
+    ),
+)
+
+_FIRST: Final = np.zeros(1, np.int64)
+
+MOST_RECORDS_REPORTED: Final = 1000
+"""How many record indexes one problem names; `keyless_count` counts them all."""
+
+
+class BatchSummary(NamedTuple):
+    """What the log needs to know of one batch; timestamps are those of the records themselves.
+
+    `header_max_timestamp` is what the producer wrote; where it differs from `max_timestamp`, a broker
+    corrects the batch (`record_batch.stamp_max_timestamp`).
+    """
+
+    position: int
+    size: int
+    last_offset_delta: int
+    record_count: int
+    min_timestamp: int
+    max_timestamp: int
+    header_max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    attributes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProblem:
+    """Why one batch cannot be taken.
+
+    `batch` counts from 0; `position` is in bytes. For KEYLESS_RECORDS, `record_indexes` names the first
+    thousand records of the batch that have no key, and `keyless_count` is how many there are.
+    """
+
+    batch: int
+    position: int
+    fault: Fault
+    record_indexes: tuple[int, ...] = ()
+    keyless_count: int = 0
+
+    @property
+    def message(self) -> str:
+        """One sentence for the producer."""
+        return f"batch {self.batch}: {self.fault.explanation}"
+
+
+class ValidatedBatches(NamedTuple):
+    """The batches of a buffer, and what is wrong with them; without problems, all of it may be appended.
+
+    When a header is malformed, nothing behind it can be told apart: `batches` ends there, and a problem whose
+    `batch` is the count of batches says why.
+    """
+
+    batches: tuple[BatchSummary, ...]
+    problems: tuple[BatchProblem, ...]
+
+    @property
+    def record_count(self) -> int:
+        """Of all batches together."""
+        return sum(batch.record_count for batch in self.batches)
+
+
+def validate_batches(data: Buffer, *, require_keys: bool) -> ValidatedBatches:
+    """Judge a producer's batches: structure, CRC, record counts and offsets, keys where they are required.
+
+    Never raises for what `data` holds: hostile bytes are problems in the answer.
+    """
+    array = readable(data)
+    plain = _plain_batch(array, require_keys=require_keys)
+    if plain is not None:
+        return ValidatedBatches((plain,), ())
+    rows, fault, position = scan_sound_batches(array)
+    compressed = _check_headers(array, rows)
+    check_records(array, rows, False)
+    for index in compressed:
+        _check_compressed(array, rows[index : index + 1])
+    judged: list[tuple[int, ...]] = rows.tolist()
+    problems = [
+        BatchProblem(batch=index, position=row[_FAULT_POSITION], fault=Fault(row[_FAULT]))
+        for index, row in enumerate(judged)
+        if row[_FAULT]
+    ]
+    if require_keys:
+        keyless = np.flatnonzero((rows["keyless"] > 0) & (rows["fault"] == Fault.NONE))
+        problems += [_keyless_problem(array, rows, index) for index in keyless.tolist()]
+    if fault:
+        problems.append(BatchProblem(batch=rows.size, position=position, fault=Fault(fault)))
+    problems.sort(key=lambda problem: problem.batch)
+    return ValidatedBatches(batches=tuple(map(_summary, judged)), problems=tuple(problems))
+
+
+class SoundBatches(NamedTuple):
+    """Batches that nobody could object to, and what limits are held against.
+
+    `stamps_agree` says that every header has the max timestamp of its records.
+    """
+
+    rows: BatchRows
+    largest: int
+    min_timestamp: int
+    max_timestamp: int
+    stamps_agree: bool
+
+
+def sound_batches(array: Bytes, *, require_keys: bool) -> SoundBatches | None:
+    """Judge as `validate_batches`, in a few steps for all batches together; None where it has an objection.
+
+    For who needs the batches' rows and no summary of each. `array` must hold at least one batch.
+    """
+    rows, fault, _ = scan_sound_batches(array)
+    if fault or not rows.size:
+        return None
+    is_sound, has_compressed = survey_headers(rows)
+    if not is_sound or first_corrupt(array, rows) < rows.size:
+        return None
+    check_records(array, rows, False)
+    if has_compressed:
+        for index in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
+            _check_compressed(array, rows[index : index + 1])
+    faults, keyless, largest, lowest, highest, wrong_stamps = survey_records(rows)
+    if faults or (require_keys and keyless):
+        return None
+    return SoundBatches(rows, largest, lowest, highest, not wrong_stamps)
+
+
+def _plain_batch(array: Bytes, *, require_keys: bool) -> BatchSummary | None:
+    """The summary when `array` is one uncompressed batch to which nobody could object; else None."""
+    is_plain, count, lowest, highest, keyless, crc, stamped, producer_id, epoch, sequence, attributes = (
+        judge_plain_batch(array)
+    )
+    if not is_plain or (require_keys and keyless):
+        return None
+    if crc32c.crc32c(array.data[ATTRIBUTES:]) != crc:
+        return None
+    return BatchSummary(
+        0, array.size, count - 1, count, lowest, highest, stamped, producer_id, epoch, sequence, attributes
+    )
+
+
+def _check_headers(array: Bytes, rows: BatchRows) -> list[int]:
+    """Faults that headers and checksums tell, into the rows; returns which batches are compressed.
+
+    By plain numbers: a request has one batch for a partition, and an operation of numpy on one row costs more
+    than all of this.
+    """
+    view = array.data
+    compressed: list[int] = []
+    row: tuple[int, ...]
+    for index, row in enumerate(rows.tolist()):
+        position, size, attributes = row[_POSITION], row[_SIZE], row[_ATTRIBUTES]
+        fault = _header_fault(row)
+        if crc32c.crc32c(view[position + ATTRIBUTES : position + size]) != row[_CRC]:
+            fault = Fault.CHECKSUM
+        if fault:
+            rows["fault"][index] = fault
+        if attributes & CODEC_MASK:
+            compressed.append(index)
+    return compressed
+
+
+def _header_fault(row: tuple[int, ...]) -> Fault:
+    """What a header itself says against its batch; of several faults the weightiest."""
+    count, attributes = row[_RECORD_COUNT], row[_ATTRIBUTES]
+    if row[_PRODUCER_ID] >= 0 and row[_BASE_SEQUENCE] < 0:
+        return Fault.SEQUENCE
+    if attributes & LOG_APPEND_TIME:
+        return Fault.TIMESTAMP_TYPE
+    if attributes & CONTROL:
+        return Fault.CONTROL_BATCH
+    if count < 1 or count != row[_LAST_OFFSET_DELTA] + 1:
+        return Fault.OFFSETS_NOT_CONSECUTIVE
+    return Fault.NONE
+
+
+def _check_compressed(array: Bytes, rows: BatchRows) -> None:
+    """The records of one compressed batch, which is all of `rows`."""
+    if rows["fault"][0] != Fault.NONE:
+        return
+    try:
+        ((_first, _end, [records]),) = decompress_batches(array, rows, _FIRST, thread_scratch())
+    except MalformedBatchError as error:
+        rows["fault"] = error.fault
+        return
+    _check_opened(records, rows)
+
+
+def _check_opened(records: Bytes, rows: BatchRows) -> None:
+    rows["records_start"], rows["records_end"] = 0, records.size
+    check_records(records, rows, True)
+    rows["fault_position"] = rows["position"]
+
+
+def _keyless_problem(array: Bytes, rows: BatchRows, index: int) -> BatchProblem:
+    row = rows[index]
+    compressed = int(row["attributes"]) & CODEC_MASK
+    records = readable(open_records(array, rows, index)) if compressed else array
+    indexes = np.empty(min(int(row["keyless"]), MOST_RECORDS_REPORTED), np.int64)
+    find_keyless(records, int(row["records_start"]), int(row["records_end"]), indexes)
+    return BatchProblem(
+        batch=index,
+        position=int(row["position"]),
+        fault=Fault.KEYLESS_RECORDS,
+        record_indexes=tuple(indexes.tolist()),
+        keyless_count=int(row["keyless"]),
+    )
+
+
+_summary_values = itemgetter(
+    *map(
+        _COLUMNS.index,
+        (
+            "position",
+            "size",
+            "last_offset_delta",
+            "record_count",
+            "lowest_timestamp",
+            "highest_timestamp",
+            "max_timestamp",
+            "producer_id",
+            "producer_epoch",
+            "base_sequence",
+            "attributes",
+        ),
+    )
+)
+
+
+def _summary(row: tuple[int, ...]) -> BatchSummary:
+    return BatchSummary._make(_summary_values(row))

@@ -1,0 +1,258 @@
+"""The S3 client: how it is set up, how its requests are counted, and how they are tried again."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    ProxyConnectionError,
+)
+from botocore.loaders import create_loader
+
+from object_store.accounting import RequestKind
+from object_store.errors import StoreAccessError, StoreClosedError
+from object_store.s3.errors import REQUEST_FAULTS, Place, is_transient, translate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Final
+
+    from mypy_boto3_s3 import S3Client
+
+    from core.clock import Clock
+    from core.ids import Ids
+    from object_store.accounting import RequestCounts
+    from object_store.interface import Purpose
+
+T = TypeVar("T")
+
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Limits:
+    """Bounds on time, tries and memory.
+
+    A request is tried `attempts` times; between tries lies a random time up to `first_pause_seconds`, doubled
+    with each failure up to `longest_pause_seconds` ("full jitter", AWS Builders' Library, "Timeouts, retries,
+    and backoff with jitter").
+    """
+
+    attempts: int = 6
+    first_pause_seconds: float = 0.2
+    longest_pause_seconds: float = 10.0
+    connect_timeout_seconds: float = 5.0
+    read_timeout_seconds: float = 30.0
+    connections: int = 64
+    #: A stream may be resumed so often, and once more for each `bytes_per_resume` that it has delivered.
+    resumes: int = 16
+    bytes_per_resume: int = MIB
+    part_size: int = 8 * MIB
+
+
+_KINDS: Final[Mapping[str, RequestKind]] = {
+    "GetObject": RequestKind.GET,
+    "PutObject": RequestKind.PUT,
+    "UploadPart": RequestKind.PART,
+    "CreateMultipartUpload": RequestKind.POST,
+    "CompleteMultipartUpload": RequestKind.POST,
+    "AbortMultipartUpload": RequestKind.DELETE,
+    "DeleteObjects": RequestKind.DELETE,
+    "ListObjectsV2": RequestKind.LIST,
+    "ListMultipartUploads": RequestKind.LIST,
+    "HeadObject": RequestKind.HEAD,
+    "HeadBucket": RequestKind.HEAD,  # botocore's own, when a bucket turns out to be in another region
+}
+# The service's description, read once per process: opening a store then takes 20 ms instead of 200.
+_LOADER: Final = create_loader()
+# Nothing was sent: there was no connection to send it by.
+_NEVER_SENT: Final = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
+
+
+class _Current(threading.local):
+    """What the calling thread is doing; botocore sends in the thread that calls it."""
+
+    purpose: Purpose | None = None
+    kind: RequestKind = RequestKind.GET
+    bytes_out: int = 0
+    unanswered: bool = False
+
+
+class WireMeter:
+    """Counts what goes over the wire, by hooks that botocore calls for each single send."""
+
+    def __init__(self, client: S3Client, counts: RequestCounts) -> None:
+        self._counts = counts
+        self._current = _Current()
+        client.meta.events.register("before-send.s3", self._sent)
+        client.meta.events.register("response-received.s3", self._answered)
+
+    @contextmanager
+    def purpose(self, purpose: Purpose) -> Iterator[None]:
+        """All requests of this thread are for `purpose` inside the block."""
+        outer, self._current.purpose = self._current.purpose, purpose
+        try:
+            yield
+        finally:
+            self._settle()
+            self._current.purpose = outer
+
+    def retried(self) -> None:
+        """The last request of this thread will be sent again."""
+        assert self._current.purpose is not None
+        self._counts.record(self._current.kind, self._current.purpose, retries=1)
+
+    def _sent(self, request: object, event_name: str, **_: object) -> None:
+        self._settle()
+        self._current.kind = _KINDS.get(event_name.rpartition(".")[2], RequestKind.POST)
+        headers: Mapping[str, str | bytes] = getattr(request, "headers", {})
+        self._current.bytes_out = int(headers.get("Content-Length", 0))
+        self._current.unanswered = True
+
+    def _answered(
+        self,
+        response_dict: Mapping[str, object] | None,
+        parsed_response: Mapping[str, object] | None,
+        exception: Exception | None,
+        **_: object,
+    ) -> None:
+        if response_dict is None or parsed_response is None:
+            if isinstance(exception, _NEVER_SENT):
+                self._current.unanswered = False
+            else:
+                self._record(errors=1)
+            return
+        body = response_dict.get("body")
+        self._record(
+            bytes_in=len(body) if isinstance(body, bytes) else 0,  # a stream counts its own
+            # S3 also tells errors in answers of status 200, which the client finds when it parses them.
+            errors=int("Error" in parsed_response),
+        )
+
+    def _settle(self) -> None:
+        """Count a request whose answer never came to light: botocore could not parse it."""
+        if self._current.unanswered:
+            self._record(errors=1)
+
+    def _record(self, *, errors: int, bytes_in: int = 0) -> None:
+        current = self._current
+        current.unanswered = False
+        assert current.purpose is not None, "a request without a purpose"
+        self._counts.record(
+            current.kind,
+            current.purpose,
+            requests=1,
+            bytes_in=bytes_in,
+            bytes_out=current.bytes_out,
+            errors=errors,
+        )
+
+
+class S3Calls:
+    """One client and what every call through it needs; shared by a store, its streams and its uploads."""
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        endpoint: str | None,
+        region: str | None,
+        limits: S3Limits,
+        counts: RequestCounts,
+        clock: Clock,
+        ids: Ids,
+    ) -> None:
+        self.bucket = bucket
+        self.limits = limits
+        self.counts = counts
+        self.ids = ids
+        self._clock = clock
+        self._client = _make_client(Place(bucket, endpoint or "Amazon S3"), endpoint, region, limits)
+        self.place = Place(bucket, self._client.meta.endpoint_url)
+        self._meter = WireMeter(self._client, counts)
+        self._closed = False
+
+    def send(
+        self,
+        doing: str,
+        purpose: Purpose,
+        request: Callable[[S3Client], T],
+        *,
+        on_fault: Callable[[Exception], T | None] = lambda _: None,
+    ) -> T:
+        """Make a request, again after transient faults; raises the store's errors.
+
+        `on_fault` sees each fault first: it may raise, or give an answer that counts as the request's, or
+        None to let the fault take its usual way.
+        """
+        self.require_open()
+        with self._meter.purpose(purpose):
+            for attempt in range(1, self.limits.attempts + 1):
+                try:
+                    return request(self._client)
+                except REQUEST_FAULTS as error:
+                    answer = on_fault(error)
+                    if answer is not None:
+                        return answer
+                    if attempt == self.limits.attempts or not is_transient(error):
+                        raise translate(error, doing, self.place) from error
+                self.pause(attempt)
+                self._meter.retried()
+        raise AssertionError("a request is tried at least once")
+
+    def pause(self, failures: int) -> None:
+        """Wait after so many failures in a row."""
+        longest = min(
+            self.limits.longest_pause_seconds, self.limits.first_pause_seconds * 2 ** (failures - 1)
+        )
+        self._clock.sleep(self.ids.random() * longest)
+
+    def require_open(self) -> None:
+        """Refuse calls after `close`."""
+        if self._closed:
+            raise StoreClosedError(f"the store in {self.place} is closed")
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        self._closed = True
+        self._client.close()
+
+
+def new_session() -> boto3.session.Session:
+    """A session of one's own: boto3's default one is shared state that threads may not make at once."""
+    session = botocore.session.Session()
+    session.register_component("data_loader", _LOADER)
+    return boto3.session.Session(botocore_session=session)
+
+
+def _make_client(place: Place, endpoint: str | None, region: str | None, limits: S3Limits) -> S3Client:
+    config = Config(
+        # Tries are ours (S3Calls.send): with the injected clock, and aware of which requests may not be
+        # repeated blindly.
+        retries={"mode": "standard", "total_max_attempts": 1},
+        connect_timeout=limits.connect_timeout_seconds,
+        read_timeout=limits.read_timeout_seconds,
+        max_pool_connections=limits.connections,
+        tcp_keepalive=True,
+        # Many S3-compatible servers do not know the newer checksums. Bodies stay protected: every block of
+        # ours has its CRC-32C, and the request's signature covers the SHA-256 of what we send.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        # Other servers seldom have a DNS name for each bucket.
+        s3={"addressing_style": "path" if endpoint else "auto"},
+    )
+    try:
+        return new_session().client("s3", endpoint_url=endpoint, region_name=region, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise StoreAccessError(
+            f"no client for {place}: {error}", remedy="correct the region, the endpoint or the AWS_* settings"
+        ) from error

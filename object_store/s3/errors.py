@@ -1,0 +1,143 @@
+"""What the S3 client's errors mean, and which of them are worth another try."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    ResponseStreamingError,
+    SSLError,
+)
+from botocore.exceptions import (
+    ConnectionError as BotoConnectionError,
+)
+from botocore.parsers import ResponseParserError
+from typing_extensions import override
+from urllib3.exceptions import HTTPError
+
+from object_store.errors import (
+    ObjectNotFoundError,
+    StoreAccessError,
+    StoreUnavailableError,
+    UploadLostError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Final
+
+    from core.errors import SiltstoneError
+
+#: What a request may raise.
+REQUEST_FAULTS: Final = (ClientError, BotoCoreError, ResponseParserError)
+#: What reading a body may raise: the client wraps some faults of the network, not all.
+BODY_FAULTS: Final = (BotoCoreError, HTTPError, OSError)
+
+# Those of botocore's "standard" mode, and 408 and 429, which other servers and proxies answer
+_TRANSIENT_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
+_TRANSIENT_CODES: Final = frozenset(
+    {
+        "BandwidthLimitExceeded",
+        "ConditionalRequestConflict",  # another conditional write is in flight
+        "InternalError",
+        "OperationAborted",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequestsException",
+    }
+)
+_TRANSIENT_FAULTS: Final = (BotoConnectionError, HTTPClientError, ResponseStreamingError, ResponseParserError)
+
+_CREDENTIALS_REMEDY: Final = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile in AWS_PROFILE, "
+    "or use an instance's role"
+)
+_REMEDIES: Final[Mapping[str, str]] = {
+    "NoSuchBucket": "create the bucket, or correct its name or the endpoint",
+    "InvalidBucketName": "correct the bucket's name",
+    "AccessDenied": "allow these credentials to get, put, list and delete objects in this bucket",
+    "403": "allow these credentials to get, put, list and delete objects in this bucket",
+    "AllAccessDisabled": "choose another bucket",
+    "InvalidAccessKeyId": _CREDENTIALS_REMEDY,
+    "SignatureDoesNotMatch": "correct the secret key, and the region if the server has one",
+    "ExpiredToken": "renew the session's credentials",
+    "InvalidToken": "renew the session's credentials",
+    "RequestTimeTooSkewed": "set this machine's clock",
+    "PermanentRedirect": "give the bucket's region",
+    "AuthorizationHeaderMalformed": "give the bucket's region",
+    "IllegalLocationConstraintException": "give the bucket's region",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which bucket at which server, for messages."""
+
+    bucket: str
+    endpoint: str
+
+    @override
+    def __str__(self) -> str:
+        return f"bucket {self.bucket!r} at {self.endpoint}"
+
+
+def error_code(error: BaseException) -> str:
+    """The server's code for an error, such as `NoSuchKey`; HEAD gives the status alone."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def _status(error: ClientError) -> int:
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may succeed later. Whether it took effect is then unknown."""
+    if isinstance(error, ClientError):
+        return _status(error) in _TRANSIENT_STATUS or error_code(error) in _TRANSIENT_CODES
+    if isinstance(error, SSLError):
+        return "CERTIFICATE_VERIFY_FAILED" not in str(error)
+    return isinstance(error, _TRANSIENT_FAULTS)
+
+
+def is_refused_condition(error: BaseException) -> bool:
+    """Whether a conditional write was refused because the name is taken."""
+    return isinstance(error, ClientError) and _status(error) == 412
+
+
+def translate(
+    error: ClientError | BotoCoreError | ResponseParserError, doing: str, place: Place
+) -> SiltstoneError:
+    """The store's error for a request that failed for good. Never holds credentials."""
+    if is_transient(error):
+        unreachable = isinstance(error, BotoConnectionError)
+        return StoreUnavailableError(
+            f"{doing} failed in {place}: {error}",
+            remedy="check that the server runs, and that the endpoint is its URL" if unreachable else None,
+        )
+    if not isinstance(error, ClientError):
+        return StoreAccessError(f"{doing} failed in {place}: {error}", remedy=_remedy_for_client(error))
+    code = error_code(error)
+    if code == "NoSuchUpload":
+        return UploadLostError(f"{doing} failed in {place}: the upload was swept away as unfinished")
+    if code in {"NoSuchKey", "404", "NoSuchVersion"}:
+        return ObjectNotFoundError(f"{doing} failed: there is no such object in {place}")
+    message = error.response.get("Error", {}).get("Message", "")
+    return StoreAccessError(
+        f"{doing} was refused in {place}: {code} {message}".rstrip(),
+        remedy=_REMEDIES.get(code, "see the server's message"),
+    )
+
+
+def _remedy_for_client(error: BotoCoreError | ResponseParserError) -> str:
+    if isinstance(error, SSLError):
+        return "name the server's certificate authority in AWS_CA_BUNDLE"
+    return _CREDENTIALS_REMEDY

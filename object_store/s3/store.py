@@ -1,0 +1,238 @@
+"""Objects in a bucket of S3, or of any server that speaks its protocol, through boto3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.errors import InvalidInputError
+from object_store.accounting import RequestCounts
+from object_store.errors import ObjectsNotDeletedError
+from object_store.interface import ObjectInfo, Purpose, check_stretch
+from object_store.names import ROOT_PREFIX, check_name, parse
+from object_store.s3 import upload as s3_upload
+from object_store.s3.client import S3Calls, S3Limits
+from object_store.s3.errors import error_code
+from object_store.s3.stream import S3Stream, Wanted
+from object_store.s3.upload import S3Upload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
+    from typing import Final
+
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import ListMultipartUploadsRequestTypeDef, ListObjectsV2RequestTypeDef
+
+    from core.clock import Clock
+    from core.ids import Ids
+    from object_store.interface import Buffer
+
+_DELETED_AT_ONCE: Final = 1000  # S3's limit for one DeleteObjects
+_DEFAULT_LIMITS: Final = S3Limits()
+
+
+class S3Store:
+    """Objects below `prefix` in `bucket`; the bucket must exist. Safe for many threads.
+
+    Credentials are found as boto3 finds them (environment, profile, instance) and are never logged.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        *,
+        endpoint: str | None,
+        region: str | None,
+        clock: Clock,
+        ids: Ids,
+        limits: S3Limits = _DEFAULT_LIMITS,
+    ) -> None:
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._counts = RequestCounts()
+        self._calls = S3Calls(
+            bucket,
+            endpoint=endpoint,
+            region=region,
+            limits=limits,
+            counts=self._counts,
+            clock=clock,
+            ids=ids,
+        )
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket/prefix`."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    @property
+    def counts(self) -> RequestCounts:
+        """Every request that went over the wire, those that were sent again included."""
+        return self._counts
+
+    def put(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
+        """Write an object by one PUT, replacing what is there."""
+        key = self._key(name)
+        data = s3_upload.joined(body)
+        self._calls.send(
+            f"writing {name!r}",
+            purpose,
+            lambda client: client.put_object(Bucket=self._bucket, Key=key, Body=data),
+        )
+        return len(data)
+
+    def create(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
+        """Write an object by one conditional PUT unless one of that name exists."""
+        return s3_upload.create(self._calls, self._key(name), name, body, purpose)
+
+    def read_range(self, name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
+        """Exactly `length` bytes from `position`; a connection that breaks costs another GET."""
+        if position < 0 or length < 0:
+            raise InvalidInputError(f"range {position}+{length} of {name!r} is negative")
+        key = self._key(name)
+        if length == 0:
+            return bytearray()
+        stream = S3Stream(self._calls, key, name, Wanted(position, position + length), purpose)
+        return _read_all(stream, length)
+
+    def read_tail(self, name: str, length: int, *, purpose: Purpose) -> tuple[bytearray, int]:
+        """The last min(length, size) bytes, and the size."""
+        if length < 1:
+            raise InvalidInputError(f"a tail of {length} bytes of {name!r} is none")
+        stream = S3Stream(self._calls, self._key(name), name, Wanted(suffix=length), purpose)
+        size = stream.start().size
+        return _read_all(stream, min(length, size)), size
+
+    def open_stream(
+        self, name: str, position: int = 0, end: int | None = None, *, purpose: Purpose
+    ) -> S3Stream:
+        """Read forward from `position` up to `end`; the GET is made at the first read."""
+        check_stretch(name, position, end)
+        return S3Stream(self._calls, self._key(name), name, Wanted(position, end), purpose)
+
+    def start_upload(self, name: str, *, purpose: Purpose) -> S3Upload:
+        """Begin a large object; the first request is made when a part is full."""
+        return S3Upload(self._calls, self._key(name), name, purpose)
+
+    def list(self, prefix: str, *, purpose: Purpose) -> Iterator[ObjectInfo]:
+        """Objects whose name starts with `prefix`, a page of at most 1,000 at a time."""
+        self._calls.require_open()
+        return self._list(prefix, purpose)
+
+    def _list(self, prefix: str, purpose: Purpose) -> Iterator[ObjectInfo]:
+        request: ListObjectsV2RequestTypeDef = {
+            "Bucket": self._bucket,
+            "Prefix": f"{self._prefix}{prefix}",
+        }
+        while True:
+            page = self._calls.send(
+                f"listing {prefix!r}", purpose, lambda client: client.list_objects_v2(**request)
+            )
+            for entry in page.get("Contents", []):
+                name = entry["Key"].removeprefix(self._prefix)
+                yield ObjectInfo(name, entry["Size"], _milliseconds(entry["LastModified"]))
+            if not page["IsTruncated"]:
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+    def delete(self, names: Sequence[str], *, purpose: Purpose) -> None:
+        """Remove objects, 1,000 with one request."""
+        keys = {self._key(name): name for name in names}
+        failures: dict[str, str] = {}
+        batch_start = list(keys)
+        for start in range(0, len(batch_start), _DELETED_AT_ONCE):
+            failed = self._delete(batch_start[start : start + _DELETED_AT_ONCE], purpose)
+            failures.update((keys[key], reason) for key, reason in failed.items())
+        if failures:
+            raise ObjectsNotDeletedError(str(self._calls.place), failures)
+
+    def _delete(self, keys: Sequence[str], purpose: Purpose) -> Mapping[str, str]:
+        """Remove one batch; the keys that are still there, with the server's reasons."""
+        response = self._calls.send(
+            f"deleting {len(keys)} objects",
+            purpose,
+            lambda client: client.delete_objects(
+                Bucket=self._bucket,
+                Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True},
+            ),
+        )
+        return {
+            error.get("Key", ""): f"{error.get('Code', '')} {error.get('Message', '')}".strip()
+            for error in response.get("Errors", [])
+            if error.get("Code") != "NoSuchKey"
+        }
+
+    def sweep_unfinished(
+        self, before_ms: int, *, purpose: Purpose, may_go: Callable[[str, int], bool] | None = None
+    ) -> int:
+        """Abort multipart uploads of our objects that were begun before `before_ms`.
+
+        Others may keep uploads of theirs in the same bucket, and below the same prefix.
+        """
+        may_go = may_go or (lambda _, begun_ms: begun_ms < before_ms)
+        swept = 0
+        request: ListMultipartUploadsRequestTypeDef = {
+            "Bucket": self._bucket,
+            "Prefix": f"{self._prefix}{ROOT_PREFIX}",
+        }
+        while True:
+            page = self._calls.send(
+                "listing unfinished uploads",
+                purpose,
+                lambda client: client.list_multipart_uploads(**request),
+            )
+            for upload in page.get("Uploads", []):
+                name = upload["Key"].removeprefix(self._prefix)
+                if parse(name) is not None and may_go(name, _milliseconds(upload["Initiated"])):
+                    self._abort(upload["Key"], upload["UploadId"], purpose)
+                    swept += 1
+            if not page.get("IsTruncated"):
+                return swept
+            request["KeyMarker"] = page["NextKeyMarker"]
+            request["UploadIdMarker"] = page["NextUploadIdMarker"]
+
+    def _abort(self, key: str, upload_id: str, purpose: Purpose) -> None:
+        def request(client: S3Client) -> bool:
+            client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload_id)
+            return True
+
+        self._calls.send(
+            f"sweeping the upload of {key!r}",
+            purpose,
+            request,
+            # It may have ended since it was listed.
+            on_fault=lambda error: True if error_code(error) == "NoSuchUpload" else None,
+        )
+
+    def check(self) -> None:
+        """Make sure that the bucket is there and may be read: lists at most one object."""
+        self._calls.send(
+            "listing, to see whether it may be read,",
+            Purpose.CHECK,
+            lambda client: client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1),
+        )
+
+    def close(self) -> None:
+        """Close all idle connections, and refuse further calls."""
+        self._calls.close()
+
+    def _key(self, name: str) -> str:
+        self._calls.require_open()
+        check_name(name)
+        return f"{self._prefix}{name}"
+
+
+def _read_all(stream: S3Stream, length: int) -> bytearray:
+    data = bytearray(length)
+    target = memoryview(data)
+    try:
+        while target:
+            target = target[stream.readinto(target) :]
+    finally:
+        stream.close()
+    return data
+
+
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,240 @@
+"""Why a plan is as it is, in words for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from catalog.model import Exactness, FileKind
+from object_format.limits import MAX_SPAN
+from planner.dirtiness import (
+    first_dirty_offset,
+    may_deduplicate,
+    measure,
+    spans_too_many,
+    stable_extents,
+    takeable_extents,
+)
+from planner.plan import JobKind, PartitionDecision, Verdict
+from planner.selection import reaches_log_start
+from planner.settings import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from catalog.jobs.quarantine import Suspect
+    from catalog.model import Extent
+    from planner.dirtiness import Dirtiness
+    from planner.selection import JobDraft
+    from planner.settings import PlannerSettings
+    from planner.snapshot import PartitionView
+
+
+def job_reason(draft: JobDraft, now_ms: int) -> str:
+    """What the job is good for, in one sentence."""
+    members = draft.partitions()
+    size = _size(draft.file_bytes)
+    if draft.kind is JobKind.BISECTION:
+        return (
+            f"{_count(draft.file_count, 'file')} ({size}) of a job that failed, "
+            f"to find out which of them spoiled it"
+        )
+    if draft.kind is JobKind.MERGING:
+        dead = f", {_size(draft.dead_bytes)} of it dead" if draft.dead_bytes else ""
+        return (
+            f"{_count(draft.file_count, 'compacted file')} ({size}{dead}) with "
+            f"{_count(len(members), 'partition')} to be written as larger files, or anew"
+        )
+    if draft.kind is JobKind.SORTING:
+        short = sum(len(extents) for _, extents in members)
+        return (
+            f"{short} short extents in {_count(draft.file_count, 'compacted file')} ({size}) to become one "
+            f"for each of {_count(len(members), 'neighbouring partition')}"
+        )
+    if draft.kind is JobKind.CLEANING:
+        ratio, label = max((measure(view, extents, now_ms).ratio, view.label) for view, extents in members)
+        exactly = "; exactly, as the last job left keys twice" if draft.exact else ""
+        return (
+            f"{_count(len(members), 'compacted partition')} in {_count(draft.file_count, 'file')} ({size}) "
+            f"became dirty again; dirtiest is {label} at {ratio:.2f}{exactly}"
+        )
+    compacted = [(view, extents) for view, extents in members if may_deduplicate(view, extents, now_ms)]
+    cleaned = sum(1 for view, extents in compacted if reaches_log_start(view, extents))
+    joined = {
+        extent.file_id
+        for _, extents in members
+        for extent in extents
+        if extent.file_kind is FileKind.COMPACTED
+    }
+    ingested = draft.file_count - len(joined)
+    parts = [f"{_count(ingested, 'ingestion file')} to be split by cleanup policy"]
+    if joined:
+        parts.append(f"{_count(len(joined), 'compacted file')} read along with them ({size} in all)")
+    else:
+        parts[0] += f" ({size})"
+    parts.append(
+        f"{_count(len(members), 'partition')}: {cleaned} cleaned from the log start, "
+        f"{len(compacted) - cleaned} deduplicated in part, {len(members) - len(compacted)} moved as they are"
+    )
+    return "; ".join(parts)
+
+
+def decision_in_job(
+    view: PartitionView,
+    extents: tuple[Extent, ...],
+    numbered: tuple[int, JobDraft],
+    now_ms: int,
+    settings: PlannerSettings,
+) -> PartitionDecision:
+    """Why a job, which comes with its number, takes these extents of a partition, and no others."""
+    job, draft = numbered
+    whole = takeable_extents(view, now_ms)
+    judged = measure(view, whole, now_ms, force=settings.force)
+    span = f"offsets {extents[0].base_offset} to {extents[-1].last_offset}"
+    if draft.kind in {JobKind.MERGING, JobKind.SORTING}:
+        into = "a larger file" if draft.kind is JobKind.MERGING else "one extent beside those of neighbours"
+        return _decision(view, Verdict.MERGE, f"{span} move into {into} as they stand", job, judged)
+    if not view.rules.compacted:
+        reason = f"{span} move into a compacted file; cleanup.policy={view.rules.cleanup_policy}"
+        return _decision(view, Verdict.SPLIT, reason, job, judged)
+    if not may_deduplicate(view, extents, now_ms):
+        why = _why_held_back(view, view.extents[len(whole)])
+        reason = f"{span} move into a compacted file as they stand; {why}"
+        return _decision(view, Verdict.SPLIT, reason, job, judged)
+    if reaches_log_start(view, extents):
+        why = _why_due(view, judged, settings) if judged.due else "the job reaches back to the log start"
+        return _decision(view, Verdict.CLEAN, f"{why}: {span} are cleaned together", job, judged)
+    if judged.due:
+        why = f"{_why_due(view, judged, settings)}, but the older part is in another job or too large to join"
+    else:
+        why = _why_not_due(view, judged)
+    reason = f"{span} move into a compacted file and are deduplicated among themselves; {why}"
+    return _decision(view, Verdict.DEDUPLICATE, reason, job, judged)
+
+
+def decision_deferred(
+    view: PartitionView, extents: tuple[Extent, ...], now_ms: int, settings: PlannerSettings
+) -> PartitionDecision:
+    """Why a partition waits although there is a job for it."""
+    judged = measure(view, takeable_extents(view, now_ms), now_ms, force=settings.force)
+    reason = (
+        f"a job for offsets {extents[0].base_offset} to {extents[-1].last_offset} waits, as what was planned "
+        f"in the last hour has used up budget_bytes_per_hour or budget_dollars_per_hour"
+    )
+    return _decision(view, Verdict.WAIT, reason, None, judged)
+
+
+def decision_without_job(view: PartitionView, now_ms: int, settings: PlannerSettings) -> PartitionDecision:
+    """Why a partition is left alone."""
+    whole = takeable_extents(view, now_ms)
+    judged = measure(view, whole, now_ms, force=settings.force)
+    verdict, reason = _why_nothing(view, whole, judged, settings)
+    return _decision(view, verdict, reason, None, judged)
+
+
+def _why_nothing(
+    view: PartitionView, whole: tuple[Extent, ...], judged: Dirtiness, settings: PlannerSettings
+) -> tuple[Verdict, str]:
+    if not view.extents:
+        return Verdict.NOTHING, "the partition is empty"
+    if view.claimed_count:
+        return (
+            Verdict.WAIT,
+            f"{_count(view.claimed_count, 'extent')} in a job that is open; the rest can wait",
+        )
+    held_back = [view.suspects[each.file_id] for each in view.extents if each.file_id in view.suspects]
+    if held_back:
+        return Verdict.WAIT, _why_suspected(held_back)
+    if any(extent.file_kind is FileKind.INGESTION for extent in stable_extents(view)):
+        few = f"fewer than {settings.min_ingestion_files}"
+        return (
+            Verdict.WAIT,
+            f"its ingestion files are {few} and younger than {settings.max_ingestion_age_ms} ms",
+        )
+    return _why_rested(view, whole, judged, settings)
+
+
+def _why_rested(
+    view: PartitionView, whole: tuple[Extent, ...], judged: Dirtiness, settings: PlannerSettings
+) -> tuple[Verdict, str]:
+    if judged.due and whole and spans_too_many(whole[0].base_offset, whole[-1].last_offset):
+        return Verdict.NOTHING, f"cleaned no further than {MAX_SPAN} offsets from its log start"
+    if judged.due:
+        return Verdict.WAIT, f"{_why_due(view, judged, settings)}, but its log start is not at hand"
+    if len(whole) < len(view.extents):
+        return Verdict.WAIT, _why_held_back(view, view.extents[len(whole)])
+    return Verdict.NOTHING, _why_not_due(view, judged)
+
+
+def _why_suspected(suspects: Sequence[Suspect]) -> str:
+    quarantined = sum(1 for each in suspects if each.quarantined_ms is not None)
+    last = suspects[0]
+    if quarantined:
+        return (
+            f"{_count(quarantined, 'extent')} in quarantined files, which fail every job: {last.reason}; "
+            f"siltstone quarantine --retry lets them be taken again"
+        )
+    return (
+        f"{_count(len(suspects), 'extent')} in files of a job that failed ({last.reason}), to be tried again"
+    )
+
+
+def _why_held_back(view: PartitionView, extent: Extent) -> str:
+    if extent.last_offset >= view.state.last_stable_offset:
+        return (
+            f"offset {extent.base_offset} on waits for the last stable offset {view.state.last_stable_offset}"
+        )
+    lag = view.rules.min_compaction_lag_ms
+    return f"offset {extent.base_offset} and what follows is younger than min.compaction.lag.ms={lag}"
+
+
+def _why_due(view: PartitionView, judged: Dirtiness, settings: PlannerSettings) -> str:
+    if view.exactness is Exactness.OWED:
+        return "the last job left keys twice for want of memory, and the exact plan comes next"
+    least = view.rules.min_cleanable_dirty_ratio
+    if judged.ratio > least:
+        return f"dirty ratio {judged.ratio:.2f} is over min.cleanable.dirty.ratio={least:g}"
+    if judged.overdue_ms > 0:
+        return f"max.compaction.lag.ms={view.rules.max_compaction_lag_ms} is over by {judged.overdue_ms} ms"
+    assert settings.force
+    return f"forced, at dirty ratio {judged.ratio:.2f}"
+
+
+def _why_not_due(view: PartitionView, judged: Dirtiness) -> str:
+    if not view.rules.compacted:
+        return f"everything is in compacted files; cleanup.policy={view.rules.cleanup_policy}"
+    if not judged.cleanable_bytes and view.exactness is not Exactness.EXACT:
+        return (
+            f"deduplicated up to offset {first_dirty_offset(view)}, but not exactly: the last job was to be "
+            f"exact, is not, and dropped little; it rests until it is dirty again"
+        )
+    if not judged.cleanable_bytes:
+        return f"clean up to offset {first_dirty_offset(view)}"
+    return (
+        f"dirty ratio {judged.ratio:.2f} is not over "
+        f"min.cleanable.dirty.ratio={view.rules.min_cleanable_dirty_ratio:g}"
+    )
+
+
+def _decision(
+    view: PartitionView, verdict: Verdict, reason: str, job: int | None, judged: Dirtiness
+) -> PartitionDecision:
+    return PartitionDecision(
+        topic_id=view.state.topic_id,
+        topic_name=view.rules.name,
+        partition=view.state.partition,
+        verdict=verdict,
+        reason=reason,
+        job=job,
+        first_dirty_offset=first_dirty_offset(view),
+        dirty_ratio=judged.ratio,
+        clean_bytes=judged.clean_bytes,
+        cleanable_bytes=judged.cleanable_bytes,
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _size(count: int) -> str:
+    return f"{count / MIB:.1f} MiB" if count >= MIB else f"{count / 1024:.1f} KiB"

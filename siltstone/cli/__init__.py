@@ -1,0 +1,5 @@
+"""The `siltstone` command."""
+
+from siltstone.cli.entry import main
+
+__all__ = ["main"]

@@ -1,0 +1,43 @@
+"""`siltstone agent`: the process beside the producers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import structlog
+
+from agent.runtime.slow_start_warning import told_when_slow
+from siltstone.cli.options import with_settings
+
+if TYPE_CHECKING:
+    from siltstone.settings.configuration import Settings
+
+_log = structlog.get_logger(__name__)
+
+
+@click.command()
+@click.option(
+    "--stop-on-eof",
+    is_flag=True,
+    help="Stop also when standard input ends: for a parent whose agent shall not outlive it.",
+)
+@with_settings("http", "kafka", "kafka_advertised", "local_dirs")
+def command(settings: Settings, *, stop_on_eof: bool) -> None:
+    """Run an agent: take records, write segment files, answer reads.
+
+    When it serves, it prints one line of JSON with the event "ready" and its addresses. SIGTERM and ^C stop
+    it in good order: what it took is written and answered. Several agents may share a data directory, a
+    catalog and an object store; commands find those of their data directory by themselves.
+    """
+    if not settings.http_is_local:
+        _log.warning(
+            "other machines may reach this agent, and there is no authentication", http=settings.http
+        )
+    if not settings.kafka_is_local:
+        _log.warning(
+            "other machines may reach this agent, and there is no authentication", kafka=settings.kafka
+        )
+    with told_when_slow("loading its code"):
+        from siltstone.serving import serve  # noqa: PLC0415 - it takes seconds, and somebody waits
+    serve(settings, stop_on_eof=stop_on_eof)

@@ -1,0 +1,214 @@
+"""`siltstone compact`: plan, run on Spark, publish, delete what is dead; once, to the end, or for good."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from core.clock import SystemClock
+from planner.planning import plan
+from siltstone.cli.options import json_option, with_settings
+from siltstone.cli.plan import plan_report, print_plan
+from siltstone.compaction.open_jobs import describe_jobs, job_facts, open_jobs
+from siltstone.compaction.run import MAX_ROUNDS, CompactionChoices, collect, compact
+from siltstone.compaction.watch import DEFAULT_INTERVAL_SECONDS, Watcher
+from siltstone.compaction.watch_metrics import served_metrics
+from siltstone.context import opened, require_data, require_store
+from siltstone.interrupts import Interrupts
+from siltstone.output import Narrator, count, emit_json, human_bytes, report_console, table
+from siltstone.settings.configuration import split_address
+from spark_jobs.shuffle.plan import PlanChoice
+
+if TYPE_CHECKING:
+    from siltstone.compaction.run import CompactionRun
+    from siltstone.settings.configuration import Settings
+
+_SINGLE_RUN = ("dry_run", "once", "rounds")
+_WATCH_ONLY = ("interval", "metrics")
+
+
+def _address(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> tuple[str, int] | None:
+    try:
+        return None if value is None else split_address(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be done, as siltstone plan does.")
+@click.option("--once", is_flag=True, help="One round of planning, and its jobs: for cron and Airflow.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, MAX_ROUNDS),
+    default=MAX_ROUNDS,
+    show_default=True,
+    help="Stop after so many rounds of planning and compacting.",
+)
+@click.option(
+    "--watch", is_flag=True, help="Go on until SIGTERM or ^C; several watchers of one catalog share the work."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1, 86_400),
+    default=DEFAULT_INTERVAL_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: how long to wait when there is nothing to do.",
+)
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    callback=_address,
+    help="With --watch: serve Prometheus metrics there; port 0 takes a free one. There is no authentication.",
+)
+@click.option("--force", is_flag=True, help="Clean whatever has something to clean, however little.")
+@click.option(
+    "--plan",
+    "way",
+    type=click.Choice(PlanChoice, case_sensitive=False),
+    default=PlanChoice.AUTO,
+    show_default=True,
+    help="How a job is run: as one task, whose key table may turn out too small; spread over tasks by "
+    "Spark's shuffle, which is exact at any size; or by an estimate of its keys.",
+)
+@json_option
+@with_settings("spark_master")
+@click.pass_context
+def command(
+    context: click.Context,
+    settings: Settings,
+    *,
+    dry_run: bool,
+    once: bool,
+    rounds: int,
+    watch: bool,
+    interval: float,
+    metrics: tuple[str, int] | None,
+    force: bool,
+    way: PlanChoice,
+    as_json: bool,
+) -> None:
+    """Compact on Spark until nothing is left to do, then delete what is dead.
+
+    Objects are deleted once they have been dead for the grace period, so those that this run replaces are
+    left to a later one. The exit code is 1 when a job failed. With --watch it goes on until it is told to
+    stop, gives back the jobs that are not over, and leaves with 0.
+    """
+    _check_combination(context, watch=watch, once=once)
+    choices = CompactionChoices(force=force, max_rounds=1 if once else rounds, plan=way)
+    if dry_run:
+        _tell_plan(settings, force=force, as_json=as_json)
+        return
+    require_store(settings)
+    if watch:
+        _watch(settings, choices, interval, metrics, as_json=as_json)
+        return
+    if _compact(settings, choices, as_json=as_json).compaction.failures:
+        context.exit(1)
+
+
+def _check_combination(context: click.Context, *, watch: bool, once: bool) -> None:
+    """Refuse options that contradict one another, or would have no effect."""
+    given = {
+        name
+        for name in context.params
+        if context.get_parameter_source(name)
+        not in (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
+    }
+    if watch:
+        for name in _SINGLE_RUN:
+            if name in given:
+                raise click.UsageError(f"--{name.replace('_', '-')} is for a single run, not for --watch.")
+    else:
+        for name in _WATCH_ONLY:
+            if name in given:
+                raise click.UsageError(f"--{name} is for --watch.")
+    if once and "rounds" in given:
+        raise click.UsageError("--once is --rounds 1: give one of them.")
+    if "dry_run" in given and "way" in given:
+        raise click.UsageError("--plan says how jobs are run, and --dry-run runs none.")
+
+
+def _tell_plan(settings: Settings, *, force: bool, as_json: bool) -> None:
+    require_data(settings)
+    require_store(settings)
+    with Interrupts(), opened(settings, create=False) as rooms:
+        planned = plan(rooms.catalog, rooms.clock, settings.planner(force=force))
+        jobs = open_jobs(rooms)
+    if as_json:
+        emit_json({"dry_run": True, **plan_report(planned, jobs)})
+    else:
+        print_plan(planned, jobs)
+
+
+def _watch(
+    settings: Settings,
+    choices: CompactionChoices,
+    interval: float,
+    metrics: tuple[str, int] | None,
+    *,
+    as_json: bool,
+) -> None:
+    narrator = Narrator(SystemClock())
+    with Interrupts() as interrupts, opened(settings) as rooms:
+        watcher = Watcher(rooms, settings, choices, interval_seconds=interval)
+        with served_metrics(watcher.watch, metrics) as address:
+            where = "" if address is None else f"; metrics at http://{address[0]}:{address[1]}/metrics"
+            narrator.say(f"Watching every {interval:g} s{where}")
+            watch = watcher.run(interrupts)
+    if as_json:
+        emit_json({"looks": watch.looks, "jobs_failed": watch.jobs_failed, **watch.run.as_dict()})
+    else:
+        _print(watch.run, [])
+
+
+def _compact(settings: Settings, choices: CompactionChoices, *, as_json: bool) -> CompactionRun:
+    with Interrupts() as interrupts, opened(settings) as rooms:
+        narrator = Narrator(SystemClock())
+        run = compact(rooms, settings, narrator, choices, interrupts=interrupts)
+        with narrator.phase("Delete what is past its grace"):
+            run.garbage = collect(rooms, settings)
+        jobs = open_jobs(rooms)
+        now_ms = rooms.clock.now_ms()
+    if as_json:
+        emit_json({**run.as_dict(), "open_jobs": job_facts(jobs, now_ms)})
+    else:
+        _print(run, describe_jobs(jobs, now_ms))
+    return run
+
+
+def _print(run: CompactionRun, others: list[str]) -> None:
+    console = report_console()
+    done = run.compaction
+    if not done.jobs:
+        console.print("Nothing more to compact." if others else "Nothing to compact.")
+    else:
+        rows = (
+            ("jobs", f"{done.jobs_completed:,} of {done.jobs:,} in {count(run.rounds, 'round')}"),
+            ("GETs", f"{done.get_requests:,}, {done.gets_in_words()}"),
+            ("records in", f"{done.records_in:,}"),
+            ("records out", f"{done.records_out:,}"),
+            ("compacted files", f"{done.compacted_files:,}, {human_bytes(done.compacted_bytes)}"),
+            ("keys", f"{done.keys:,}; {done.keys_outside_table:,} outside the table"),
+            ("peak memory of a task", human_bytes(done.peak_rss_bytes)),
+            ("seconds", f"{done.seconds.get('total', 0.0):.1f}"),
+        )
+        console.print(table("Compaction", "what", ">how much", rows=rows))
+    for sentence in others:
+        console.print(sentence, markup=False, soft_wrap=True)
+    for failure in done.failures:
+        fate = "goes back to the queue" if failure.released else "failed"
+        console.print(f"job {failure.job_id} {fate}: {failure.message}", style="red", markup=False)
+    expired, size = run.expired.extents, run.expired.size
+    if run.garbage is not None:
+        expired, size = expired + run.garbage.expired_extents, size + run.garbage.expired_bytes
+    if expired:
+        console.print(f"Expired by retention: {count(expired, 'extent')} ({human_bytes(size)}).")
+    if run.garbage is not None:
+        console.print(
+            f"Deleted {count(run.garbage.dead_files, 'dead file')} ({human_bytes(run.garbage.dead_bytes)}) "
+            f"and {count(run.garbage.orphans, 'orphan')} ({human_bytes(run.garbage.orphan_bytes)})."
+        )

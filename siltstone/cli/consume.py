@@ -1,0 +1,181 @@
+"""`siltstone consume`: a topic's records, as a Kafka consumer reads them."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from core.clock import SystemClock
+from core.errors import InvalidInputError
+from core.ids import SystemIds
+from siltstone.cli.kafka_options import encoding_option, with_kafka_client
+from siltstone.cli.options import json_option, with_settings
+from siltstone.kafka_client.lines import TextForm, json_line, text_renderer
+from siltstone.kafka_client.reading import Reader, Start
+from siltstone.output import emit_json
+
+if TYPE_CHECKING:
+    from siltstone.kafka_client.lines import Render
+    from siltstone.settings.configuration import Settings
+
+_WORDS = {
+    "earliest": Start("earliest"),
+    "beginning": Start("earliest"),
+    "latest": Start("latest"),
+    "end": Start("latest"),
+}
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "-p", "--partition", type=click.IntRange(min=0), help="Read this partition alone. [default: all]"
+)
+@click.option(
+    "-o",
+    "--offset",
+    metavar="WHERE",
+    help="Where to begin: earliest, latest, a number (with --partition), or -N for the last N of each "
+    "partition. [default: earliest]",
+)
+@click.option("--timestamp", metavar="WHEN", help="Begin at this time: milliseconds, or 2013-06-01T12:00Z.")
+@click.option(
+    "-G",
+    "--group",
+    metavar="NAME",
+    help="Share the partitions with the members of this group, go on where it stands (--offset earliest or "
+    "latest where it has been nowhere yet), and commit what is printed.",
+)
+@click.option(
+    "-c", "--max-messages", "--max-records", "most", type=click.IntRange(min=1), help="Stop after so many."
+)
+@click.option(
+    "--follow/--exit",
+    "-f/-e",
+    default=None,
+    help="At the end wait for more until ^C, or leave. [default: leave; with --group wait]",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "value", "json"]),
+    default="text",
+    show_default=True,
+    help="text: key, separator, value. value: that alone. json: everything, lossless, as produce "
+    "--json-lines takes it.",
+)
+@click.option("-K", "--key-separator", metavar="TEXT", default="\t", help="For text. [default: a tab]")
+@encoding_option("key", "How keys are written, for text.")
+@encoding_option("value", "How values are written, but for json.")
+@click.option("-Z", "--null", metavar="TEXT", default="", help="What stands for null. [default: nothing]")
+@json_option
+@with_settings()
+@with_kafka_client
+def command(
+    settings: Settings,
+    client: dict[str, str],
+    *,
+    topic: str,
+    partition: int | None,
+    offset: str | None,
+    timestamp: str | None,
+    group: str | None,
+    most: int | None,
+    follow: bool | None,
+    form: str,
+    key_separator: str,
+    key_encoding: str,
+    value_encoding: str,
+    null: str,
+    as_json: bool,
+) -> None:
+    """Print the records of TOPIC, read as a Kafka consumer.
+
+    Every partition is read from WHERE to the end that it had when the command began, unless it is told to
+    wait for more. Records of one partition come in order. With --json, the last line is a report: how many
+    records, and where to go on.
+    """
+    del settings
+    start = _start(offset, timestamp, partition)
+    if group is not None and (partition is not None or start.kind not in {"earliest", "latest"}):
+        raise click.UsageError(
+            "--group says which partitions are read, and from where; --offset earliest or latest is for "
+            "a group that stands nowhere yet"
+        )
+    text = TextForm(
+        key_separator=None if form == "value" else key_separator,
+        key_encoding=key_encoding,
+        value_encoding=value_encoding,
+        null=null,
+    )
+    reader = Reader({**_as_member_or_not(group, start), **client}, topic, SystemClock())
+    follows = group is not None if follow is None else follow
+    try:
+        if group is None:
+            reader.begin(partition, start)
+        else:
+            reader.join()
+        _print(reader, json_line if form == "json" else text_renderer(text), follow=follows, most=most)
+    except KeyboardInterrupt:
+        if not follows:
+            raise
+    finally:
+        reader.close()
+    if as_json:
+        emit_json(_report(topic, reader))
+
+
+def _as_member_or_not(group: str | None, start: Start) -> dict[str, str]:
+    if group is not None:
+        return {"group.id": group, "enable.auto.commit": "true", "auto.offset.reset": start.kind}
+    # librdkafka wants a name; nothing is ever committed or joined under it.
+    nameless = f"siltstone-consume-{SystemIds(SystemClock()).new_uuid()}"
+    return {"group.id": nameless, "enable.auto.commit": "false"}
+
+
+def _print(reader: Reader, render: Render, *, follow: bool, most: int | None) -> None:
+    out = sys.stdout.buffer
+    for records in reader.batches(follow=follow, most=most):
+        out.write(b"".join(map(render, records)))
+        out.flush()
+
+
+def _report(topic: str, reader: Reader) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "records": reader.count,
+        "next_offsets": {str(number): offset for number, offset in sorted(reader.next_offsets.items())},
+    }
+
+
+def _start(offset: str | None, timestamp: str | None, partition: int | None) -> Start:
+    if timestamp is not None:
+        if offset is not None:
+            raise click.UsageError("--offset and --timestamp both say where to begin; give one of them")
+        return Start("timestamp", _milliseconds(timestamp))
+    if offset is None or offset in _WORDS:
+        return _WORDS[offset or "earliest"]
+    number = offset.removeprefix("-")
+    if not (number.isascii() and number.isdecimal()):
+        raise click.UsageError(f"--offset {offset!r} is not earliest, latest or a number")
+    if offset.startswith("-"):
+        return Start("last", int(number))
+    if partition is None:
+        raise click.UsageError("--offset with a number needs --partition: every partition counts its own")
+    return Start("offset", int(offset))
+
+
+def _milliseconds(text: str) -> int:
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInputError(
+            f"--timestamp {text!r} is not a time",
+            remedy="give milliseconds since 1970, or a time such as 2013-06-01T12:00Z",
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,0 +1,58 @@
+"""`siltstone demo`: the main job on real input, with a report."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+import click
+
+from core.clock import SystemClock
+from siltstone.cli.options import json_option, with_settings
+from siltstone.context import make_data_dir, require_store
+from siltstone.demo.report import render
+from siltstone.demo.run import run_demo
+from siltstone.interrupts import Interrupts
+from siltstone.output import Narrator, emit_json, report_console
+
+if TYPE_CHECKING:
+    from siltstone.settings.configuration import Settings
+
+
+@click.command()
+@click.option(
+    "--rows",
+    type=click.IntRange(min=1),
+    help="Take only so many flights, and a like share of the weather. [default: all 336,776]",
+)
+@json_option
+@with_settings("spark_master")
+def command(settings: Settings, *, rows: int | None, as_json: bool) -> None:
+    """Take a year of real flights through the whole system, and check every record.
+
+    Starts an agent, produces the 336,776 flights that left New York City in 2013 and 26,115 hours of weather,
+    compacts them on Spark, reads everything back and compares it with an independent oracle; any difference
+    makes the exit code 1. The data stays for you to look at. Another run makes the two topics anew.
+    """
+    make_data_dir(settings)
+    require_store(settings)
+    narrator = Narrator(SystemClock())
+    with Interrupts() as interrupts:  # the agent, Spark and PostgreSQL are stopped on the way out
+        report = run_demo(settings, narrator, rows=rows, options=_options(settings), interrupts=interrupts)
+    if as_json:
+        emit_json(report.as_dict())
+    else:
+        report_console().print(render(report))
+    if report.differences:
+        click.get_current_context().exit(1)
+
+
+def _options(settings: Settings) -> str:
+    """What leads another command to the same data, but for a catalog's URL: it may hold a password."""
+    words = ["--data-dir", str(settings.data_dir)]
+    for name in ("object_store", "s3_endpoint", "s3_region"):
+        value = getattr(settings, name)
+        if value is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    catalog = "" if settings.catalog is None else " --catalog …"
+    return shlex.join(words) + catalog

@@ -1,0 +1,40 @@
+"""`siltstone expire`: retention and garbage collection without compaction; needs no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from siltstone.cli.options import json_option, with_settings
+from siltstone.context import opened, require_data, require_store
+from siltstone.output import count, emit_json, human_bytes, report_console
+
+if TYPE_CHECKING:
+    from siltstone.settings.configuration import Settings
+
+
+@click.command()
+@json_option
+@with_settings()
+def command(settings: Settings, *, as_json: bool) -> None:
+    """Let go of what topics need not keep any longer, and delete what is dead.
+
+    One round, as at the end of siltstone compact. Records go by retention.ms, retention.bytes and the log
+    start; the objects they lay in, once nothing else in them is alive and the grace period has passed.
+    """
+    require_data(settings)
+    require_store(settings)
+    with opened(settings, create=False) as rooms:
+        wanted = GarbageSettings(grace_ms=settings.grace_seconds * 1000)
+        report = collect_garbage(rooms.catalog, rooms.store, rooms.clock, wanted)
+    if as_json:
+        emit_json(report.as_dict())
+        return
+    console = report_console()
+    console.print(
+        f"Expired {count(report.expired_extents, 'extent')} ({human_bytes(report.expired_bytes)}). "
+        f"Deleted {count(report.dead_files, 'dead file')} ({human_bytes(report.dead_bytes)}) "
+        f"and {count(report.orphans, 'orphan')} ({human_bytes(report.orphan_bytes)})."
+    )

@@ -1,0 +1,99 @@
+"""`siltstone fsck`: the catalog, the object store and the bytes, held against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from maintenance.fsck import fsck
+from siltstone.cli.options import json_option, with_settings
+from siltstone.context import opened, require_data, require_store
+from siltstone.output import count, emit_json, report_console, table
+
+if TYPE_CHECKING:
+    from catalog.lifecycle.repair import ForgottenWriters
+    from maintenance.fsck import Difference, FsckReport
+    from siltstone.settings.configuration import Settings
+
+#: Agents and drivers are heard of several times in this while; one that is not passes for dead.
+SILENT_FOR_MS: Final = 60_000
+
+
+@click.command()
+@click.option("--deep", is_flag=True, help="Read every live file from end to end and check every batch.")
+@click.option("--repair", is_flag=True, help="Set right sums, counts and claims, which follow from the rest.")
+@click.option(
+    "--restored",
+    is_flag=True,
+    help="First forget who was writing when a backup was taken that is the catalog now; while nothing runs.",
+)
+@click.option(
+    "--force", is_flag=True, help="With --restored: though agents or drivers were heard of a moment ago."
+)
+@json_option
+@with_settings()
+def command(
+    settings: Settings, *, deep: bool, repair: bool, restored: bool, force: bool, as_json: bool
+) -> None:
+    """Compare the catalog with the object store; change nothing without --repair or --restored.
+
+    The exit code is 1 when there is a difference that was not repaired. Dead files that wait for garbage
+    collection, and objects that a live agent or job may still commit, are none.
+    """
+    if force and not restored:
+        raise click.UsageError("--force goes with --restored")
+    require_data(settings)
+    require_store(settings)
+    forgotten: ForgottenWriters | None = None
+    with opened(settings, tied=False, create=False) as rooms:
+        if restored:
+            forgotten = rooms.catalog.repair.forget_writers(0 if force else SILENT_FOR_MS)
+        report = fsck(
+            rooms.catalog,
+            rooms.store,
+            rooms.clock,
+            deep=deep,
+            repair=repair,
+            grace_ms=settings.grace_seconds * 1000,
+        )
+    report = replace(report, forgotten=forgotten)
+    if as_json:
+        emit_json(report.as_dict())
+    else:
+        _print(report)
+    if report.differences_total > report.repaired_total:
+        click.get_current_context().exit(1)
+
+
+def _print(report: FsckReport) -> None:
+    console = report_console()
+    if (forgotten := report.forgotten) is not None:
+        console.print(
+            f"Forgot {count(forgotten.sessions, 'session')} and {count(forgotten.jobs, 'open job')}."
+        )
+    looked_at = [(name.replace("_", " "), count) for name, count in report.checked.items()]
+    console.print(table("Looked at", "what", ">how many", rows=looked_at))
+    if report.pending:
+        waiting = [(name.replace("_", " "), count) for name, count in report.pending.items()]
+        console.print(table("In order, and will go or come", "what", ">how much", rows=waiting))
+    for each in report.differences:
+        console.print(f"{each.kind.value}: {_place(each)}", style="bold red", markup=False)
+        console.print(f"  expected {each.expected}; found {each.found}", markup=False)
+        console.print("  repaired" if each.repaired else f"  {each.remedy}", markup=False)
+    if not report.differences_total:
+        console.print("✓ no differences", style="green")
+        return
+    hidden = report.differences_total - len(report.differences)
+    more = f"; {hidden:,} are not shown" if hidden else ""
+    console.print(f"✗ {count(report.differences_total, 'difference')}{more}", style="bold red")
+
+
+def _place(difference: Difference) -> str:
+    parts = []
+    if difference.topic is not None:
+        parts.append(f"{difference.topic}-{difference.partition}")
+    if difference.object_name is not None:
+        parts.append(difference.object_name)
+    return ", ".join(parts)

@@ -1,0 +1,80 @@
+"""The options that `siltstone produce` and `siltstone consume` share as Kafka clients."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from siltstone.kafka_client.connection import properties
+from siltstone.kafka_client.lines import ENCODINGS
+from siltstone.kafka_client.nearby_agents import bootstrap_servers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from siltstone.settings.configuration import Settings
+
+    Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+_OPTIONS: tuple[Decorator, ...] = (
+    click.option(
+        "-b",
+        "--bootstrap-server",
+        metavar="HOST:PORT,…",
+        help="Brokers to begin with. [default: the agents that serve from the data directory]",
+    ),
+    click.option(
+        "-F",
+        "--client-config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        multiple=True,
+        help="Client properties, one NAME=VALUE on each line: the place for passwords.",
+    ),
+    click.option(
+        "-X",
+        "--property",
+        "client_property",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="A client property, as librdkafka has it; it wins over every other option.",
+    ),
+)
+
+
+def with_kafka_client(body: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a Kafka client; after the settings it gets the properties they amount to.
+
+    Stands below `with_settings`, whose data directory says where agents are looked for.
+    """
+
+    @functools.wraps(body)
+    def call(
+        settings: Settings,
+        *,
+        bootstrap_server: str | None,
+        client_config: tuple[Path, ...],
+        client_property: tuple[str, ...],
+        **arguments: object,
+    ) -> None:
+        given = properties(client_config, client_property)
+        if bootstrap_server is not None:
+            given = {"bootstrap.servers": bootstrap_server, **given}
+        elif not {"bootstrap.servers", "metadata.broker.list"} & set(given):
+            given["bootstrap.servers"] = bootstrap_servers(settings.data_dir)
+        body(settings, given, **arguments)
+
+    wrapped: Callable[..., None] = call
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def encoding_option(part: str, words: str) -> Decorator:
+    """`--key-encoding` or `--value-encoding`."""
+    return click.option(
+        f"--{part}-encoding", type=click.Choice(ENCODINGS), default="text", show_default=True, help=words
+    )

@@ -1,0 +1,89 @@
+"""The options that commands share, made from the settings' own descriptions."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from siltstone.logs import configure_logs
+from siltstone.settings.configuration import Settings
+from siltstone.settings.sources import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+_SHORTER = {"spark_master": ("--master",)}
+COMMON = ("data_dir", "object_store", "s3_endpoint", "s3_region", "catalog", "log_level")
+_METAVARS = {
+    "data_dir": "DIR",
+    "object_store": "URL",
+    "s3_endpoint": "URL",
+    "catalog": "URL",
+    "http": "HOST:PORT",
+    "kafka": "HOST:PORT",
+    "kafka_advertised": "HOST:PORT",
+    "log_level": "LEVEL",
+    "spark_master": "MASTER",
+}
+
+
+def with_settings(*names: str, file_flags: tuple[str, ...] = ("--config", "--config-file")) -> Decorator:
+    """Give a command the common settings' options and those of `names`; it gets the settings first.
+
+    `file_flags` are for the command that has another use for --config.
+    """
+    chosen = (*COMMON, *names)
+
+    def decorate(body: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(body)
+        def call(*, config_file: Path | None, debug: bool, **arguments: object) -> None:
+            click.get_current_context().meta["siltstone.debug"] = debug
+            options = {name: arguments.pop(name) for name in chosen}
+            settings = load_settings(options, config_file)
+            # Before anything else: without it, structlog writes to standard output, which is for reports.
+            configure_logs(settings.log_level)
+            body(settings, **arguments)
+
+        wrapped: Callable[..., None] = call
+        declared: list[Decorator] = [
+            *(_setting_option(name) for name in chosen),
+            _file_option(file_flags),
+            _debug_option,
+        ]
+        for option in reversed(declared):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return decorate
+
+
+def _setting_option(name: str) -> Decorator:
+    description = (Settings.model_fields[name].description or "").replace("`", "")
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        *_SHORTER.get(name, ()),
+        name,
+        metavar=_METAVARS.get(name, "VALUE"),
+        help=description,
+    )
+
+
+def _file_option(flags: tuple[str, ...]) -> Decorator:
+    return click.option(
+        *flags,
+        "config_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Settings in TOML. [default: siltstone.toml in the data directory, where there is one]",
+    )
+
+
+_debug_option = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Give the report as one JSON object on the last line of output."
+)

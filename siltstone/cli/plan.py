@@ -1,0 +1,145 @@
+"""`siltstone plan`: what compaction would do now, and why. It changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from planner.plan import Verdict
+from planner.planning import plan
+from siltstone.cli.options import json_option, with_settings
+from siltstone.cli.quarantine import print_suspects, suspect_facts
+from siltstone.compaction.open_jobs import describe_jobs, job_facts, open_jobs
+from siltstone.context import opened
+from siltstone.output import count, emit_json, human_bytes, report_console, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from catalog.model import Job
+    from planner.plan import PartitionDecision, Plan, PlannedJob
+    from planner.score import JobWorth
+    from siltstone.settings.configuration import Settings
+
+
+@click.command()
+@click.option(
+    "--explain", metavar="TOPIC", help="Say of every partition of TOPIC what becomes of it, and why."
+)
+@click.option("--force", is_flag=True, help="As if every partition with something to clean were due.")
+@json_option
+@with_settings()
+def command(settings: Settings, *, explain: str | None, force: bool, as_json: bool) -> None:
+    """Explain what compaction would do now, and why.
+
+    Nothing is changed; siltstone compact does it.
+    """
+    with opened(settings, tied=False, create=False) as rooms:
+        planned = plan(rooms.catalog, rooms.clock, settings.planner(force=force), explain=explain)
+        jobs = open_jobs(rooms)
+        suspects = rooms.catalog.suspects.list()
+    if as_json:
+        emit_json({**plan_report(planned, jobs, explain), **suspect_facts(suspects)})
+    else:
+        print_plan(planned, jobs, explain)
+        print_suspects(suspects)
+
+
+def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -> dict[str, Any]:
+    """A plan, and the jobs that are not over, as one JSON object."""
+    decisions = planned.decisions if explain is None else planned.explain(explain)
+    return {
+        "now_ms": planned.now_ms,
+        "jobs": [_job_facts(job) for job in planned.jobs],
+        "deferred": planned.deferred,
+        "open_jobs": job_facts(jobs, planned.now_ms),
+        "decisions": [_decision_facts(each) for each in decisions],
+    }
+
+
+def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -> None:
+    """A plan for people: jobs that are not over, its own, then what is left alone (or one topic) and why."""
+    console = report_console()
+    for sentence in describe_jobs(jobs, planned.now_ms):
+        console.print(sentence, markup=False, soft_wrap=True)
+    if not planned.jobs:
+        console.print("Nothing more to compact." if jobs else "Nothing to compact.")
+    for number, job in enumerate(planned.jobs, 1):
+        console.print(
+            f"Job {number} ({job.kind.value}): {count(len(job.inputs), 'file')}, "
+            f"{human_bytes(job.input_bytes)}, {count(len(job.partitions), 'partition')}",
+            style="bold",
+            markup=False,
+        )
+        console.print(f"  {job.reason}", markup=False)
+        console.print(f"  {_gain(job.worth)}", markup=False)
+    if planned.deferred:
+        jobs_left = count(planned.deferred, "more job")
+        console.print(f"{jobs_left} when the budget of the hour allows.", markup=False)
+    if explain is not None:
+        shown = planned.explain(explain)
+    else:
+        shown = tuple(each for each in planned.decisions if each.verdict is Verdict.WAIT)
+    if shown:
+        title = "Waiting" if explain is None else explain
+        console.print(table(title, "partition", "what", ">dirty ratio", "why", rows=map(_row, shown)))
+
+
+def _gain(worth: JobWorth) -> str:
+    gain = f"{human_bytes(worth.reclaimed_bytes)} reclaimed and {count(worth.reads_saved, 'read')} saved"
+    cost = f"{human_bytes(worth.rewritten_bytes)} rewritten, ${worth.nanodollars / 1e9:.6f} of requests"
+    return f"Expected: {gain} for {cost}"
+
+
+def _row(decision: PartitionDecision) -> tuple[object, ...]:
+    job = "" if decision.job is None else f", job {decision.job + 1}"
+    return (
+        f"{decision.topic_name}-{decision.partition}",
+        f"{decision.verdict.value}{job}",
+        f"{decision.dirty_ratio:.2f}",
+        decision.reason,
+    )
+
+
+def _job_facts(job: PlannedJob) -> dict[str, Any]:
+    return {
+        "kind": job.kind.value,
+        "reason": job.reason,
+        "input_files": len(job.inputs),
+        "input_bytes": job.input_bytes,
+        "taken_bytes": job.taken_bytes,
+        "expected": {
+            "reclaimed_bytes": job.worth.reclaimed_bytes,
+            "reads_saved": job.worth.reads_saved,
+            "rewritten_bytes": job.worth.rewritten_bytes,
+            "moved_bytes": job.worth.moved_bytes,
+            "dollars": job.worth.nanodollars / 1e9,
+            "score": job.worth.score,
+            "overdue": job.worth.overdue,
+        },
+        "partitions": [
+            {
+                "topic": each.topic_name,
+                "partition": each.partition,
+                "deduplicate": each.deduplicate,
+                "base_offset": each.base_offset,
+                "upper_offset": each.upper_offset,
+            }
+            for each in job.partitions
+        ],
+    }
+
+
+def _decision_facts(decision: PartitionDecision) -> dict[str, Any]:
+    return {
+        "topic": decision.topic_name,
+        "partition": decision.partition,
+        "verdict": decision.verdict.value,
+        "reason": decision.reason,
+        "job": decision.job,
+        "first_dirty_offset": decision.first_dirty_offset,
+        "dirty_ratio": decision.dirty_ratio,
+        "clean_bytes": decision.clean_bytes,
+        "cleanable_bytes": decision.cleanable_bytes,
+    }

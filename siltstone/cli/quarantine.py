@@ -1,0 +1,75 @@
+"""`siltstone quarantine`: files that spoil every job, and the way back for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from siltstone.cli.options import json_option, with_settings
+from siltstone.context import opened
+from siltstone.output import count, emit_json, human_bytes, report_console, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from catalog.jobs.quarantine import Suspect
+    from siltstone.settings.configuration import Settings
+
+
+@click.command()
+@click.option("--retry", type=click.UUID, metavar="FILE", multiple=True, help="Let this file be tried again.")
+@click.option("--retry-all", is_flag=True, help="Let all be tried again.")
+@json_option
+@with_settings()
+def command(settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, as_json: bool) -> None:
+    """List files that spoil every compaction job, or let them be tried again.
+
+    A job that fails for good is tried in halves until the file to blame is alone. It is then left out; its
+    records stay where they are and are read as before. Nothing is deleted.
+    """
+    with opened(settings, tied=False, create=False) as rooms:
+        forgiven = 0
+        if retry or retry_all:
+            forgiven = rooms.catalog.suspects.forgive(None if retry_all else retry)
+        suspects = rooms.catalog.suspects.list()
+    if as_json:
+        emit_json({"forgiven": forgiven, **suspect_facts(suspects)})
+        return
+    if retry or retry_all:
+        report_console().print(f"{count(forgiven, 'file')} may be tried again.")
+    print_suspects(suspects)
+
+
+def suspect_facts(suspects: Sequence[Suspect]) -> dict[str, Any]:
+    """For `--json`: files in quarantine, and those that are to be tried again."""
+    return {
+        "quarantined": [_facts(each) for each in suspects if each.quarantined_ms is not None],
+        "suspected": [_facts(each) for each in suspects if each.quarantined_ms is None],
+    }
+
+
+def print_suspects(suspects: Sequence[Suspect]) -> None:
+    """For people: a table of what is in quarantine, a sentence on what is to be tried again."""
+    console = report_console()
+    quarantined = [each for each in suspects if each.quarantined_ms is not None]
+    if quarantined:
+        rows = [(each.file_id, each.object_name, human_bytes(each.size), each.reason) for each in quarantined]
+        console.print(table("In quarantine", "file", "object", ">size", "why", rows=rows))
+    if len(suspects) > len(quarantined):
+        waiting = len(suspects) - len(quarantined)
+        console.print(f"{count(waiting, 'file')} of failed jobs will be tried again, fewer at a time.")
+
+
+def _facts(suspect: Suspect) -> dict[str, Any]:
+    return {
+        "file_id": str(suspect.file_id),
+        "object": suspect.object_name,
+        "size": suspect.size,
+        "failures": suspect.failures,
+        "job_id": str(suspect.job_id),
+        "reason": suspect.reason,
+        "failed_ms": suspect.failed_ms,
+        "not_before_ms": suspect.not_before_ms,
+    }

@@ -1,0 +1,142 @@
+"""`siltstone simulate`: what a workload would cost over a year, by the planner's own policy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from core.clock import SystemClock
+from core.errors import InvalidInputError
+from cost_model.engine.events import simulate_events
+from cost_model.engine.rounds import simulate_rounds
+from cost_model.engine.variants import policy_from_file, policy_from_text
+from cost_model.report.figures import facts
+from cost_model.report.picture import draw, require_matplotlib
+from cost_model.report.prices import load_prices
+from cost_model.report.text_report import print_report
+from cost_model.workload.history import recent_workload
+from cost_model.workload.workload import load_workload, named_workloads
+from siltstone.cli.options import json_option, with_settings
+from siltstone.context import opened
+from siltstone.output import Narrator, emit_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cost_model.engine.outcome import Outcome
+    from cost_model.workload.workload import Workload
+    from planner.settings import PlannerSettings
+    from siltstone.settings.configuration import Settings
+
+_PATH = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("workload", required=False)
+@click.option(
+    "--live", is_flag=True, help="Take the workload from what the catalog's log holds of the last day."
+)
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How much time is simulated.")
+@click.option(
+    "--policy",
+    "policies",
+    type=_PATH,
+    multiple=True,
+    metavar="FILE",
+    help="Planner settings in TOML, beside those in force.",
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE[,…]",
+    help="Planner settings to compare with those in force.",
+)
+@click.option("--prices", type=_PATH, metavar="FILE", help="Prices in TOML, in the place of list prices.")
+@click.option("--plot", type=_PATH, metavar="FILE", help="Draw the curves into a PNG.")
+@click.option("--exact", is_flag=True, help="Simulate every file, job and record; for small workloads.")
+@click.option("--seed", default=0, show_default=True, help="What --exact draws by.")
+@json_option
+@with_settings()
+def command(
+    settings: Settings,
+    *,
+    workload: str | None,
+    live: bool,
+    days: float | None,
+    policies: tuple[Path, ...],
+    changes: tuple[str, ...],
+    prices: Path | None,
+    plot: Path | None,
+    exact: bool,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Simulate what a workload would need and cost over a year.
+
+    WORKLOAD is a TOML file, or one of those that come along: changelog, clickstream, platform. The policy is
+    the planner's own, with the settings in force; every --policy and --set adds a column to compare with.
+    Nothing is changed anywhere.
+    """
+    if plot is not None:
+        require_matplotlib()
+    listed = load_prices(prices)
+    chosen = _workload(settings, workload, live=live)
+    if days is not None:
+        chosen = replace(chosen, days=days)
+    narrator = Narrator(SystemClock(), quiet=as_json)
+    outcomes: list[Outcome] = []
+    for name, policy in _policies(settings, policies, changes):
+        with narrator.phase(f"Simulating {chosen.name}, policy {name}", total=1000) as advance:
+            progress = _Steps(advance)
+            if exact:
+                outcomes.append(simulate_events(chosen, policy, name, seed=seed, progress=progress))
+            else:
+                outcomes.append(simulate_rounds(chosen, policy, name, progress=progress))
+    if plot is not None:
+        draw(outcomes, listed, plot)
+    if as_json:
+        emit_json({"workload": chosen.name, "policies": [facts(each, listed) for each in outcomes]})
+    else:
+        print_report(outcomes, listed)
+
+
+class _Steps:
+    """Turns the part that is over into steps of a thousandth."""
+
+    def __init__(self, advance: Callable[[int], None]) -> None:
+        self._advance = advance
+        self._done = 0
+
+    def __call__(self, part: float) -> None:
+        done = int(part * 1000)
+        self._advance(done - self._done)
+        self._done = done
+
+
+def _workload(settings: Settings, named: str | None, *, live: bool) -> Workload:
+    if live == (named is not None):
+        raise InvalidInputError(
+            "a simulation is of a workload, or of what the catalog has",
+            remedy=f"name a TOML file, or {', '.join(named_workloads())}; or give --live alone",
+        )
+    if named is not None:
+        is_file = named.endswith(".toml") or "/" in named
+        return load_workload(named, Path(named) if is_file else None)
+    with opened(settings, tied=False, create=False) as rooms:
+        return recent_workload(rooms.catalog, rooms.clock.now_ms())
+
+
+def _policies(
+    settings: Settings, files: tuple[Path, ...], changes: tuple[str, ...]
+) -> list[tuple[str, PlannerSettings]]:
+    """The settings in force, and those to compare with, each with what it is called."""
+    base = settings.planner()
+    return [
+        ("in force", base),
+        *((file.stem, policy_from_file(file, base)) for file in files),
+        *((text, policy_from_text(text, base)) for text in changes),
+    ]

@@ -1,0 +1,148 @@
+"""`siltstone topics`: create, list, describe, delete. They speak to the catalog; no agent needs to run.
+
+Only where a local topic's partitions begin and end is asked from the agents that lead them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from catalog.config.topic_settings import SETTINGS
+from core.errors import InvalidInputError
+from siltstone.cli.options import json_option, with_settings
+from siltstone.context import opened
+from siltstone.kafka_client.local_bounds import local_bounds
+from siltstone.output import count, emit_json, report_console, table
+
+if TYPE_CHECKING:
+    from catalog.model import PartitionState, Topic
+    from siltstone.kafka_client.local_bounds import LocalBounds
+    from siltstone.settings.configuration import Settings
+
+
+@click.group()
+def command() -> None:
+    """Create, list, describe and delete topics."""
+
+
+@command.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="How many.")
+@click.option(
+    "--config", "topic_config", multiple=True, metavar="NAME=VALUE", help="A topic setting; may be repeated."
+)
+@json_option
+@with_settings(file_flags=("--config-file",))
+def create(
+    settings: Settings, *, name: str, partitions: int, topic_config: tuple[str, ...], as_json: bool
+) -> None:
+    """Create topic NAME. Settings have Kafka's names and defaults, such as cleanup.policy=compact."""
+    config = dict(_assignment(text) for text in topic_config)
+    with opened(settings, tied=False) as rooms:
+        topic = rooms.catalog.topics.create(name, partitions, config)
+    if as_json:
+        emit_json(_facts(topic))
+    else:
+        click.echo(f"created {topic.name} with {count(partitions, 'partition')}")
+
+
+@command.command(name="list")
+@json_option
+@with_settings()
+def list_topics(settings: Settings, *, as_json: bool) -> None:
+    """List every topic."""
+    with opened(settings, tied=False, create=False) as rooms:
+        topics = sorted(rooms.catalog.topics.list(), key=lambda topic: topic.name)
+    if as_json:
+        emit_json({"topics": [_facts(topic) for topic in topics]})
+    elif not topics:
+        click.echo("there are no topics; create one with: siltstone topics create NAME")
+    else:
+        rows = [(each.name, each.partition_count, each.config.cleanup_policy) for each in topics]
+        report_console().print(table(None, "topic", ">partitions", "cleanup.policy", rows=rows))
+
+
+@command.command()
+@click.argument("name")
+@json_option
+@with_settings()
+def describe(settings: Settings, *, name: str, as_json: bool) -> None:
+    """Show the settings and the partitions of topic NAME."""
+    with opened(settings, tied=False, create=False) as rooms:
+        topic = rooms.catalog.topics.get(name)
+        if topic.config.storage_mode == "local":
+            states = [_local_bounds(each) for each in local_bounds(rooms.catalog, topic)]
+        else:
+            states = [_bounds(state) for state in rooms.catalog.topics.partitions(topic.topic_id)]
+    if as_json:
+        emit_json({**_facts(topic), "partition_states": states})
+        return
+    console = report_console()
+    console.print(f"[bold]{topic.name}[/bold]  id {topic.topic_id}")
+    if topic.config.explicit:
+        console.print(table(None, "setting", "value", rows=topic.config.explicit))
+    else:
+        console.print("every setting has its default")
+    columns = [f">{name.removesuffix('_offset').replace('_', ' ')}" for name in states[0]]
+    console.print(table(None, *columns, rows=[state.values() for state in states]))
+    if any(None in state.values() for state in states):
+        console.print("-: a partition's leader alone knows; there is none, or it does not answer")
+
+
+@command.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@with_settings()
+def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
+    """Delete topic NAME and every record in it."""
+    with opened(settings, tied=False, create=False) as rooms:
+        topic = rooms.catalog.topics.get(name)
+        if not yes and not click.confirm(f"Delete topic {name} and every record in it?", err=True):
+            click.echo("not deleted", err=True)
+            click.get_current_context().exit(1)
+        rooms.catalog.topics.delete(topic.name)
+    if as_json:
+        emit_json({"deleted": name, "topic_id": str(topic.topic_id)})
+    else:
+        click.echo(f"deleted {name}; its files go with the next garbage collection")
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise InvalidInputError(f"--config {text!r} is not NAME=VALUE", remedy="write cleanup.policy=compact")
+    return name.strip(), value.strip()
+
+
+def _facts(topic: Topic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "partitions": topic.partition_count,
+        "created_ms": topic.created_ms,
+        "config": {name: topic.config.text(name) for name in SETTINGS},
+        "overrides": dict(topic.config.explicit),
+    }
+
+
+def _local_bounds(bounds: LocalBounds) -> dict[str, int | None]:
+    return {
+        "partition": bounds.partition,
+        "leader": bounds.leader,
+        "log_start_offset": bounds.log_start_offset,
+        "high_watermark": bounds.log_end_offset,
+        "log_end_offset": bounds.log_end_offset,
+    }
+
+
+def _bounds(state: PartitionState) -> dict[str, int | None]:
+    return {
+        "partition": state.partition,
+        "log_start_offset": state.log_start_offset,
+        "first_dirty_offset": state.first_dirty_offset,
+        "high_watermark": state.high_watermark,
+        "log_end_offset": state.log_end_offset,
+    }

@@ -1,5 +1,0 @@
-"""The `siltstone` command."""
-
-from siltstone.command.entry import main
-
-__all__ = ["main"]

@@ -1,0 +1,64 @@
+"""Jobs that are not over: what keeps planning from having anything to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from catalog.model import JobState
+from siltstone.compaction.run import DEAD_AFTER_MS
+from siltstone.output import count
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from catalog.model import Job
+    from siltstone.context import Rooms
+
+_OPEN = (JobState.SUBMITTED, JobState.RUNNING)
+_MOST = 1000
+
+
+def open_jobs(rooms: Rooms) -> list[Job]:
+    """The newest jobs that wait or run, bounded."""
+    return rooms.catalog.jobs.list(_OPEN, limit=_MOST)
+
+
+def job_facts(jobs: Sequence[Job], now_ms: int) -> list[dict[str, Any]]:
+    """For `--json`."""
+    return [
+        {
+            "job_id": str(job.spec.job_id),
+            "state": job.state.value,
+            "application_id": job.application_id,
+            "silent_ms": _silent_ms(job, now_ms),
+        }
+        for job in jobs
+    ]
+
+
+def describe_jobs(jobs: Sequence[Job], now_ms: int) -> list[str]:
+    """A sentence for the queue, and one for each run that holds jobs."""
+    waiting = sum(job.state is JobState.SUBMITTED for job in jobs)
+    sentences = []
+    if waiting:
+        sentences.append(
+            f"{count(waiting, 'job')} {_be(waiting)} in the queue, for siltstone compact to run."
+        )
+    held = Counter(job.application_id for job in jobs if job.state is JobState.RUNNING)
+    for application_id, number in held.items():
+        silent = min(_silent_ms(job, now_ms) or 0 for job in jobs if job.application_id == application_id)
+        sentences.append(
+            f"{count(number, 'job')} {_be(number)} held by a run last heard of {silent // 1000} s ago; "
+            f"{'it is' if number == 1 else 'they are'} taken over by siltstone compact after "
+            f"{DEAD_AFTER_MS // 1000} s of silence."
+        )
+    return sentences
+
+
+def _be(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _silent_ms(job: Job, now_ms: int) -> int | None:
+    return None if job.heartbeat_ms is None else max(0, now_ms - job.heartbeat_ms)

@@ -1,0 +1,221 @@
+"""Compaction as a user asks for it: plan, run on Spark, publish, and again until nothing is left to do.
+
+One round plans and submits, claims every job that the catalog has in its queue (also those that an earlier
+run left there), and runs them. Spark starts when there is a first job to run, and serves all rounds. Jobs are
+claimed only once it is there: a cluster may keep a session waiting for longer than the catalog waits for
+whoever has claimed a job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from catalog.model import JobState
+from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from maintenance.retention import RetentionReport, expire
+from planner.planning import plan_and_submit
+from siltstone.interrupts import Interrupts
+from siltstone.output import count
+from spark_jobs.compact import JobOutcome, release_jobs, run_jobs
+from spark_jobs.errors import JobCancelledError
+from spark_jobs.report import CompactionReport
+from spark_jobs.session.spark_session import SparkSettings, spark_session
+from spark_jobs.shuffle.plan import PlanChoice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from catalog.model import Job
+    from maintenance.garbage_collection import GarbageReport
+    from planner.settings import PlannerSettings
+    from siltstone.context import Rooms
+    from siltstone.output import Narrator
+    from siltstone.settings.configuration import Settings
+
+JOBS_AT_ONCE = 100
+MAX_ROUNDS = 100
+# Heartbeats come every few seconds; whoever missed this many is gone.
+DEAD_AFTER_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionChoices:
+    """What a user may say about how to compact.
+
+    `force` cleans whatever has something to clean; `max_rounds` is how often to plan and run; `plan` says by
+    which way jobs go.
+    """
+
+    force: bool = False
+    max_rounds: int = MAX_ROUNDS
+    plan: PlanChoice = PlanChoice.AUTO
+
+    def planner(self, settings: Settings) -> PlannerSettings:
+        """What a planner is told: whoever runs all jobs as tasks is planned no exact ones."""
+        return settings.planner(force=self.force, exact=self.plan is not PlanChoice.TASK)
+
+
+@dataclass(slots=True, kw_only=True)
+class CompactionRun:
+    """What a run did: `compaction` summed over its rounds; `garbage` when it was collected.
+
+    `expired` is what retention removed before plans were made.
+    """
+
+    compaction: CompactionReport = field(default_factory=CompactionReport)
+    expired: RetentionReport = field(default_factory=RetentionReport)
+    rounds: int = 0
+    jobs_lost: int = 0
+    garbage: GarbageReport | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "rounds": self.rounds,
+            "jobs_lost": self.jobs_lost,
+            "expired_extents": self.expired.extents,
+            "expired_bytes": self.expired.size,
+            **self.compaction.as_dict(),
+            "garbage": None if self.garbage is None else self.garbage.as_dict(),
+        }
+
+    def add(self, outcome: JobOutcome) -> None:
+        """Take in what became of one job."""
+        if outcome.result is not None:
+            self.compaction.add(outcome.result, outcome.cut_files)
+        if outcome.failure is not None:
+            self.compaction.failures.append(outcome.failure)
+
+    def add_planned(self, planned: PlannedJobs) -> None:
+        """Take in what was done for a plan."""
+        self.jobs_lost += planned.lost
+        self.expired.extents += planned.expired.extents
+        self.expired.size += planned.expired.size
+
+    def end_round(self, report: CompactionReport) -> None:
+        """Take in what is known only of a round as a whole; its jobs have been added."""
+        self.rounds += 1
+        self.compaction.jobs += report.jobs
+        seconds = self.compaction.seconds
+        seconds["total"] = seconds.get("total", 0.0) + report.seconds.get("total", 0.0)
+
+
+def compact(
+    rooms: Rooms,
+    settings: Settings,
+    narrator: Narrator,
+    choices: CompactionChoices | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+) -> CompactionRun:
+    """Compact until nothing is left to do, or for `max_rounds`; failed jobs are in the report.
+
+    Raises KeyboardInterrupt when `interrupts` has one, in whatever phase; what was published until then
+    stays, and jobs that are not over are back in the queue.
+    """
+    choices = choices or CompactionChoices()
+    done = CompactionRun()
+    held = (interrupts or Interrupts()).held
+    planner = choices.planner(settings)
+    jobs: list[Job] = []
+    try:
+        with held():
+            waiting = _plan(rooms, planner, narrator, done)
+        if not waiting:
+            return done
+        with contextlib.ExitStack() as session:
+            with narrator.phase(f"Start Spark at {settings.spark_master}"):
+                spark = session.enter_context(spark_session(SparkSettings(master=settings.spark_master)))
+            run = partial(
+                run_jobs,
+                spark,
+                store=rooms.store_config,
+                book=rooms.catalog.jobs,
+                clock=rooms.clock,
+                ids=rooms.ids,
+                plan=choices.plan,
+            )
+            while waiting:
+                with held() as cancelled:
+                    jobs = claim_jobs(rooms, JOBS_AT_ONCE)
+                    progressed = _run_round(partial(run, cancelled=cancelled), jobs, narrator, done)
+                    jobs = []
+                    if not progressed or done.rounds == choices.max_rounds or cancelled.is_set():
+                        break
+                    waiting = _plan(rooms, planner, narrator, done)
+    except JobCancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        _give_back(rooms, jobs, held)
+    return done
+
+
+class PlannedJobs(NamedTuple):
+    """How many jobs wait to be run, were lost to a faster planner, and wait for the hour's budget.
+
+    `expired` is what retention removed before.
+    """
+
+    waiting: int
+    lost: int
+    deferred: int
+    expired: RetentionReport
+
+
+def plan_jobs(rooms: Rooms, planner: PlannerSettings) -> PlannedJobs:
+    """Plan and submit, after taking back what the dead had claimed.
+
+    Retention comes first: nobody shall rewrite what has expired.
+    """
+    rooms.catalog.jobs.release_expired(DEAD_AFTER_MS)
+    expired = expire(rooms.catalog)
+    done = plan_and_submit(rooms.catalog, rooms.clock, rooms.ids, planner)
+    return PlannedJobs(rooms.catalog.jobs.counts()[JobState.SUBMITTED], done.lost, done.deferred, expired)
+
+
+def claim_jobs(rooms: Rooms, limit: int) -> list[Job]:
+    """Take jobs of the queue, as many as there are; none when others were faster."""
+    # An application that claims twice is given the same jobs, so each claim is one of its own.
+    return rooms.catalog.jobs.claim(f"siltstone-{rooms.ids.new_uuid()}", limit)
+
+
+def _give_back(rooms: Rooms, jobs: list[Job], held: Callable[[], AbstractContextManager[object]]) -> None:
+    """Release what was claimed and did not come to its end; a second ^C must not get in between."""
+    if jobs:
+        with contextlib.suppress(KeyboardInterrupt), held():
+            release_jobs(rooms.catalog.jobs, jobs)
+
+
+def _plan(rooms: Rooms, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> int:
+    with narrator.phase("Plan" if not done.rounds else "Plan again"):
+        planned = plan_jobs(rooms, planner)
+    done.add_planned(planned)
+    return planned.waiting
+
+
+def _run_round(
+    run: Callable[..., CompactionReport], jobs: list[Job], narrator: Narrator, done: CompactionRun
+) -> bool:
+    """Run jobs to their end; whether any was completed."""
+    if not jobs:
+        return False
+    files = sum(len(job.spec.inputs) for job in jobs)
+    with narrator.phase(f"Compact {count(files, 'file')} in {count(len(jobs), 'job')}", len(jobs)) as advance:
+
+        def tell(outcome: JobOutcome) -> None:
+            advance(1)
+            done.add(outcome)
+
+        report = run(jobs, progress=tell)
+    done.end_round(report)
+    return report.jobs_completed > 0
+
+
+def collect(rooms: Rooms, settings: Settings) -> GarbageReport:
+    """Delete what is past its grace."""
+    wanted = GarbageSettings(grace_ms=settings.grace_seconds * 1000)
+    return collect_garbage(rooms.catalog, rooms.store, rooms.clock, wanted)

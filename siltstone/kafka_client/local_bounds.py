@@ -1,0 +1,82 @@
+"""Where the partitions of a local topic begin and end: their leaders alone know, and are asked as by clients.
+
+The catalog says who leads and who is there; offsets of `storage.mode=local` never go through it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public in its documentation
+
+from agent.settings import AgentSettings
+from siltstone.kafka_client.connection import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from catalog.model import Broker, Topic
+    from catalog.open import Catalog
+
+_PATIENCE_SECONDS = 5.0
+_ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]  # its types are partial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalBounds:
+    """One partition: its leader's node, None while nobody leads it, and what that node says.
+
+    Offsets are None when it does not answer. Records are readable as soon as they are acknowledged, up to
+    `log_end_offset`.
+    """
+
+    partition: int
+    leader: int | None
+    log_start_offset: int | None = None
+    log_end_offset: int | None = None
+
+
+def local_bounds(catalog: Catalog, topic: Topic) -> list[LocalBounds]:
+    """Of all partitions of a topic with storage.mode=local, in order."""
+    leaders = {
+        partition: leader.node_id
+        for partition, leader in catalog.local_leaders.of_topic(topic.topic_id).items()
+    }
+    brokers = catalog.brokers.live(AgentSettings().broker_silent_ms)
+    present = {broker.node_id for broker in brokers}
+    asked = [partition for partition, node in sorted(leaders.items()) if node in present]
+    found = _ask(topic.name, asked, brokers)
+    return [
+        LocalBounds(
+            partition=partition,
+            leader=leaders.get(partition),
+            log_start_offset=found[partition][0] if partition in found else None,
+            log_end_offset=found[partition][1] if partition in found else None,
+        )
+        for partition in range(topic.partition_count)
+    ]
+
+
+def _ask(topic: str, partitions: Sequence[int], brokers: Sequence[Broker]) -> dict[int, tuple[int, int]]:
+    """First and next offset by partition; those of whom nothing was heard in time are left out.
+
+    All at once, so that leaders that do not answer take no longer than one of them.
+    """
+    if not partitions:
+        return {}
+    client = connect(
+        AdminClient, {"bootstrap.servers": ",".join(f"{broker.host}:{broker.port}" for broker in brokers)}
+    )
+    places = [TopicPartition(topic, partition) for partition in partitions]
+    earliest, latest = (
+        client.list_offsets(dict.fromkeys(places, spec), request_timeout=_PATIENCE_SECONDS) for spec in _ENDS
+    )
+    found = {}
+    for place in places:
+        try:
+            found[place.partition] = (earliest[place].result().offset, latest[place].result().offset)
+        except KafkaException:
+            continue
+    return found

@@ -1,0 +1,170 @@
+"""Sends records with librdkafka and keeps account of every one: acknowledged, refused, or unconfirmed."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from siltstone.kafka_client.connection import Troubles, connect, explained
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from confluent_kafka import Message
+
+    from siltstone.kafka_client.lines import Outgoing
+
+Tag = TypeVar("Tag")
+DEFAULTS = {
+    # Keys lie where Java's producers put them.
+    "partitioner": "murmur2_random",
+    # As Kafka's own producer: two minutes for a record, whatever happens meanwhile.
+    "message.timeout.ms": "120000",
+    # One record may be longer than a batch; the topic's max.message.bytes is the broker's to apply.
+    "message.max.bytes": str(16 * 1024 * 1024),
+}
+_POLL_SECONDS = 0.1
+_PATIENCE_SECONDS = 5.0
+_NOW = 0  # what librdkafka takes for: the time of sending
+_HINTS = {
+    KafkaError.INVALID_RECORD: " (a compacted topic takes no record without a key, nor the batch it is in)"
+}
+# After these, nobody knows; after all others the record is not in the log.
+_IN_DOUBT = frozenset(
+    {
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - its public names for errors of the client's own
+        KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
+        KafkaError._PURGE_QUEUE,  # noqa: SLF001 - as above
+        KafkaError._TIMED_OUT,  # noqa: SLF001 - as above
+        KafkaError._TRANSPORT,  # noqa: SLF001 - as above
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has become of the records of one topic so far; `partitions` has the acknowledged ones' bounds."""
+
+    topic: str
+    accepted: int = 0
+    refused: int = 0
+    unconfirmed: int = 0
+    partitions: dict[int, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, partition: int, offset: int) -> None:
+        """Count one that was acknowledged; with acks 0 nobody knows its offset, which is then negative."""
+        self.accepted += 1
+        place = self.partitions.get(partition)
+        if place is None:
+            place = {"records": 0, "first_offset": offset, "last_offset": offset}
+            self.partitions[partition] = place
+        place["records"] += 1
+        place["first_offset"] = min(place["first_offset"], offset)
+        place["last_offset"] = max(place["last_offset"], offset)
+
+    def report(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "topic": self.topic,
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "unconfirmed": self.unconfirmed,
+            "partitions": {str(number): place for number, place in sorted(self.partitions.items())},
+        }
+
+
+class Sender(Generic[Tag]):
+    """A producer for one topic. `tell` hears of each record that failed: its tag, why, and if that is sure.
+
+    Delivery reports are taken in by a thread while the context is open, so that they come also while the
+    caller waits for input. Leaving it drops what was not delivered: call `finish` before.
+    """
+
+    def __init__(
+        self,
+        configuration: Mapping[str, Any],
+        topic: str,
+        tell: Callable[[Tag, str, bool], None],
+    ) -> None:
+        self.troubles = Troubles()
+        self.producer: Producer = connect(Producer, {**DEFAULTS, **configuration}, self.troubles)
+        self.tally = Tally(topic)
+        self._tell = tell
+        self._done = threading.Event()
+        self._polling = threading.Thread(target=self._poll, name="delivery reports", daemon=True)
+
+    def __enter__(self) -> Sender[Tag]:
+        self._polling.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._polling.join()
+
+    def _poll(self) -> None:
+        while not self._done.is_set():
+            self.producer.poll(_POLL_SECONDS)
+
+    def send(self, tag: Tag, record: Outgoing, partition: int | None = None) -> None:
+        """Hand one record over; waits while the client's queue is full."""
+        chosen = record.partition if partition is None else partition
+        delivered = partial(self._delivered, tag)
+        while True:
+            try:
+                self.producer.produce(
+                    self.tally.topic,
+                    value=record.value,
+                    key=record.key,
+                    partition=-1 if chosen is None else chosen,
+                    timestamp=_NOW if record.timestamp is None else record.timestamp,
+                    headers=list(record.headers),
+                    on_delivery=delivered,
+                )
+            except BufferError:
+                self.producer.poll(_POLL_SECONDS)
+            except KafkaException as failure:
+                self._failed(tag, failure.args[0])
+                return
+            else:
+                return
+
+    def _delivered(self, tag: Tag, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            offset, partition = message.offset(), message.partition()
+            self.tally.add(-1 if partition is None else partition, -1 if offset is None else offset)
+        else:
+            self._failed(tag, error)
+
+    def _failed(self, tag: Tag, error: KafkaError) -> None:
+        in_doubt = error.code() in _IN_DOUBT
+        if in_doubt:
+            self.tally.unconfirmed += 1
+        else:
+            self.tally.refused += 1
+        self._tell(tag, f"{error.name()}: {error.str()}{_HINTS.get(error.code(), '')}", in_doubt)
+
+    def finish(self, seconds: float | None = None, waiting: Callable[[int], None] | None = None) -> None:
+        """Wait until every record is accounted for; after `seconds`, those that are not are unconfirmed.
+
+        Without `seconds` the client's own `message.timeout.ms` sets the end, and `waiting` hears, once and
+        after a few seconds, of how many records nothing is known. The client is silent as long as it tries.
+        """
+        if seconds is None and waiting is not None:
+            left = self.producer.flush(_PATIENCE_SECONDS)
+            if left:
+                waiting(left)
+        if self.producer.flush(-1 if seconds is None else seconds):
+            self.producer.purge()
+            self.producer.flush()
+
+    def raise_if_unable(self) -> None:
+        """Raise what the client cannot recover from: going on would only queue."""
+        if self.troubles.fatal is not None:
+            raise explained(self.troubles.fatal, self.tally.topic)

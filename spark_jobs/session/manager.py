@@ -1,0 +1,96 @@
+"""A Spark session that lives as long as it is good for something: started late, and anew when it has died."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from core.errors import InvalidInputError
+from spark_jobs.compact import run_jobs
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.session.spark_session import spark_session, task_slots
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+    from typing import Self
+
+    from pyspark.sql import SparkSession
+
+    from catalog.model import Job
+    from core.clock import Clock
+    from core.ids import Ids
+    from object_store.open import StoreConfig
+    from spark_jobs.compact import JobBook, JobOutcome
+    from spark_jobs.report import CompactionReport
+    from spark_jobs.session.spark_session import SparkSettings
+    from spark_jobs.shuffle.plan import PlanChoice
+
+
+class KeptSession:
+    """A context manager, whose end ends the session; not for several threads."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._open = ExitStack()
+        self._spark: SparkSession | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._spark = None
+        self._open.close()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a session, as far as it is known."""
+        return self._spark is not None
+
+    def start(self) -> None:
+        """Have a session. Raises what `start_session` raises; may take minutes, and can be interrupted."""
+        if self._spark is None:
+            self._spark = self._open.enter_context(spark_session(self._settings))
+
+    @property
+    def slots(self) -> int:
+        """How many tasks it can run at a time; SparkUnavailableError when it has died."""
+        return task_slots(self._started())
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        *,
+        store: StoreConfig,
+        book: JobBook,
+        clock: Clock,
+        ids: Ids,
+        progress: Callable[[JobOutcome], None],
+        cancelled: threading.Event,
+        plan: PlanChoice,
+    ) -> CompactionReport:
+        """As `run_jobs`. A session that is all that failed is dropped: the next start makes another."""
+        report = run_jobs(
+            self._started(),
+            jobs,
+            store=store,
+            book=book,
+            clock=clock,
+            ids=ids,
+            progress=progress,
+            cancelled=cancelled,
+            plan=plan,
+        )
+        if report.failures and all(each.error == SparkUnavailableError.__name__ for each in report.failures):
+            self.drop()
+        return report
+
+    def drop(self) -> None:
+        """End a session that does not work any more."""
+        self._spark = None
+        self._open.close()
+
+    def _started(self) -> SparkSession:
+        if self._spark is None:
+            raise InvalidInputError("there is no Spark session", remedy="start it first")
+        return self._spark

@@ -1,0 +1,390 @@
+"""Spark sessions that start anywhere, say nothing, leave nothing behind and end when they should.
+
+A session is local (`local[*]`), on a cluster (any master URL), that of the `spark-submit` which started
+this process, or on a Spark Connect server (`sc://host:port`). Whatever a local one writes lies in one scratch
+directory that goes away with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j carries no types
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from core.errors import InvalidInputError
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.session.java import find_java, write_java_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]  # py4j carries no types
+
+TASK_ATTEMPTS = 3
+_SLOTS_UNKNOWN = 8
+_LOG = "standard-error.log"
+_LOOPBACK = "127.0.0.1"
+_CONNECT_PORT = 15002
+_CONNECT_SECONDS = 10
+_STOP_SECONDS = 30
+_ABANDON_SECONDS = 0.1
+_LOGGERS = ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
+# A Unix socket's path has at most 107 characters, of which Spark's own name for it takes 43.
+_LONGEST_SOCKET_DIRECTORY = 60
+
+# Log4j2's own root and the logger of PySpark's gateway: without a level for the latter Spark announces
+# that it changes the level, on standard error.
+_LOG4J2 = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
+logger.submit.name = org.apache.spark.deploy.SparkSubmit
+logger.submit.level = {level}
+"""
+
+# What is shuffled are fingerprints, which do not compress.
+_SHUFFLE_AS_IT_IS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
+
+# Spark would hash all rows to see whether a task that runs again makes the same, and would give a query up
+# whose last stage has begun where it does not. It hardly ever does, as its report tells of other times; and
+# whatever else differs, as an execution may fail where another did not, the stages find out
+# (`spark_jobs.shuffle.ends`). Each of the two alone turns the hashing on.
+_OF_QUERIES = {
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
+    # What a worker is handed at once beside its key table, also where one key has all records.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20),
+}
+
+# Java moves bytes here and computes nothing: its second compiler takes several times what it gains.
+_QUICK_COMPILER = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"
+
+# Where the sessions of this process write, by what started their Java.
+_scratches: WeakKeyDictionary[JavaGateway, Path] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """How to reach or start Spark.
+
+    `master` is a Spark master URL or `sc://host:port`; None takes what `spark-submit` said. `log_level` is
+    log4j's (error, warn, info, …): Spark's errors reach the caller as exceptions, so that its log is for
+    debugging; without it a local Spark and its workers write nothing to standard error. `conf` holds Spark's
+    own settings and wins over what is set here.
+    """
+
+    master: str | None = "local[*]"
+    app_name: str = "siltstone"
+    driver_memory: str = "1g"
+    log_level: str | None = None
+    progress_bar: bool = False
+    ui: bool = False
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether standard error belongs to the caller alone."""
+        return self.log_level is None and not self.progress_bar
+
+    @property
+    def is_connect(self) -> bool:
+        """Whether the session lives on a Spark Connect server; no Java is needed here then."""
+        return self.master is not None and self.master.startswith("sc://")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether driver and tasks run on this machine alone."""
+        return self.master is not None and re.fullmatch(r"local(\[.*\])?", self.master) is not None
+
+
+def start_session(settings: SparkSettings) -> SparkSession:
+    """A session as `settings` say, or the one that this process already has.
+
+    Raises `JavaNotFoundError` or `SparkUnavailableError`. Pass it to `stop_session` at the end.
+    """
+    if settings.is_quiet:
+        _silence_python()
+    if settings.is_connect:
+        return _with_queries_as_they_are(_connect(settings))
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, which has started Java
+        return _with_queries_as_they_are(_build(settings, {}))
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return _with_queries_as_they_are(active)
+    scratch = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    try:
+        with _launch_environment(settings, scratch):
+            spark = _build(settings, _launch_conf(settings, scratch))
+    except SparkUnavailableError as error:
+        said = _last_line(scratch / _LOG)
+        shutil.rmtree(scratch, ignore_errors=True)
+        if not said:
+            raise
+        raise SparkUnavailableError(f"{error.message}; it said: {said}", remedy=error.remedy) from error
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    _scratches[SparkContext._gateway] = scratch  # noqa: SLF001 -- there is no public way
+    return spark
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Ends the session and, where it was started here, its Java process.
+
+    Where that died before, as by a signal to the whole process group, there is nothing left to end.
+    """
+    gateway = None if "PYSPARK_GATEWAY_PORT" in os.environ else _gateway_of(spark)
+    try:
+        with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # so does it tell of a Java that is gone
+            spark.stop()
+    finally:
+        if gateway is not None:
+            _forget_sessions()
+            _end_java(gateway)
+            if (scratch := _scratches.pop(gateway, None)) is not None:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Whether the session's driver belongs to this process; the alternative is Spark Connect."""
+    return hasattr(spark, "_jvm")
+
+
+def task_slots(spark: SparkSession) -> int:
+    """How many tasks the session can run at a time, as far as it is known here.
+
+    Raises SparkUnavailableError when the session is gone.
+    """
+    if not is_classic(spark):
+        return _SLOTS_UNKNOWN
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SparkUnavailableError(f"the Spark session is gone: {_first_line(error)}") from error
+
+
+@contextmanager
+def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
+    """A session that ends with the block, also on an interrupt."""
+    spark = start_session(settings)
+    try:
+        yield spark
+    finally:
+        stop_session(spark)
+
+
+def _connect(settings: SparkSettings) -> SparkSession:
+    """A Connect session; a server that is not there is found out at once, not after gRPC's ten minutes."""
+    assert settings.master is not None
+    server = urlsplit(settings.master)
+    if server.hostname is None:
+        raise InvalidInputError(
+            f"{settings.master!r} names no Spark Connect server", remedy="write sc://host:port"
+        )
+    address = (server.hostname, server.port or _CONNECT_PORT)
+    try:
+        socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise SparkUnavailableError(
+            f"no Spark Connect server answers at {address[0]}:{address[1]}: {error}"
+        ) from error
+    builder = SparkSession.builder.remote(settings.master)
+    for key, value in settings.conf.items():
+        builder = builder.config(key, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, ImportError) as error:
+        raise SparkUnavailableError(f"no session at {settings.master}: {error}") from error
+
+
+def _with_queries_as_they_are(spark: SparkSession) -> SparkSession:
+    """A session that somebody else has set up, with what he has not said himself."""
+    said = spark.conf.getAll
+    for key in _OF_QUERIES.keys() - said.keys():
+        spark.conf.set(key, _OF_QUERIES[key])
+    return spark
+
+
+def _build(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    for key, value in {**conf, **settings.conf}.items():
+        builder = builder.config(key, value)
+    try:
+        session = _in_a_thread(builder.getOrCreate)
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SparkUnavailableError(
+            f"Spark did not start with master {settings.master or 'of spark-submit'}: {_first_line(error)}",
+            remedy="set log_level to info to see what it says",
+        ) from error
+    return session.__enter__()  # makes it the active one of this thread, and no more
+
+
+def _in_a_thread(build: Callable[[], SparkSession]) -> SparkSession:
+    """Build a session away from the main thread, and leave nothing of it when this one is interrupted.
+
+    In the main thread PySpark would take SIGINT for itself, and an interrupt would find a session half built.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as thread:
+        building = thread.submit(build)
+        try:
+            return building.result()
+        except BaseException:
+            if not building.done():
+                _abandon(building)
+            raise
+
+
+def _abandon(building: Future[SparkSession]) -> None:
+    """Ends a Java process that still starts, at once: a cluster that does not answer may take minutes."""
+    ours = "PYSPARK_GATEWAY_PORT" not in os.environ
+    while not wait([building], timeout=_ABANDON_SECONDS).done:
+        gateway = SparkContext._gateway if ours else None  # noqa: SLF001 -- there is no public way
+        if gateway is not None and hasattr(gateway, "proc"):
+            gateway.proc.kill()
+    with suppress(PySparkException, Py4JError, OSError, RuntimeError):
+        if building.exception() is None:
+            building.result().stop()
+    with suppress(Py4JError, OSError):
+        if ours and SparkContext._gateway is not None:  # noqa: SLF001
+            _end_java(SparkContext._gateway)  # noqa: SLF001
+
+
+def _silence_python() -> None:
+    """Errors of Spark and its gateway reach the caller as exceptions; their loggers tell them once more."""
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    logging.getLogger().addFilter(_is_not_of_the_gateway)
+
+
+def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
+    """What Py4J has to say of a Java that is gone, it says by the root logger."""
+    return Path(record.pathname).parent.name != "py4j"
+
+
+def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
+    log_settings = scratch / "log4j2.properties"
+    log_settings.write_text(_LOG4J2.format(level=settings.log_level or "error"))
+    java_options = [f'"-Dlog4j2.configurationFile={log_settings}"', f'"-Djava.io.tmpdir={scratch}"']
+    conf = {
+        "spark.app.name": settings.app_name,
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraJavaOptions": " ".join(java_options),
+        "spark.python.unix.domain.socket.enabled": str(
+            len(str(scratch)) <= _LONGEST_SOCKET_DIRECTORY
+        ).lower(),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **_SHUFFLE_AS_IT_IS,
+        **_OF_QUERIES,
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.task.maxFailures": str(TASK_ATTEMPTS),
+        "spark.ui.enabled": str(settings.ui).lower(),
+        "spark.ui.showConsoleProgress": str(settings.progress_bar).lower(),
+    }
+    if settings.master is not None:
+        conf["spark.master"] = _with_task_attempts(settings.master)
+    if "NUMBA_CACHE_DIR" in os.environ:
+        conf["spark.executorEnv.NUMBA_CACHE_DIR"] = os.environ["NUMBA_CACHE_DIR"]
+    if settings.is_local:
+        conf["spark.driver.extraJavaOptions"] += f" {_QUICK_COMPILER}"
+        conf |= {
+            "spark.driver.bindAddress": _LOOPBACK,
+            "spark.driver.host": _LOOPBACK,
+            "spark.local.dir": str(scratch),
+        }
+    return conf
+
+
+def _with_task_attempts(master: str) -> str:
+    """`local`, `local[4]` and `local[*]` never try a task twice; `local[4,3]` does."""
+    simple = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    return f"local[{simple[1] or 1},{TASK_ATTEMPTS}]" if simple else master
+
+
+@contextmanager
+def _launch_environment(settings: SparkSettings, scratch: Path) -> Iterator[None]:
+    """The process environment with which Java is started, and which is as it was afterwards."""
+    log = scratch / _LOG if settings.is_quiet else None
+    java_home = write_java_home(find_java(os.environ), scratch / "java", log=log)
+    wanted = {"JAVA_HOME": str(java_home)}
+    if settings.is_local:
+        wanted |= {"SPARK_LOCAL_IP": _LOOPBACK, "PYSPARK_PYTHON": sys.executable}
+    else:
+        wanted |= {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _gateway_of(spark: SparkSession) -> JavaGateway | None:
+    """PySpark's link to a Java process that it started; None for a session on a Connect server."""
+    return SparkContext._gateway if is_classic(spark) else None  # noqa: SLF001 -- there is no public way
+
+
+def _forget_sessions() -> None:
+    """What PySpark takes for its sessions until they end in good order, which needs a Java that lives."""
+    SparkContext._active_spark_context = None  # noqa: SLF001 -- there is no public way
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    SparkSession._activeSession = None  # noqa: SLF001
+
+
+def _end_java(gateway: JavaGateway) -> None:
+    """Lets the Java process go and waits for it: PySpark alone keeps it until Python ends."""
+    gateway.shutdown()
+    SparkContext._gateway = None  # noqa: SLF001 -- a later session must start anew
+    SparkContext._jvm = None  # noqa: SLF001
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()  # the sign for Java to leave
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except FileNotFoundError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,178 @@
+"""The rows that travel between the stages of the shuffle plan: few and large, as Arrow record batches."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+import pyarrow as pa
+
+from spark_jobs.report import JobFailure, merge_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+FAILURE: Final = 0
+REPORT: Final = 1
+END: Final = 2
+PAYLOAD: Final = 3
+"""Kinds of rows, as they are sorted: a failure goes to every task of the next stage, an end as well
+(`spark_jobs.shuffle.ends`), a report to one."""
+
+BLOB_SCHEMA: Final = "judge int, kind int, number int, first_offset long, share int, run int, data binary"
+SURVIVOR_SCHEMA: Final = (
+    "share int, kind int, judge int, place int, run int, outside long, data binary, tombstones binary"
+)
+
+_BLOB_ROWS: Final = pa.schema(
+    [
+        ("judge", pa.int32()),
+        ("kind", pa.int32()),
+        ("number", pa.int32()),
+        ("first_offset", pa.int64()),
+        ("share", pa.int32()),
+        ("run", pa.int32()),
+        ("data", pa.binary()),
+    ]
+)
+_SURVIVOR_ROWS: Final = pa.schema(
+    [
+        ("share", pa.int32()),
+        ("kind", pa.int32()),
+        ("judge", pa.int32()),
+        ("place", pa.int32()),
+        ("run", pa.int32()),
+        ("outside", pa.int64()),
+        ("data", pa.binary()),
+        ("tombstones", pa.binary()),
+    ]
+)
+_BATCH_BYTES: Final = 4 << 20
+_BATCH_ROWS: Final = 1024
+
+
+class BlobRow(NamedTuple):
+    """A blob of bucket `number`, or a report for share `number`; task `judge` of the second stage gets it.
+
+    A blob is of one `run` of one `share`; a failure or an end is of a `share`.
+    """
+
+    judge: int
+    kind: int
+    number: int
+    first_offset: int
+    share: int
+    run: int
+    data: bytes | memoryview
+
+
+class SurvivorRow(NamedTuple):
+    """What a bucket leaves of one run: two bitmaps, or (in `data`) something else for the share; by a judge.
+
+    `outside` counts records of the bucket whose keys were not in the table.
+    """
+
+    share: int
+    kind: int
+    judge: int
+    place: int = 0
+    run: int = 0
+    outside: int = 0
+    data: bytes | memoryview = b""
+    tombstones: bytes | memoryview = b""
+
+
+class Report(NamedTuple):
+    """Counts of a task, or why it failed."""
+
+    counts: dict[str, int]
+    failure: JobFailure | None = None
+
+    def pack(self) -> bytes:
+        """As bytes, for the `data` of a row."""
+        return orjson.dumps({"counts": self.counts, "failure": self.failure and asdict(self.failure)})
+
+    @classmethod
+    def unpack(cls, data: bytes | memoryview) -> Report:
+        """The mirror of `pack`."""
+        plain = orjson.loads(data)
+        return cls(plain["counts"], JobFailure(**plain["failure"]) if plain["failure"] else None)
+
+
+def united_counts(counts: Mapping[str, int], reports: Iterable[Report]) -> dict[str, int]:
+    """The counts of a task with those that were reported to it."""
+    return merge_counts([counts, *(report.counts for report in reports)])
+
+
+def write_blob_rows(rows: Iterable[BlobRow]) -> Iterator[pa.RecordBatch]:
+    """Rows of `BLOB_SCHEMA`."""
+    return _batches(rows, _BLOB_ROWS)
+
+
+def write_survivor_rows(rows: Iterable[SurvivorRow]) -> Iterator[pa.RecordBatch]:
+    """Rows of `SURVIVOR_SCHEMA`."""
+    return _batches(rows, _SURVIVOR_ROWS)
+
+
+def read_blob_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[BlobRow]:
+    """The mirror of `write_blob_rows`; a row's data lies in its batch."""
+    for batch in batches:
+        judges, kinds, numbers, offsets, shares, runs = (
+            batch.column(index).to_pylist() for index in range(6)
+        )
+        for row in range(batch.num_rows):
+            yield BlobRow(
+                judges[row],
+                kinds[row],
+                numbers[row],
+                offsets[row],
+                shares[row],
+                runs[row],
+                _bytes_at(batch, 6, row),
+            )
+
+
+def read_survivor_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[SurvivorRow]:
+    """The mirror of `write_survivor_rows`."""
+    for batch in batches:
+        shares, kinds, judges, places, runs, outsides = (
+            batch.column(index).to_pylist() for index in range(6)
+        )
+        for row in range(batch.num_rows):
+            yield SurvivorRow(
+                shares[row],
+                kinds[row],
+                judges[row],
+                places[row],
+                runs[row],
+                outsides[row],
+                _bytes_at(batch, 6, row),
+                _bytes_at(batch, 7, row),
+            )
+
+
+def _bytes_at(batch: pa.RecordBatch, column: int, row: int) -> memoryview:
+    """A cell, where it lies."""
+    return memoryview(batch.column(column)[row].as_buffer())
+
+
+def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows in batches that are bounded in bytes and rows."""
+    held: list[tuple[Any, ...]] = []
+    size = 0
+    for row in rows:
+        held.append(row)
+        size += sum(len(cell) for cell in row if not isinstance(cell, int))
+        if size >= _BATCH_BYTES or len(held) >= _BATCH_ROWS:
+            yield _batch(held, schema)
+            held, size = [], 0
+    if held:
+        yield _batch(held, schema)
+
+
+def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )

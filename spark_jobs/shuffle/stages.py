@@ -1,0 +1,341 @@
+"""What the tasks of the shuffle plan do, one function per stage; `spark_jobs.shuffle.plan` says why.
+
+Nothing here knows Spark: rows come in and go out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from pyroaring import BitMap64
+
+from catalog.model import JobResult
+from object_format.bitmaps import part_between
+from object_format.dedupe import KeyTable, Survivors
+from object_format.dedupe.buckets import CHUNK_RECORDS, BucketCutter, BucketJudge
+from object_format.record_batch.payloads import Scratch
+from spark_jobs.errors import IncompleteShuffleError
+from spark_jobs.shuffle.ends import Arrivals, Departures, JudgesPost
+from spark_jobs.shuffle.plan import keys_expected
+from spark_jobs.shuffle.rows import END, FAILURE, PAYLOAD, REPORT, BlobRow, Report, SurvivorRow, united_counts
+from spark_jobs.shuffle.shares import runs_of
+from spark_jobs.task.arrangement import arrange, input_uses
+from spark_jobs.task.compaction_task import stream_buffer, table_bytes_for
+from spark_jobs.task.counts import TaskCounts
+from spark_jobs.task.input_pass import InputPass, placed
+from spark_jobs.task.output_files import OutputFiles
+from spark_jobs.task.partition_writer import PartitionWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from uuid import UUID
+
+    from catalog.model import JobSpec
+    from core.clock import Clock
+    from core.ids import Ids
+    from object_format.dedupe.buckets import Blob
+    from object_store.interface import ObjectStore
+    from spark_jobs.report import JobFailure
+    from spark_jobs.shuffle.plan import ShufflePlan
+    from spark_jobs.shuffle.shares import Run
+    from spark_jobs.task.arrangement import InputUse, PartitionWork
+
+_VERDICT_COUNTS: Final = ("keys", "keys_outside_table", "tombstones_dropped", "records_invalid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageContext:
+    """What every task of a job knows; `check` raises to stop it."""
+
+    spec: JobSpec
+    plan: ShufflePlan
+    clock: Clock
+    check: Callable[[], None]
+
+
+def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator[BlobRow]:
+    """Stage 1: the blobs of a share, a report for its writer, and the ends. `store` is the task's own."""
+    spec, plan = context.spec, context.plan
+    counts = TaskCounts(store, context.clock)
+    runs = runs_of(arrange(spec), plan.shares[share])
+    uses = input_uses([run.work for run in runs], deduplicated_only=True)
+    survey = _pass_over(context, store, uses, counts)
+    ends = plan.bucket_ends
+    sent = Departures(share, plan.judges)
+    try:
+        for position, run in enumerate(runs):
+            bits = plan.bits[run.place]
+            if bits is None:
+                continue
+            for blob in _blobs(spec, run.work, bits, survey, counts):
+                bucket = ends[run.place] - (1 << bits) + blob.bucket
+                counts.add("shuffle_bytes", len(blob.data))
+                row = BlobRow(
+                    bucket % plan.judges, PAYLOAD, bucket, blob.first_offset, share, run.number, blob.data
+                )
+                yield sent.add(row, blob.records)
+            survey.close_after(position)
+    finally:
+        survey.close()
+    counts.at_least("largest_buffer_bytes", survey.largest_buffer)
+    report = Report(counts.finish()).pack()
+    yield sent.add(BlobRow(share % plan.judges, REPORT, share, 0, share, 0, report))
+    yield from sent.ends()
+
+
+def failed_cut(plan: ShufflePlan, share: int, failure: JobFailure) -> Iterator[BlobRow]:
+    """What stage 1 of a share sends instead of its ends: every judge must know, whatever it has read."""
+    data = Report({}, failure).pack()
+    for judge in range(plan.judges):
+        yield BlobRow(judge, FAILURE, share, 0, share, 0, data)
+
+
+def failed_judging(plan: ShufflePlan, judge: int, failure: JobFailure) -> Iterator[SurvivorRow]:
+    """What a task of stage 2 sends instead of its ends: every share must know, so that none writes."""
+    data = Report({}, failure).pack()
+    for share in range(len(plan.shares)):
+        yield SurvivorRow(share, FAILURE, judge, data=data)
+
+
+def _pass_over(
+    context: StageContext, store: ObjectStore, uses: dict[int, InputUse], counts: TaskCounts
+) -> InputPass:
+    return InputPass(
+        context.spec,
+        store,
+        uses,
+        read_size=stream_buffer(len(uses)),
+        check=context.check,
+        counts=counts,
+    )
+
+
+def _blobs(
+    spec: JobSpec, work: PartitionWork, bits: int, survey: InputPass, counts: TaskCounts
+) -> Iterator[Blob]:
+    """Pass 1 of a run, oldest first."""
+    chunk = min(max(work.records_in, 1), CHUNK_RECORDS)
+    cutter = BucketCutter(
+        spec.hash_seed,
+        bits=bits,
+        now_ms=spec.now_ms,
+        chunk_records=chunk,
+        scratch=Scratch(counts.codec_times),
+    )
+    counts.at_least("largest_buffer_bytes", cutter.nbytes)
+    for part in work.parts:
+        for piece, extent, place in survey.pieces(work, part):
+            with counts.timed("find_survivors_ms"), counts.timed("kernels_ms"), placed(place):
+                blobs = list(cutter.feed(piece.batches, offset_shift=extent.offset_shift))
+            yield from blobs
+    yield from cutter.flush()
+    counts.at_least("largest_buffer_bytes", cutter.largest_opened)
+
+
+def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
+    """Stage 2: the survivors of each bucket by run, the reports, and the ends; or the first failure.
+
+    Rows come by kind, bucket by bucket, newest first. Raises IncompleteShuffleError, when they are over,
+    unless all rows of all shares were among them.
+    """
+    plan = context.plan
+    post = JudgesPost(len(plan.shares))
+    judging = _Judging(context, post)
+    for (kind, number), group in groupby(rows, key=lambda row: (row.kind, row.number)):
+        if kind == FAILURE:
+            row = next(group)
+            failure = Report.unpack(row.data).failure
+            assert failure is not None
+            yield from failed_judging(plan, row.judge, failure)
+            return
+        taken = map(post.take, group)
+        if kind == PAYLOAD:
+            yield from map(post.send, judging.bucket(number, taken))
+            continue
+        for row in taken:
+            if kind == REPORT:
+                yield post.send(SurvivorRow(number, REPORT, row.judge, data=bytes(row.data)))
+    post.check(f"job {context.spec.job_id}")
+    for judge in post.judges[:1]:
+        yield post.send(SurvivorRow(0, REPORT, judge, data=Report(judging.counts.finish()).pack()))
+    yield from post.ends()
+
+
+class _Judging:
+    """Verdicts of a task of stage 2, bucket by bucket, with one key table."""
+
+    def __init__(self, context: StageContext, post: JudgesPost) -> None:
+        spec, plan = context.spec, context.plan
+        self.counts = TaskCounts(None, context.clock)
+        self._context = context
+        self._post = post
+        self._works = arrange(spec)
+        self._expected = [
+            0 if bits is None else keys_expected(work.records_in, bits)
+            for work, bits in zip(self._works, plan.bits, strict=True)
+        ]
+        self._table = KeyTable(table_bytes_for(max(self._expected, default=0), spec.table_bytes))
+        self.counts.at_least("table_bytes", self._table.table_bytes)
+        self._place_of = _place_finder(plan)
+
+    def bucket(self, number: int, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
+        """The survivors of one bucket; `rows` are its blobs, newest first."""
+        place = self._place_of(number)
+        judge = BucketJudge(
+            self._table,
+            reaches_log_start=self._works[place].partition.reaches_log_start,
+            expected_keys=self._expected[place],
+        )
+        runs: list[_RunSeen] = []
+        for row in rows:
+            self._context.check()
+            if not runs or (runs[-1].share, runs[-1].number) != (row.share, row.run):
+                runs.append(_RunSeen(row.share, row.run))
+            runs[-1].first_offset = row.first_offset
+            with self.counts.timed("find_survivors_ms"), self.counts.timed("kernels_ms"):
+                self._post.judged(row.judge, row.share, judge.feed(row.data))
+        survivors = judge.finish()
+        for name in _VERDICT_COUNTS:
+            self.counts.add(name, getattr(survivors, name))
+        return _survivor_rows(survivors, number % self._context.plan.judges, place, runs)
+
+
+@dataclass(slots=True)
+class _RunSeen:
+    """A run of which a bucket has records; none lies before `first_offset`."""
+
+    share: int
+    number: int
+    first_offset: int = 0
+
+
+def _place_finder(plan: ShufflePlan) -> Callable[[int], int]:
+    """The partition of a bucket, for buckets that come in ascending order."""
+    ends = plan.bucket_ends
+    place = 0
+
+    def find(bucket: int) -> int:
+        nonlocal place
+        while ends[place] <= bucket:
+            place += 1
+        return place
+
+    return find
+
+
+def _survivor_rows(
+    survivors: Survivors, judge: int, place: int, runs: Iterable[_RunSeen]
+) -> Iterator[SurvivorRow]:
+    """The bitmaps cut by run, of which the newest comes first; one without survivors here gets none."""
+    end = survivors.offsets.max() + 1 if survivors.offsets else 0
+    for run in runs:
+        first, end, last = run.first_offset, run.first_offset, end
+        offsets = part_between(survivors.offsets, first, last - 1)
+        if not offsets:
+            continue
+        yield SurvivorRow(
+            run.share,
+            PAYLOAD,
+            judge,
+            place,
+            run.number,
+            survivors.keys_outside_table,
+            offsets.serialize(),
+            part_between(survivors.tombstones, first, last - 1).serialize(),
+        )
+
+
+@dataclass(slots=True)
+class KnownShare:
+    """What the last stage knows of one share before it writes: reports, and united survivors by run.
+
+    `arrivals` are those of the judges' rows.
+    """
+
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    reports: list[Report] = field(default_factory=list)
+    offsets: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
+    tombstones: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
+    outside: defaultdict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, row: SurvivorRow) -> None:
+        """Take in a row."""
+        if row.kind == END:
+            self.arrivals.end(row.judge, row.data)
+            return
+        self.arrivals.add(row.judge)
+        if row.kind in {FAILURE, REPORT}:
+            self.reports.append(Report.unpack(row.data))
+            return
+        key = row.place, row.run
+        self.offsets[key] |= BitMap64.deserialize(bytes(row.data))
+        self.tombstones[key] |= BitMap64.deserialize(bytes(row.tombstones))
+        self.outside[key] += row.outside
+
+    def survivors(self, run: Run) -> Survivors | None:
+        """Those of a run, which are then let go; None for a partition that is not deduplicated."""
+        if not run.work.partition.deduplicate:
+            return None
+        key = run.place, run.number
+        return Survivors(
+            offsets=self.offsets.pop(key, BitMap64()),
+            tombstones=self.tombstones.pop(key, BitMap64()),
+            records_in=run.work.records_in,
+            keys=0,
+            keys_outside_table=self.outside[key],
+            tombstones_dropped=0,
+            records_invalid=0,
+            max_buffer_bytes=0,
+        )
+
+
+def write_share(
+    context: StageContext, share: int, known: KnownShare, store: ObjectStore, attempt_id: UUID, ids: Ids
+) -> JobResult:
+    """Stage 3: pass 2 of a share; its files, and the counts of all tasks that reported to it.
+
+    Raises IncompleteShuffleError, and leaves nothing behind, unless all rows of all judges are known and they
+    have judged as many records as pass 2 reads.
+    """
+    spec, plan = context.spec, context.plan
+    where = f"job {spec.job_id}, share {share}"
+    judged = known.arrivals.check(plan.judges, where)
+    read = 0
+    counts = TaskCounts(store, context.clock)
+    runs = runs_of(arrange(spec), plan.shares[share])
+    works = [run.work for run in runs]
+    copied = input_uses(works, deduplicated_only=False)
+    surveyed = input_uses(works, deduplicated_only=True)
+    what = "input_files" if plan.shares[share].stretch is None else "stretches"
+    counts.add(what, len(copied))
+    counts.add(f"{what}_read_once", len(copied.keys() - surveyed.keys()))
+    outputs = OutputFiles(store, spec, attempt_id, ids, counts)
+    inputs = _pass_over(context, store, copied, counts)
+    writer = PartitionWriter(spec, inputs, outputs, counts)
+    try:
+        for position, run in enumerate(runs):
+            survivors = known.survivors(run)
+            with counts.timed("write_ms"):
+                records = writer.write(run.work, survivors, file_number=run.number)
+            read += 0 if survivors is None else records
+            inputs.close_after(position)
+        if read != judged:
+            raise IncompleteShuffleError(f"{where}: pass 2 read {read} records, where {judged} were judged")
+        with counts.timed("complete_ms"):
+            files = outputs.complete()
+    finally:
+        try:
+            outputs.abort()
+        finally:
+            inputs.close()
+    counts.add("compacted_files", len(files))
+    counts.add("compacted_bytes", sum(file.size for file in files))
+    return JobResult(
+        job_id=spec.job_id,
+        attempt_id=attempt_id,
+        files=files,
+        counts=united_counts(counts.finish(), known.reports),
+    )

@@ -1,0 +1,79 @@
+"""What is kept of large consumer groups: written down away from the event loop, once for many members."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+from agent.groups.cache import group_cache as holding
+from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
+from agent.groups.consumer.snapshot import consumer_record_of, consumer_snapshot_of
+from tests.agent.groups.coordinators import coordinating
+
+if TYPE_CHECKING:
+    import pytest
+
+    from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
+    from catalog.groups.repository import GroupRecord
+    from catalog.open import Catalog
+    from core.clock import ManualClock
+    from core.ids import Ids
+
+_PATIENCE_SECONDS = 20.0  # of the test: without an answer it fails
+
+
+def join(member_id: str) -> ConsumerHeartbeat:
+    return ConsumerHeartbeat(
+        member_id=member_id,
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        topics=frozenset({"granite"}),
+        owned=NOTHING,
+    )
+
+
+def test_members_that_come_together_are_written_down_together(
+    catalog: Catalog, clock: ManualClock, ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever joins while the group is written shares the next write; no write is made on the event loop."""
+    catalog.topics.create("granite", 40, {})
+    loop_thread, may_write = threading.get_ident(), threading.Event()
+    threads: list[int] = []
+    counts: list[int] = []
+
+    def watched(group_id: str, snapshot: ConsumerGroupSnapshot) -> GroupRecord:
+        threads.append(threading.get_ident())
+        counts.append(len(snapshot.members))
+        if threading.get_ident() != loop_thread:
+            assert may_write.wait(_PATIENCE_SECONDS)
+        return consumer_record_of(group_id, snapshot)
+
+    monkeypatch.setattr(holding, "consumer_record_of", watched)
+
+    async def story() -> None:
+        async with coordinating(catalog, clock, ids) as coordinator:
+
+            async def joined(number: int) -> int:
+                return (await coordinator.consumers.heartbeat("g", join(f"m{number}"))).member_epoch
+
+            async def all_are_in() -> bool:
+                await asyncio.sleep(0)
+                group = coordinator.held.peek("g")
+                return group is not None and group.member_count == 20
+
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                joins = [asyncio.create_task(joined(number)) for number in range(20)]
+                while not await all_are_in():
+                    pass
+                may_write.set()
+                epochs = await asyncio.gather(*joins)
+            assert sorted(epochs) == list(range(1, 21))
+
+    asyncio.run(story())
+    assert len(counts) <= 2
+    assert counts[-1] == 20
+    assert loop_thread not in threads
+    stored = catalog.groups.claim("g", ids.new_uuid(), create=False)
+    assert stored is not None
+    assert len(consumer_snapshot_of(stored).members) == 20

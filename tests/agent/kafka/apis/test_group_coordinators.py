@@ -1,0 +1,182 @@
+"""Groups whose coordinator dies, stops, or was never there: nothing that was committed is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
+from agent.kafka.errors import ErrorCode, KafkaError
+from tests.agent.kafka.coordinators import LASTING, die, group_of, groups_of, take_for_dead, two_brokers
+from tests.agent.kafka.waiting import QUICK_GROUPS, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from agent.groups.consumer.messages import HeartbeatAnswer
+    from tests.agent.kafka.brokers import BrokerThread
+
+_QUICK = {**LASTING, "groups": QUICK_GROUPS, "stop_timeout_ms": 5000}
+
+
+@pytest.fixture
+def brokers(start_broker: Callable[..., BrokerThread]) -> list[BrokerThread]:
+    """Two agents that know of each other."""
+    return two_brokers(lambda: start_broker(**_QUICK))
+
+
+class Member:
+    """A consumer that lists what was assigned to it, each time."""
+
+    def __init__(self, brokers: list[BrokerThread], group_id: str) -> None:
+        self.assignments = 0
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": ",".join(broker.address for broker in brokers),
+                "group.id": group_id,
+                "session.timeout.ms": 60_000,
+                "heartbeat.interval.ms": 200,
+                "enable.auto.commit": False,
+            }
+        )
+        self.consumer.subscribe(["granite"], on_assign=self._assigned)
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.assignments += 1
+        consumer.assign(partitions)
+
+    @property
+    def has(self) -> int:
+        self.consumer.poll(0.05)
+        return len(self.consumer.assignment())
+
+    def commit(self, offset: int) -> bool:
+        """Commit an offset of partition 0; False when it must be tried again."""
+        try:
+            self.consumer.commit(offsets=[TopicPartition("granite", 0, offset)], asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].name() in {"ILLEGAL_GENERATION", "UNKNOWN_MEMBER_ID"}:
+                raise
+            self.consumer.poll(0.05)
+            return False
+        return True
+
+    def committed(self) -> int:
+        """The offset of partition 0, asked for until an answer comes."""
+        found: list[TopicPartition] = []
+
+        def is_told() -> bool:
+            with suppress(KafkaException):
+                found.extend(self.consumer.committed([TopicPartition("granite", 0)], timeout=5))
+            return bool(found)
+
+        until(is_told)
+        return int(found[0].offset)
+
+
+@pytest.fixture
+def join(brokers: list[BrokerThread]) -> Iterator[Callable[[str], Member]]:
+    """Makes members, which leave with the test."""
+    made: list[Member] = []
+
+    def new(group_id: str) -> Member:
+        made.append(Member(brokers, group_id))
+        return made[-1]
+
+    yield new
+    for member in made:
+        member.consumer.close()
+
+
+def test_members_go_on_under_a_new_coordinator_without_a_rebalance(
+    brokers: list[BrokerThread], join: Callable[[str], Member]
+) -> None:
+    """The old one was killed: members, generation and offsets are found again in the catalog."""
+    brokers[0].create_topic("granite", 2)
+    member = join(group_of(brokers[0]))
+    until(lambda: member.has == 2)
+    until(lambda: member.commit(41))
+    die(brokers[0])
+    until(lambda: member.commit(42))
+    assert member.committed() == 42
+    assert member.assignments == 1
+
+
+def test_a_group_rebalances_under_a_new_coordinator(
+    brokers: list[BrokerThread], join: Callable[[str], Member]
+) -> None:
+    brokers[0].create_topic("granite", 2)
+    group_id = group_of(brokers[0])
+    member = join(group_id)
+    until(lambda: member.has == 2)
+    until(lambda: member.commit(7))
+    brokers[0].stop()
+    other = join(group_id)
+    until(lambda: (member.has, other.has) == (1, 1))
+    assert other.committed() == 7
+
+
+def test_an_agent_that_does_not_know_yet_that_it_lost_a_group_cannot_commit(
+    brokers: list[BrokerThread], join: Callable[[str], Member]
+) -> None:
+    """Two agents that both think that they coordinate a group: the later claim has the only say."""
+    brokers[0].create_topic("granite", 2)
+    group_id = group_of(brokers[0])
+    member = join(group_id)
+    until(lambda: member.has == 2)
+    until(lambda: member.commit(1))
+    agent = brokers[0].agent
+    before = groups_of(brokers[0]).held._held[group_id].claim_id
+    stolen = brokers[0].catalog.groups.claim(group_id, agent._ids.new_uuid(), create=False)
+    assert stolen is not None
+    assert stolen.generation == 1
+    # Refused, the client looks for the coordinator again: this agent still, which claims the group anew.
+    until(lambda: member.commit(2))
+    assert groups_of(brokers[0]).held._held[group_id].claim_id != before
+    assert member.committed() == 2
+    assert member.assignments == 1
+
+
+async def _beat(broker: BrokerThread, group_id: str, member_id: str, epoch: int) -> HeartbeatAnswer:
+    """A heartbeat of a member of a consumer group, which joins in epoch 0."""
+    joins = {"rebalance_timeout_ms": 60_000, "topics": frozenset({"granite"}), "owned": NOTHING}
+    request = ConsumerHeartbeat(member_id=member_id, member_epoch=epoch, **({} if epoch else joins))  # type: ignore[arg-type]  # as the keys say
+    return await groups_of(broker).consumers.heartbeat(group_id, request)
+
+
+def test_an_agent_that_was_paused_gives_up_the_groups_that_others_have_claimed(
+    brokers: list[BrokerThread],
+) -> None:
+    """Before it knows that it was taken for dead, and when it lives again, it knows nobody from before."""
+    paused, other = brokers
+    paused.create_topic("granite", 2)
+    group_id = group_of(paused)
+    before = paused.run(_beat(paused, group_id, "before", 0))
+    goes_on = threading.Event()
+    paused._loop.call_soon_threadsafe(goes_on.wait)
+    try:
+        take_for_dead(paused)
+        until(lambda: other.run(groups_of(other).held.is_own(group_id)))
+        other.run(_beat(other, group_id, "before", -1))  # it leaves
+        joined = other.run(_beat(other, group_id, "meanwhile", 0))
+        cast("Any", groups_of(paused).held._brokers)._until = 0.0  # what it knew is old
+        first = asyncio.run_coroutine_threadsafe(
+            _beat(paused, group_id, "before", before.member_epoch), paused._loop
+        )
+    finally:
+        goes_on.set()
+    refused = first.exception(60)
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.not_coordinator
+    paused.run(paused.agent.session._beat_once())
+    until(lambda: paused.run(groups_of(paused).held.is_own(group_id)))
+    again = paused.run(_beat(paused, group_id, "meanwhile", joined.member_epoch))
+    assert again.member_epoch == joined.member_epoch
+    with pytest.raises(KafkaError) as unknown:
+        paused.run(_beat(paused, group_id, "before", before.member_epoch))
+    assert unknown.value.code is ErrorCode.unknown_member_id

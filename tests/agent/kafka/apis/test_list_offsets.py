@@ -1,0 +1,82 @@
+"""ListOffsets: special timestamps, and the versions that brought them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from tests.agent.kafka.wire import Wire
+
+if TYPE_CHECKING:
+    from tests.agent.faulty_store import FaultyStore
+    from tests.agent.kafka.brokers import BrokerThread
+
+_LATEST, _EARLIEST, _MAX, _LOCAL, _TIERED, _PENDING = -1, -2, -3, -4, -5, -6
+
+
+@pytest.fixture
+def wire(broker: BrokerThread) -> Wire:
+    """A connection to an agent with three records; the one in the middle is the newest."""
+    broker.create_topic("granite", 2)
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 50})
+    for timestamp in (1_000, 3_000, 2_000):
+        producer.produce("granite", b"x", partition=0, timestamp=timestamp)
+    assert producer.flush(120) == 0
+    return Wire(broker.host_and_port)
+
+
+def ask(wire: Wire, version: int, timestamp: int, partition: int = 0) -> Struct:
+    wanted = Struct(partition_index=partition, timestamp=timestamp, current_leader_epoch=-1)
+    asked = Struct(replica_id=-1, topics=[Struct(name="granite", partitions=[wanted])])
+    answer: Struct = wire.ask("list_offsets", version, asked).topics[0].partitions[0]
+    return answer
+
+
+def test_special_timestamps_are_answered_in_the_versions_that_have_them(wire: Wire) -> None:
+    """An earlier version is told UNSUPPORTED_VERSION, as is a special timestamp that nobody knows."""
+    with wire:
+        for timestamp, since, offset, found in [
+            (_LATEST, 1, 3, -1),
+            (_EARLIEST, 1, 0, -1),
+            (_MAX, 7, 1, 3_000),
+            (_LOCAL, 8, 0, -1),
+            (_TIERED, 9, -1, -1),
+            (_PENDING, 11, -1, -1),
+            (2_500, 1, 1, 3_000),
+            (9_999, 1, -1, -1),
+        ]:
+            for version in range(1, 12):
+                answer = ask(wire, version, timestamp)
+                if version < since:
+                    assert answer.error_code == ErrorCode.unsupported_version
+                else:
+                    assert (answer.error_code, answer.offset) == (ErrorCode.none, offset)
+                    assert answer.timestamp == found
+        assert ask(wire, 11, -7).error_code == ErrorCode.unsupported_version
+
+
+def test_the_largest_timestamp_costs_at_most_one_read(store: FaultyStore, wire: Wire) -> None:
+    """The catalog knows which extent has it, and that an empty partition has none."""
+
+    def requests() -> int:
+        return sum(tally.requests for tally in store.counts.snapshot().tallies.values())
+
+    with wire:
+        before = requests()
+        assert ask(wire, 11, _MAX, partition=1).offset == -1
+        assert requests() == before
+        assert ask(wire, 11, _MAX).offset == 1
+        assert requests() <= before + 1
+
+
+def test_a_partition_that_is_asked_for_twice_or_is_not_there_has_an_error(wire: Wire) -> None:
+    with wire:
+        assert ask(wire, 11, _LATEST, partition=7).error_code == ErrorCode.unknown_topic_or_partition
+        wanted = Struct(partition_index=0, timestamp=_LATEST, current_leader_epoch=-1)
+        asked = Struct(replica_id=-1, topics=[Struct(name="granite", partitions=[wanted, wanted])])
+        parts = wire.ask("list_offsets", 11, asked).topics[0].partitions
+        assert {part.error_code for part in parts} == {ErrorCode.invalid_request}

@@ -1,0 +1,345 @@
+"""Requests about many things at once, against pools that hold far fewer calls than there are things."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from unittest.mock import Mock, patch
+from uuid import UUID
+
+import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from agent.kafka.api import MOST_ITEMS
+from agent.kafka.apis import describe_configs
+from agent.kafka.codec import Cursor, Message, Output, Struct
+from agent.kafka.errors import ErrorCode
+from agent.kafka.table import APIS
+from catalog.errors import CatalogUnavailableError
+from tests.agent.kafka.waiting import until
+from tests.agent.kafka.wire import Wire, request_frame
+from tests.agent.write.test_write_path import batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from agent.kafka.api import Api
+    from tests.agent.kafka.brokers import BrokerThread
+
+_TOPICS, _PARTITIONS = 60, 120
+_NAMES = [f"granite-{number}" for number in range(_TOPICS)]
+
+
+@pytest.fixture
+def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
+    """An agent with many topics, one of them wide, in whose pools four calls may wait."""
+    broker = start_broker(max_waiting_calls=4)
+    for name in _NAMES:
+        broker.create_topic(name)
+    broker.create_topic("wide", _PARTITIONS)
+    return broker
+
+
+@pytest.fixture
+def wire(broker: BrokerThread) -> Iterator[Wire]:
+    with Wire(broker.host_and_port) as opened:
+        yield opened
+
+
+def described(wire: Wire, version: int, topics: Sequence[Struct]) -> Struct:
+    asked = Struct(topics=list(topics), allow_auto_topic_creation=False)
+    return wire.ask("metadata", version, asked)
+
+
+@pytest.mark.parametrize("version", [1, 9, 12, 13])
+def test_many_topics_are_described_by_one_look_at_the_catalog(
+    broker: BrokerThread, wire: Wire, version: int
+) -> None:
+    """Those that do not exist have an error of their own, and brokers are always told."""
+    before = broker.catalog_calls()
+    wanted = [*_NAMES, "marble", *(f"basalt-{number}" for number in range(_TOPICS)), "no such name"]
+    answer = described(wire, version, [Struct(name=name, topic_id=None) for name in wanted])
+    asked = broker.catalog_calls() - before
+    assert asked["topics.named"] == 1
+    assert asked["topics.get"] == 0
+    assert [topic.name for topic in answer.topics] == wanted
+    assert [topic.error_code for topic in answer.topics] == (
+        [ErrorCode.none] * _TOPICS
+        + [ErrorCode.unknown_topic_or_partition] * (_TOPICS + 1)
+        + [ErrorCode.invalid_topic_exception]
+    )
+    assert len(answer.brokers) == 1
+
+
+def test_many_topics_are_described_by_their_identifiers_at_once(broker: BrokerThread, wire: Wire) -> None:
+    ids = [topic.topic_id for topic in broker.catalog.topics.list()]
+    before = broker.catalog_calls()
+    answer = described(wire, 12, [Struct(name=None, topic_id=topic_id) for topic_id in ids])
+    asked = broker.catalog_calls() - before
+    assert (asked["topics.identified"], asked["topics.by_id"]) == (1, 0)
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.none}
+    assert [topic.topic_id for topic in answer.topics] == ids
+
+
+def test_librdkafka_describes_many_topics(broker: BrokerThread) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    found = admin.describe_topics(TopicCollection([*_NAMES, "wide"]))
+    assert {name: len(each.result(120).partitions) for name, each in found.items()} == (
+        dict.fromkeys(_NAMES, 1) | {"wide": _PARTITIONS}
+    )
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_catalog_that_is_away_leaves_brokers_and_the_topics_that_were_seen(
+    broker: BrokerThread, wire: Wire, version: int
+) -> None:
+    """The others are to be asked for again: LEADER_NOT_AVAILABLE."""
+    described(wire, version, [Struct(name="wide", topic_id=None)])
+    away = CatalogUnavailableError("it is away", remedy="wait", retry_after_seconds=1.0)
+    with patch.object(type(broker.catalog.topics), "named", side_effect=away):
+        names = ["wide", *_NAMES]
+        answer = described(wire, version, [Struct(name=name, topic_id=None) for name in names])
+    assert len(answer.brokers) == 1
+    assert [topic.error_code for topic in answer.topics] == (
+        [ErrorCode.none] + [ErrorCode.leader_not_available] * _TOPICS
+    )
+    assert len(answer.topics[0].partitions) == _PARTITIONS
+
+
+@pytest.mark.parametrize("timestamp", [-1, -2, -3, 1_000])
+def test_offsets_of_many_partitions_are_found(wire: Wire, timestamp: int) -> None:
+    """By time or by name, in one topic or in many; what is waited for is bounded and nothing refused."""
+    asked = {"wide": _PARTITIONS} | dict.fromkeys(_NAMES, 1)
+    topics = [
+        Struct(
+            name=name,
+            partitions=[
+                Struct(partition_index=index, timestamp=timestamp, current_leader_epoch=-1)
+                for index in range(count)
+            ],
+        )
+        for name, count in asked.items()
+    ]
+    answer = wire.ask("list_offsets", 7, Struct(replica_id=-1, topics=topics))
+    assert [topic.name for topic in answer.topics] == list(asked)
+    for topic in answer.topics:
+        assert [part.partition_index for part in topic.partitions] == list(range(asked[topic.name]))
+        assert {part.error_code for part in topic.partitions} == {ErrorCode.none}
+        assert {part.offset for part in topic.partitions} == {0 if timestamp in {-1, -2} else -1}
+
+
+def test_what_else_is_asked_of_many_partitions_is_answered(broker: BrokerThread, wire: Wire) -> None:
+    """Epochs, producers and the log start; what many can share is asked once."""
+    indexes = range(_PARTITIONS)
+    before = broker.catalog_calls()
+    epochs = wire.ask(
+        "offset_for_leader_epoch",
+        4,
+        Struct(
+            replica_id=-1,
+            topics=[
+                Struct(
+                    topic=name,
+                    partitions=[
+                        Struct(partition=index, current_leader_epoch=-1, leader_epoch=0) for index in indexes
+                    ],
+                )
+                for name in ("wide", "marble")
+            ],
+        ),
+    )
+    assert (broker.catalog_calls() - before)["topics.states"] == 1
+    assert {(part.error_code, part.end_offset) for part in epochs.topics[0].partitions} == {(0, 0)}
+    assert {part.error_code for part in epochs.topics[1].partitions} == {ErrorCode.unknown_topic_or_partition}
+    named = [
+        Struct(name="wide", partition_indexes=[*indexes, -1]),
+        Struct(name="marble", partition_indexes=[0]),
+    ]
+    producers = wire.ask("describe_producers", 0, Struct(topics=named))
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert [part.error_code for topic in producers.topics for part in topic.partitions] == [
+        *[0] * _PARTITIONS,
+        *[unknown] * 2,
+    ]
+    assert (broker.catalog_calls() - before)["producers.of_partitions"] == 2
+    parts = [Struct(partition_index=index, offset=0) for index in indexes]
+    deleted = wire.ask("delete_records", 2, Struct(topics=[Struct(name="wide", partitions=parts)], timeout=1))
+    assert [part.error_code for part in deleted.topics[0].partitions] == [0] * _PARTITIONS
+    asked = broker.catalog_calls() - before
+    assert (asked["topics.states"], asked["retention.advance_log_starts"]) == (2, 1)
+
+
+@pytest.mark.parametrize(("produced", "fetched"), [(9, 12), (13, 13)])
+def test_many_topics_are_written_and_read_by_one_look_up(
+    broker: BrokerThread, wire: Wire, produced: int, fetched: int
+) -> None:
+    """By name and by identifier; what does not exist has an error of its own, and is looked up anew."""
+    topics = [broker.catalog.topics.get(name) for name in _NAMES]
+    missing = replace(topics[0], name="marble", topic_id=UUID(int=7))
+    sent, wanted = [], []
+    for topic in [*topics, missing]:
+        named = {"name": topic.name, "topic_id": topic.topic_id}
+        records = bytes(batches(topic, 0, "value").data)
+        sent.append(Struct(**named, partition_data=[Struct(index=0, records=records)]))
+        part = Struct(partition=0, current_leader_epoch=-1, fetch_offset=0, partition_max_bytes=1_000)
+        wanted.append(Struct(topic=topic.name, topic_id=topic.topic_id, partitions=[part]))
+    before = broker.catalog_calls()
+    answer = wire.ask("produce", produced, Struct(acks=-1, timeout=10_000, topic_data=sent))
+    asked = broker.catalog_calls() - before
+    codes = [part.error_code for topic in answer.responses for part in topic.partition_responses]
+    unknown = ErrorCode.unknown_topic_id if produced == 13 else ErrorCode.unknown_topic_or_partition
+    assert codes == [ErrorCode.none] * _TOPICS + [unknown]
+    assert asked["topics.named"] + asked["topics.identified"] == 1
+    assert asked["topics.get"] + asked["topics.by_id"] == 0
+    request = Struct(max_wait=0, min_bytes=0, max_bytes=2**20, session_epoch=-1, topics=wanted)
+    before = broker.catalog_calls()
+    answer = wire.ask("fetch", fetched, request)
+    asked = broker.catalog_calls() - before
+    codes = [part.error_code for topic in answer.responses for part in topic.partitions]
+    assert codes == [ErrorCode.none] * _TOPICS + [unknown]
+    assert asked["topics.named"] + asked["topics.identified"] == 1
+    assert asked["topics.get"] + asked["topics.by_id"] == 0
+
+
+def test_leaders_of_many_local_topics_are_looked_up_together(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """Before their logs are asked, one after the other."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    names = [f"rock-{number}" for number in range(10)]
+    for name in names:
+        broker.create_topic(name, storage_mode="local")
+    parts = [Struct(partition_index=0, timestamp=-1, current_leader_epoch=-1)]
+    request = Struct(replica_id=-1, topics=[Struct(name=name, partitions=parts) for name in names])
+    before = broker.catalog_calls()
+    with Wire(broker.host_and_port) as wire:
+        answer = wire.ask("list_offsets", 7, request)
+    asked = broker.catalog_calls() - before
+    assert [(topic.partitions[0].error_code, topic.partitions[0].offset) for topic in answer.topics] == [
+        (ErrorCode.none, 0)
+    ] * len(names)
+    assert (asked["topics.named"], asked["local_leaders.claim"]) == (1, 1)
+    assert asked["local_leaders.of_topics"] == 2, "before they were given away, and afterwards"
+
+
+@pytest.mark.parametrize("api", ["list_offsets", "offset_for_leader_epoch"])
+def test_a_catalog_that_is_away_is_said_of_each_partition(broker: BrokerThread, wire: Wire, api: str) -> None:
+    """So the client asks again, and its connection is not closed."""
+    away = CatalogUnavailableError("it is away", remedy="wait", retry_after_seconds=1.0)
+    by_name = {"list_offsets": "name", "offset_for_leader_epoch": "topic"}[api]
+    part = Struct(current_leader_epoch=-1)
+    if api == "list_offsets":
+        part.partition_index, part.timestamp = 0, -1
+    else:
+        part.partition, part.leader_epoch = 0, 0
+    asked = Struct(replica_id=-1, topics=[Struct(**{by_name: "wide"}, partitions=[part])])
+    with patch.object(type(broker.catalog.topics), "states", side_effect=away):
+        answer = wire.ask(api, 4, asked)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.request_timed_out
+
+
+def configs_of(names: Sequence[str]) -> Struct:
+    wanted = [Struct(resource_type=2, resource_name=name, configuration_keys=None) for name in names]
+    return Struct(resources=wanted, include_synonyms=True, include_documentation=True)
+
+
+def threads_of(monkeypatch: pytest.MonkeyPatch, name: str, version: int) -> set[str]:
+    """The threads that read requests and write answers of one API, from now on."""
+    threads: set[str] = set()
+    message = Message.of(name, version)
+
+    def read(cursor: Cursor) -> Struct:
+        threads.add(threading.current_thread().name)
+        return message.read_request(cursor)
+
+    def write(out: Output, answer: Struct) -> None:
+        threads.add(threading.current_thread().name)
+        message.write_response(out, answer)
+
+    noted, of = replace(message, read_request=read, write_response=write), Message.of
+    monkeypatch.setattr(
+        Message, "of", staticmethod(lambda *what: noted if what == (name, version) else of(*what))
+    )
+    return threads
+
+
+def test_large_messages_are_read_and_written_away_from_the_loop(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small ones are not: two changes of threads would take longer."""
+    threads = threads_of(monkeypatch, "metadata", 9)
+    frames = [
+        request_frame(
+            "metadata", 9, 7, Struct(topics=[Struct(name=f"{'marble' * 20}-{each}") for each in range(many)])
+        )
+        for many in (1, 1_000)
+    ]
+    for frame, thread in zip(frames, ["broker", "siltstone-rendering"], strict=True):
+        threads.clear()
+        wire.send(frame)
+        assert wire.receive() is not None
+        assert len(threads) == 1
+        assert threads.pop().startswith(thread)
+
+
+@pytest.mark.parametrize("count", [1, 2_000])
+def test_an_answer_is_large_by_what_lies_deep_in_it(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """One group with one topic may have thousands of partitions."""
+    threads = threads_of(monkeypatch, "offset_fetch", 9)
+    topic = Struct(name="wide", partition_indexes=list(range(count)))
+    wire.ask("offset_fetch", 9, Struct(groups=[Struct(group_id="g", topics=[topic])]))
+    assert any(each.startswith("siltstone-rendering") for each in threads) == (count > 1)
+
+
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
+def test_no_api_takes_hundreds_of_thousands_of_items(api: Api) -> None:
+    assert api.most_items <= 100_000
+
+
+@pytest.mark.parametrize("count", [MOST_ITEMS, MOST_ITEMS + 1])
+def test_a_request_with_more_items_than_its_api_takes_closes_the_connection(wire: Wire, count: int) -> None:
+    """It is not read to its end; the most that may be is answered."""
+    asked = Struct(coordinator_keys=["g"] * count, key_type=0)
+    wire.send(request_frame("find_coordinator", 4, 7, asked))
+    assert (wire.receive() is None) == (count > MOST_ITEMS)
+
+
+def test_settings_that_many_topics_share_are_made_once(
+    wire: Wire, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("marble", retention_ms="5")
+    made = Mock(wraps=describe_configs._settings)
+    monkeypatch.setattr(describe_configs, "_settings", made)
+    answer = wire.ask("describe_configs", 4, configs_of([*_NAMES, "marble"]))
+    assert made.call_count == 2
+    values = [{each.name: each.value for each in result.configs} for result in answer.results]
+    assert [each["retention.ms"] for each in values] == ["604800000"] * _TOPICS + ["5"]
+
+
+def test_a_large_answer_is_counted_until_it_has_left(broker: BrokerThread) -> None:
+    """With a reader that does not take them, answers are refused once the requests' memory is full."""
+    budget = broker.agent.request_budget
+    with Wire(broker.host_and_port) as idle:
+        idle.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 50)))
+        until(lambda: budget.held > 10_000_000)
+        budget.limit = budget.held
+        with Wire(broker.host_and_port) as refused:
+            refused.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 5)))
+            assert refused.receive() is None
+    until(lambda: budget.held == 0)
+
+
+def test_topics_beyond_what_is_created_at_once_are_refused_and_none_is_made(wire: Wire) -> None:
+    wanted = [
+        Struct(name=f"marble-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+        for number in range(2_001)
+    ]
+    answer = wire.ask("create_topics", 7, Struct(topics=wanted, timeout=1, validate_only=False))
+    assert [each.error_code for each in answer.topics] == [ErrorCode.policy_violation] * 2_001
+    found = described(wire, 9, [Struct(name=each.name) for each in wanted[:3]])
+    assert {topic.error_code for topic in found.topics} == {ErrorCode.unknown_topic_or_partition}

@@ -1,0 +1,50 @@
+"""Topics that come into being because a client asks for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from tests.agent.kafka.in_process_clients import consume, produce
+from tests.agent.kafka.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.agent.kafka.brokers import BrokerThread
+
+
+def ask(broker: BrokerThread, name: str, version: int = 13, *, allow: bool = True) -> Struct:
+    with Wire(broker.host_and_port) as wire:
+        asked = Struct(topics=[Struct(name=name, topic_id=None)], allow_auto_topic_creation=allow)
+        (topic,) = wire.ask("metadata", version, asked).topics
+    return Struct(**topic.__dict__)
+
+
+def test_topics_are_created_where_client_and_configuration_allow_it(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """Early versions always allow it; a name that no topic may have is refused."""
+    broker = start_broker(auto_create_topics=True, default_partitions=3)
+    assert ask(broker, "granite", allow=False).error_code == ErrorCode.unknown_topic_or_partition
+    for version, name in [(13, "granite"), (1, "basalt")]:
+        made = ask(broker, name, version)
+        assert (made.error_code, len(made.partitions)) == (ErrorCode.none, 3)
+    assert ask(broker, "no/name").error_code == ErrorCode.invalid_topic_exception
+    assert sorted(topic.name for topic in broker.catalog.topics.list()) == ["basalt", "granite"]
+
+
+def test_a_producer_makes_its_topic(start_broker: Callable[..., BrokerThread]) -> None:
+    broker = start_broker(auto_create_topics=True)
+    produce(broker.address, "granite", [(b"k", b"v")])
+    (message,) = consume(broker.address, "granite", 1)
+    assert message.value() == b"v"
+
+
+@pytest.mark.parametrize("version", [1, 13])
+def test_nothing_is_created_unless_configured(broker: BrokerThread, version: int) -> None:
+    assert ask(broker, "granite", version).error_code == ErrorCode.unknown_topic_or_partition
+    assert broker.catalog.topics.list() == []

@@ -1,0 +1,67 @@
+"""Two agents that coordinate groups, and what tests do to them."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from catalog.database.sql_files import Query
+from tests.agent.kafka.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.groups.coordinator import GroupCoordinator
+    from tests.agent.kafka.brokers import BrokerThread
+
+
+LASTING: Final = {"heartbeat_interval_ms": 3_600_000, "broker_silent_ms": 3_600_000}
+"""Settings of agents that nobody takes for dead, however busy the machine is, until they `die`."""
+
+_AGE = Query("age", "a test", b"UPDATE sessions SET heartbeat_ms = 0 WHERE session_id = %(session_id)s")
+
+
+def two_brokers(start: Callable[[], BrokerThread]) -> list[BrokerThread]:
+    """Two agents that know of each other."""
+    started = [start() for _ in range(2)]
+    for each in started:
+        until(lambda each=each: len(each.run(groups_of(each).held._brokers.live())) == 2)  # type: ignore[misc]  # a default binds it
+    return started
+
+
+def groups_of(broker: BrokerThread) -> GroupCoordinator:
+    groups = broker.agent._groups
+    assert groups is not None
+    return groups
+
+
+def group_of(broker: BrokerThread) -> str:
+    """The name of a group that this agent coordinates."""
+    return next(
+        name
+        for name in (f"group-{number}" for number in count())
+        if broker.run(groups_of(broker).held.is_own(name))
+    )
+
+
+def die(broker: BrokerThread) -> None:
+    """Fall silent, as a process does that is killed, and be found dead at once; for one of `LASTING`."""
+    broker.run(_fall_silent(broker))
+    take_for_dead(broker)
+
+
+def take_for_dead(broker: BrokerThread) -> None:
+    """Let all think that nothing was heard of it for long."""
+    session = {"session_id": broker.agent.session.session_id}
+    broker.catalog._database.transact("age", lambda transaction: transaction.count(_AGE, session))
+
+
+async def _fall_silent(broker: BrokerThread) -> None:
+    session, server = broker.agent.session, broker.agent._kafka
+    assert session._beating is not None
+    assert server is not None
+    assert server._server is not None
+    session._beating.cancel()
+    server._server.close()
+    for connection in list(server._connections):
+        connection.abort()

@@ -1,0 +1,154 @@
+"""What a fetch costs in look-ups, requests to the store and copies; never in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.cluster.errors import OffsetOutOfRangeError
+from agent.kafka.codec import Struct
+from agent.read.fetch_plan import PartitionFetch
+from catalog.model import PartitionId
+from object_store.accounting import RequestKind
+from tests.agent.kafka.wire import Wire
+from tests.agent.write.test_write_path import batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent.read.fetch_result import FetchResult
+    from catalog.model import Topic
+    from tests.agent.faulty_store import FaultyStore
+    from tests.agent.kafka.brokers import BrokerThread
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 4
+
+
+def _produce(broker: BrokerThread, topic: Topic, *values: str) -> None:
+    for value in values:
+        parts = [
+            Struct(index=number, records=bytes(batches(topic, number, value).data))
+            for number in range(PARTITIONS)
+        ]
+        request = Struct(acks=-1, timeout=600_000, topic_data=[Struct(name=topic.name, partition_data=parts)])
+        with Wire(broker.host_and_port) as wire:
+            answer = wire.ask("produce", 9, request)
+        assert {part.error_code for part in answer.responses[0].partition_responses} == {0}
+
+
+def _fetch(broker: BrokerThread, topic: Topic, offset: int, max_wait_ms: int = 50) -> list[FetchResult]:
+    wanted = [
+        PartitionFetch(topic=topic, partition=number, offset=offset, max_bytes=2**20)
+        for number in range(PARTITIONS)
+    ]
+    return broker.run(broker.agent.read_path.fetch(wanted, max_bytes=2**24, max_wait_ms=max_wait_ms))
+
+
+def _queries(broker: BrokerThread) -> dict[str, int]:
+    counts = broker.catalog.operation_counts()
+    return {name: counts[name].calls if name in counts else 0 for name in ("topics.states", "log.extents")}
+
+
+def _asked(broker: BrokerThread, before: dict[str, int]) -> tuple[int, int]:
+    after = _queries(broker)
+    return after["topics.states"] - before["topics.states"], after["log.extents"] - before["log.extents"]
+
+
+def test_a_waiting_reader_at_the_tail_asks_neither_catalog_nor_store(
+    start_broker: Callable[..., BrokerThread], store: FaultyStore
+) -> None:
+    """The first look-up is for where the partitions end; after that own commits tell it."""
+    broker = start_broker(known_bounds_ms=3_600_000)
+    topic = broker.create_topic("t", PARTITIONS)
+    _produce(broker, topic, "a")
+    before = _queries(broker)
+    assert all(result.next_offset == 1 for result in _fetch(broker, topic, 0))
+    assert _asked(broker, before) == (1, 0)
+    for offset in range(1, 4):
+        _produce(broker, topic, "b")
+        results = _fetch(broker, topic, offset)
+        assert [result.next_offset for result in results] == [offset + 1] * PARTITIONS
+    assert _asked(broker, before)[1] == 0
+    assert store.counts.snapshot().of(RequestKind.GET).requests == 0
+
+
+def test_a_reader_that_does_not_wait_asks_where_the_log_ends(broker: BrokerThread) -> None:
+    """What another agent committed a moment ago is there, whether its word has come or not."""
+    topic = broker.create_topic("t", PARTITIONS)
+    _produce(broker, topic, "a")
+    before = _queries(broker)
+    for number in range(1, 4):
+        _fetch(broker, topic, 0, max_wait_ms=0)
+        assert _asked(broker, before) == (number, 0)
+
+
+def test_a_reader_that_is_further_than_this_agent_knows_is_not_refused(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """It comes from another agent, and the word of that one's commit is on its way: it would begin anew."""
+    writer, other = start_broker(), start_broker(known_bounds_ms=3_600_000)
+    topic = writer.create_topic("t", PARTITIONS)
+    _produce(writer, topic, "a")
+    known = other.agent.read_path._log._known_bounds
+    before = other.catalog.topics.states(
+        [PartitionId(topic.topic_id, number) for number in range(PARTITIONS)]
+    )
+    _produce(writer, topic, "b", "c")
+
+    async def not_heard_of_it() -> list[FetchResult]:
+        known.remember(before, {PartitionId(state.topic_id, state.partition) for state in before})
+        wanted = [
+            PartitionFetch(topic=topic, partition=number, offset=3, max_bytes=2**20)
+            for number in range(PARTITIONS)
+        ]
+        return await other.agent.read_path.fetch(wanted, max_bytes=2**24, max_wait_ms=1)
+
+    results = other.run(not_heard_of_it())
+    assert [(result.error, result.high_watermark) for result in results] == [(None, 3)] * PARTITIONS
+    beyond = _fetch(other, topic, 4)
+    assert all(isinstance(result.error, OffsetOutOfRangeError) for result in beyond)
+
+
+def test_batches_leave_as_the_bytes_that_came_in(broker: BrokerThread) -> None:
+    """From the frame that was received to the answer not one copy is made: all views are of one buffer."""
+    topic = broker.create_topic("t", PARTITIONS)
+    _produce(broker, topic, "a" * 1000)
+    results = _fetch(broker, topic, 0)
+    views = [view for result in results for view in result.batches]
+    assert len(views) == PARTITIONS
+    assert all(isinstance(view, memoryview) for view in views)
+    assert len({id(view.obj) for view in views if isinstance(view, memoryview)}) == 1
+
+
+def test_a_cold_reader_looks_extents_up_many_at_a_time(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """A fetch for each of twenty extents, and one look-up for them all."""
+    writer = start_broker()
+    topic = writer.create_topic("t", PARTITIONS)
+    _produce(writer, topic, *(str(number) for number in range(20)))
+    reader = start_broker(known_bounds_ms=3_600_000)
+    before = _queries(reader)
+    size = len(batches(topic, 0, "0").data)
+    offset = 0
+    while offset < 20:
+        wanted = [PartitionFetch(topic=topic, partition=0, offset=offset, max_bytes=size)]
+        (result,) = reader.run(reader.agent.read_path.fetch(wanted, max_bytes=size, max_wait_ms=50))
+        assert result.next_offset > offset
+        offset = result.next_offset
+    assert _asked(reader, before)[1] == 1
+
+
+def test_compacted_topics_are_asked_for_every_time_but_read_from_memory(
+    broker: BrokerThread, store: FaultyStore
+) -> None:
+    topic = broker.create_topic("t", PARTITIONS, cleanup_policy="compact")
+    _produce(broker, topic, "a", "b")
+    before = _queries(broker)
+    for number in range(1, 3):
+        assert all(result.next_offset == 2 for result in _fetch(broker, topic, 0))
+        assert _asked(broker, before) == (number, number * PARTITIONS)
+    assert store.counts.snapshot().of(RequestKind.GET).requests == 0

@@ -1,0 +1,36 @@
+"""`docs/kafka.md` lists what is served."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from agent.kafka.codec import message_versions
+from agent.kafka.table import APIS
+
+_PAGE = Path(__file__).parents[3] / "docs" / "kafka.md"
+_ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) to (\d+) \| ", re.MULTILINE)
+
+
+def test_the_page_lists_every_api_with_its_versions() -> None:
+    rows = {(name, int(key), int(low), int(high)) for name, key, low, high in _ROW.findall(_PAGE.read_text())}
+    served = {(api.name.title().replace("_", ""), api.key, api.lowest, api.highest) for api in APIS}
+    assert rows == served
+
+
+# Kafka calls them unstable, and does not serve them unless it is told to.
+_UNSTABLE = {"init_producer_id": 6}
+
+
+def test_every_version_that_kafka_serves_is_served() -> None:
+    """From the lowest to the highest that the schemas of Kafka's messages know."""
+    for api in APIS:
+        lowest, highest = message_versions(api.name)
+        if highest == _UNSTABLE.get(api.name):
+            highest -= 1
+        assert (api.name, api.lowest, api.highest) == (api.name, lowest, highest)
+
+
+def test_no_key_is_served_twice() -> None:
+    keys = [api.key for api in APIS]
+    assert sorted(set(keys)) == sorted(keys)

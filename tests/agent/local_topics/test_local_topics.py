@@ -1,0 +1,245 @@
+"""Topics with storage.mode=local, by real clients: one agent's disk is their home."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from local_tier.files.directory_names import LOG_START_OFFSET_CHECKPOINT
+from local_tier.files.file_system import RealFileSystem
+from local_tier.files.offset_checkpoint import OffsetCheckpoint
+from object_store.accounting import RequestKind
+from siltstone.cli.entry import cli
+from siltstone.kafka_client.local_bounds import local_bounds
+from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, consume, produce
+from tests.agent.kafka.waiting import until
+from tests.agent.kafka.wire import Wire
+from tests.end_to_end.processes import as_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from catalog.open import Catalog
+    from tests.agent.faulty_store import FaultyStore
+    from tests.agent.kafka.brokers import BrokerThread
+
+pytestmark = pytest.mark.integration
+
+
+def _values(address: str, count: int, *, partition: int = 0, offset: int = -2) -> list[bytes | str | None]:
+    return [
+        message.value() for message in consume(address, "rock", count, partition=partition, offset=offset)
+    ]
+
+
+@pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])
+def test_records_are_written_and_read_without_the_object_store(
+    start_broker: Callable[..., BrokerThread], store: FaultyStore, tmp_path: Path, flush_messages: str
+) -> None:
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 2, storage_mode="local", flush_messages=flush_messages)
+    for partition in (0, 1):
+        produce(broker.address, "rock", [(None, b"%d" % n) for n in range(50)], partition=partition)
+    for partition in (0, 1):
+        assert _values(broker.address, 50, partition=partition) == [b"%d" % n for n in range(50)]
+    counts = store.counts.snapshot()
+    assert counts.of(RequestKind.PUT).requests == counts.of(RequestKind.GET).requests == 0
+
+
+def test_records_outlive_the_process(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> None:
+    disk = (tmp_path / "disk",)
+    broker = start_broker(local_directories=disk)
+    broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a"), (None, b"b")], enable_idempotence=True)
+    node = broker.agent.disks.node_id
+    broker.stop()
+    again = start_broker(local_directories=disk)
+    assert again.agent.disks.node_id == node
+    produce(again.address, "rock", [(None, b"c")])
+    assert _values(again.address, 3) == [b"a", b"b", b"c"]
+
+
+def test_each_partition_is_served_by_the_agent_that_has_it(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
+) -> None:
+    brokers = [start_broker(local_directories=(tmp_path / name,)) for name in ("one", "two")]
+    admin = AdminClient({"bootstrap.servers": brokers[0].address})
+    until(lambda: len(admin.list_topics(timeout=PATIENCE_SECONDS).brokers) == 2)
+    topic = brokers[0].create_topic("rock", 8, storage_mode="local")
+    for partition in range(8):
+        produce(brokers[0].address, "rock", [(None, b"%d" % partition)], partition=partition)
+    for partition in range(8):
+        assert _values(brokers[1].address, 1, partition=partition) == [b"%d" % partition]
+    leaders = {leader.node_id for leader in catalog.local_leaders.of_topic(topic.topic_id).values()}
+    assert leaders == {broker.agent.disks.node_id for broker in brokers}
+
+
+def test_offsets_by_time_and_at_both_ends_are_those_of_the_log(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"a"), (None, b"b"), (None, b"c")])
+    first, _, third = consume(broker.address, "rock", 3)
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "unused"})
+    place = TopicPartition("rock", 0)
+    assert consumer.get_watermark_offsets(place, PATIENCE_SECONDS) == (0, 3)
+    stamps = (0, first.timestamp()[1], third.timestamp()[1] + 1)
+    found = [
+        consumer.offsets_for_times([TopicPartition("rock", 0, stamp)], PATIENCE_SECONDS)[0].offset
+        for stamp in stamps
+    ]
+    consumer.close()
+    assert found == [0, 0, -1]
+
+
+def test_records_are_deleted_by_request(start_broker: Callable[..., BrokerThread], tmp_path: Path) -> None:
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"%d" % n) for n in range(5)])
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for future in admin.delete_records([TopicPartition("rock", 0, 3)]).values():
+        assert future.result(PATIENCE_SECONDS).low_watermark == 3
+    assert _values(broker.address, 2) == [b"3", b"4"]
+    starts = OffsetCheckpoint(RealFileSystem(), tmp_path / "disk" / LOG_START_OFFSET_CHECKPOINT).read()
+    assert starts == {("rock", 0): 3}, "a crash would bring them back"
+
+
+def test_describe_shows_what_the_leaders_say(
+    start_broker: Callable[..., BrokerThread],
+    catalog_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And nothing in place of what nobody is there to say."""
+    monkeypatch.setattr("siltstone.cli.options.configure_logs", lambda _: None)
+
+    def described(*words: str) -> str:
+        where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
+        answer = CliRunner().invoke(cli, ["topics", "describe", "rock", *words, *where])
+        assert answer.exit_code == 0, answer.output
+        return answer.stdout
+
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local")
+    produce(broker.address, "rock", [(None, b"%d" % n) for n in range(5)])
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for future in admin.delete_records([TopicPartition("rock", 0, 2)]).values():
+        future.result(PATIENCE_SECONDS)
+    node = broker.agent.disks.node_id
+    expected = {
+        "partition": 0,
+        "leader": node,
+        "log_start_offset": 2,
+        "high_watermark": 5,
+        "log_end_offset": 5,
+    }
+    assert orjson.loads(described("--json"))["partition_states"] == [expected]
+    broker.stop()
+    [state] = orjson.loads(described("--json"))["partition_states"]
+    assert (state["leader"], state["log_start_offset"], state["log_end_offset"]) == (node, None, None)
+    assert "leader alone knows" in described()
+
+
+def test_log_directories_show_each_partition_once(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """A copy of the tail is no replica: tools that add sizes up would count it twice."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local")
+    broker.create_topic("sand", 1)
+    for topic in ("rock", "sand"):
+        produce(broker.address, topic, [(None, b"a")])
+    broker.run(broker.agent.disks.copies.idle())
+    with Wire(broker.host_and_port) as wire:
+        directories = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
+    shown = {each.log_dir: [topic.name for topic in each.topics] for each in directories}
+    assert shown == {"/object-store": ["sand"], str(tmp_path / "disk"): ["rock"]}
+    store, disk = sorted(directories, key=lambda each: each.log_dir != "/object-store")
+    assert (store.total_bytes, store.usable_bytes) == (-1, -1)
+    assert disk.total_bytes > disk.usable_bytes > 0
+
+
+def test_a_directory_that_has_failed_is_shown_as_such(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    """The agent starts without it, as the node that its others know, whichever of them is named first."""
+    failed, good = tmp_path / "first", tmp_path / "second"
+    before = start_broker(local_directories=(failed, good))
+    before.stop()
+    shutil.rmtree(failed)
+    failed.write_bytes(b"not a directory")
+    broker = start_broker(local_directories=(failed, good))
+    assert broker.agent.disks.node_id == before.agent.disks.node_id
+    with Wire(broker.host_and_port) as wire:
+        found = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
+    codes = {each.log_dir: each.error_code for each in found}
+    offline = ErrorCode.kafka_storage_error
+    assert codes == {"/object-store": ErrorCode.none, str(good): ErrorCode.none, str(failed): offline}
+
+
+def test_each_leader_is_asked_once_for_the_bounds_of_all_its_partitions(
+    start_broker: Callable[..., BrokerThread], catalog: Catalog, tmp_path: Path
+) -> None:
+    """So that those who do not answer take no longer together than one of them."""
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    topic = broker.create_topic("rock", 8, storage_mode="local")
+    for partition in range(0, 8, 2):
+        produce(broker.address, "rock", [(None, b"a")], partition=partition)
+    asked = broker.agent.metrics.kafka_requests
+
+    def requests() -> float:
+        samples = [sample for metric in asked.collect() for sample in metric.samples]
+        return sum(each.value for each in samples if each.labels["api"] == "list_offsets")
+
+    before = requests()
+    assert [each.log_end_offset for each in local_bounds(catalog, topic)] == [1, 0] * 4
+    assert requests() - before == 2, "one for beginnings, one for ends"
+
+
+def test_an_agent_without_disks_says_who_could_serve_it(start_broker: Callable[..., BrokerThread]) -> None:
+    broker = start_broker()
+    broker.create_topic("rock", 1, storage_mode="local")
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    partition = admin.list_topics("rock", PATIENCE_SECONDS).topics["rock"].partitions[0]
+    assert partition.leader == -1
+    assert partition.error is not None
+    assert partition.error.name() == "LEADER_NOT_AVAILABLE"
+
+
+def test_a_partition_whose_agent_is_away_has_no_leader_until_it_is_back(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    there = start_broker()
+    away = start_broker(local_directories=(tmp_path / "disk",))
+    away.create_topic("rock", 1, storage_mode="local")
+    produce(away.address, "rock", [(None, b"a")])
+    away.stop()
+    admin = AdminClient({"bootstrap.servers": there.address})
+    until(lambda: admin.list_topics("rock", PATIENCE_SECONDS).topics["rock"].partitions[0].leader == -1)
+    start_broker(local_directories=(tmp_path / "disk",))
+    assert _values(there.address, 1) == [b"a"]
+
+
+def test_a_refused_record_is_told_as_kafka_tells_it(
+    start_broker: Callable[..., BrokerThread], tmp_path: Path
+) -> None:
+    broker = start_broker(local_directories=(tmp_path / "disk",))
+    broker.create_topic("rock", 1, storage_mode="local", cleanup_policy="compact")
+    told: list[str] = []
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 1})
+    producer.produce(
+        "rock", value=b"no key", on_delivery=lambda error, _: told.append(str(error and error.name()))
+    )
+    producer.produce("rock", value=b"v", key=b"k", partition=0)
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert told == ["INVALID_RECORD"]

@@ -1,0 +1,148 @@
+"""Copies of the tail on disk: what they save, and that nothing depends on them."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from object_store.accounting import RequestKind
+from tests.agent.small_compaction import compact
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.open import Catalog
+    from core.ids import Ids
+    from tests.agent.faulty_store import FaultyStore
+    from tests.agent.running_agents import Agents, RunningAgent
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
+
+#: Nothing in memory: what is not on disk comes from the object store.
+NO_MEMORY = {"tail_bytes": 0, "cache_bytes": 0}
+
+
+async def _values(running: RunningAgent, offset: int = 0, partition: int = 0) -> list[str]:
+    values: list[str] = []
+    while True:
+        page = await running.read("t", partition, offset=offset)
+        values += [record["value"] for record in page["records"]]
+        if page["next_offset"] >= page["high_watermark"]:
+            return values
+        offset = page["next_offset"]
+
+
+async def _produce(running: RunningAgent, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        record: dict[str, Any] = {"key": f"k{number % 3}", "value": str(number), "timestamp": 1000 + number}
+        await running.produce("t", record)
+    await running.agent.disks.copies.idle()
+
+
+async def test_the_tail_and_its_times_are_read_without_a_request(agents: Agents, tmp_path: Path) -> None:
+    async with agents.running(local_directories=(tmp_path / "disk",), **NO_MEMORY) as running:
+        await running.create_topic("t", 1)
+        await _produce(running, 0, 6)
+        assert await _values(running) == [str(number) for number in range(6)]
+        page = await running.read("t", timestamp=1003)
+        assert [record["value"] for record in page["records"]] == ["3", "4", "5"]
+        assert agents.requests(RequestKind.GET) == 0
+        assert running.agent.disks.reads.copy_hits > 0
+
+
+async def test_a_copy_goes_on_where_the_last_process_stopped(agents: Agents, tmp_path: Path) -> None:
+    disk = (tmp_path / "disk",)
+    for start in (0, 3):
+        async with agents.running(local_directories=disk, **NO_MEMORY) as running:
+            if start == 0:
+                await running.create_topic("t", 1)
+            await _produce(running, start, 3)
+            assert await _values(running) == [str(number) for number in range(start + 3)]
+            assert running.agent.disks.copies.restarts == 0
+    assert agents.requests(RequestKind.GET) == 0
+
+
+async def test_a_copy_begins_anew_behind_what_another_agent_committed(agents: Agents, tmp_path: Path) -> None:
+    async with (
+        agents.running(local_directories=(tmp_path / "one",), **NO_MEMORY) as one,
+        agents.running(local_directories=(tmp_path / "two",), **NO_MEMORY) as two,
+    ):
+        await one.create_topic("t", 1)
+        await _produce(one, 0, 2)
+        await _produce(two, 2, 2)
+        await _produce(one, 4, 2)
+        before = agents.requests(RequestKind.GET)
+        assert await _values(one, 4) == ["4", "5"]
+        assert agents.requests(RequestKind.GET) == before
+        assert one.agent.disks.copies.restarts == 1
+        for running in (one, two):
+            assert await _values(running) == [str(number) for number in range(6)]
+
+
+async def test_losing_the_disk_loses_nothing(agents: Agents, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    async with agents.running(local_directories=(disk,), **NO_MEMORY) as running:
+        await running.create_topic("t", 1)
+        await _produce(running, 0, 4)
+    shutil.rmtree(disk)
+    async with agents.running(local_directories=(disk,), **NO_MEMORY) as running:
+        assert await _values(running) == ["0", "1", "2", "3"]
+        await _produce(running, 4, 1)
+        assert await _values(running) == ["0", "1", "2", "3", "4"]
+
+
+async def test_what_compaction_took_is_not_read_from_the_copy(
+    agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids, tmp_path: Path
+) -> None:
+    async with agents.running(local_directories=(tmp_path / "disk",), **NO_MEMORY) as running:
+        await running.create_topic("t", 1, cleanup_policy="compact")
+        await _produce(running, 0, 6)
+        assert await _values(running) == [str(number) for number in range(6)]
+        assert agents.requests(RequestKind.GET) == 0
+        compact(catalog, store, ids, catalog.topics.get("t"), keep=lambda record: record.offset >= 3)
+        assert await _values(running) == ["3", "4", "5"]
+        before = agents.requests(RequestKind.GET)
+        await _produce(running, 6, 1)
+        assert await _values(running, 6) == ["6"]
+        assert agents.requests(RequestKind.GET) == before
+
+
+async def test_what_was_deleted_by_request_is_out_of_range_in_the_copy_too(
+    agents: Agents, catalog: Catalog, tmp_path: Path
+) -> None:
+    async with agents.running(
+        local_directories=(tmp_path / "disk",), known_bounds_ms=1, **NO_MEMORY
+    ) as running:
+        await running.create_topic("t", 1)
+        await _produce(running, 0, 4)
+        catalog.retention.advance_log_start(catalog.topics.get("t").topic_id, 0, 2)
+        answer = await running.http.get("/v1/topics/t/partitions/0/records", params={"offset": 1})
+        assert answer.status_code == 416
+        assert await _values(running, 2) == ["2", "3"]
+
+
+async def test_a_copy_that_cannot_keep_up_leaves_files_out(agents: Agents, tmp_path: Path) -> None:
+    async with agents.running(
+        local_directories=(tmp_path / "disk",), max_copy_bytes=1, **NO_MEMORY
+    ) as running:
+        await running.create_topic("t", 1)
+        await _produce(running, 0, 3)
+        assert running.agent.disks.copies.dropped_files == 3
+        assert await _values(running) == ["0", "1", "2"]
+        assert running.agent.disks.reads.copy_hits == 0
+
+
+async def test_the_copy_of_a_deleted_topic_goes(agents: Agents, catalog: Catalog, tmp_path: Path) -> None:
+    async with agents.running(local_directories=(tmp_path / "disk",), **NO_MEMORY) as running:
+        await running.create_topic("t", 1)
+        await _produce(running, 0, 2)
+        catalog.topics.delete("t")
+        await running.create_topic("t", 1)
+        storage = running.agent.disks.storage
+        assert storage is not None
+        storage.follow_topics()
+        assert storage.manager.logs() == []
+        await _produce(running, 7, 1)
+        assert await _values(running) == ["7"]

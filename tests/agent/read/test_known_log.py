@@ -1,0 +1,168 @@
+"""What is believed without asking the catalog, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+from agent.read.known_log import KnownBounds, KnownExtents
+from catalog.model import Extent, FileKind, PartitionId, PartitionState, SectionResult
+from core.clock import ManualClock
+
+if TYPE_CHECKING:
+    from agent.write.ingestion_file import SealedFile
+
+TOPIC = UUID(int=1)
+ONE, TWO = PartitionId(TOPIC, 1), PartitionId(TOPIC, 2)
+
+
+def _state(partition: int, high_watermark: int, log_start: int = 0) -> PartitionState:
+    return PartitionState(
+        topic_id=TOPIC,
+        partition=partition,
+        log_start_offset=log_start,
+        last_stable_offset=high_watermark,
+        high_watermark=high_watermark,
+        log_end_offset=high_watermark,
+        first_dirty_offset=0,
+        leader_epoch=0,
+    )
+
+
+def _commit(bounds: KnownBounds, high_watermark: int, log_start: int = 0) -> None:
+    result = SectionResult(
+        topic_id=TOPIC,
+        partition=1,
+        log_start_offset=log_start,
+        high_watermark=high_watermark,
+        leader_epoch=0,
+        runs=(),
+    )
+    bounds.committed(cast("SealedFile", None), [result])
+
+
+def _bounds(limit: int = 10) -> tuple[KnownBounds, ManualClock]:
+    clock = ManualClock()
+    return KnownBounds(clock, bounds_ms=1000, limit=limit), clock
+
+
+def _learn(bounds: KnownBounds, *states: PartitionState) -> None:
+    with bounds.looking_up(PartitionId(state.topic_id, state.partition) for state in states) as undisturbed:
+        bounds.remember(states, undisturbed)
+
+
+def test_bounds_are_believed_for_their_time_and_own_commits_do_not_prolong_it() -> None:
+    bounds, clock = _bounds()
+    _learn(bounds, _state(1, 5))
+    clock.advance(0.9)
+    _commit(bounds, 8, log_start=2)
+    assert bounds.get(ONE) == _state(1, 8, 2)
+    clock.advance(0.2)
+    assert bounds.get(ONE) is None
+
+
+def test_an_own_commit_older_than_what_is_known_changes_nothing() -> None:
+    bounds, _ = _bounds()
+    _learn(bounds, _state(1, 9))
+    _commit(bounds, 7)
+    assert bounds.get(ONE) == _state(1, 9)
+
+
+def test_a_word_of_another_agent_makes_them_unknown() -> None:
+    bounds, _ = _bounds()
+    _learn(bounds, _state(1, 5), _state(2, 6))
+    bounds.forget([ONE])
+    assert (bounds.get(ONE), bounds.get(TWO)) == (None, _state(2, 6))
+    bounds.forget_all()
+    assert bounds.get(TWO) is None
+
+
+def test_an_answer_that_was_overtaken_is_not_remembered() -> None:
+    """A commit that is heard of during a look-up may or may not be in its answer."""
+    for overtake in (
+        lambda bounds: bounds.forget([ONE]),
+        lambda bounds: bounds.forget_all(),
+        lambda bounds: _commit(bounds, 6),
+    ):
+        bounds, _ = _bounds()
+        with bounds.looking_up([ONE]) as undisturbed:
+            overtake(bounds)
+            bounds.remember([_state(1, 5)], undisturbed)
+        assert bounds.get(ONE) is None
+
+
+def test_look_ups_of_the_same_partitions_do_not_take_each_other_for_the_same() -> None:
+    """One that ends first takes nothing from the other, whose answer is overtaken."""
+    bounds, _ = _bounds()
+    with bounds.looking_up([ONE]) as later:
+        with bounds.looking_up([ONE]) as earlier:
+            bounds.remember([_state(1, 5)], earlier)
+        bounds.forget([ONE])
+        bounds.remember([_state(1, 5)], later)
+    assert bounds.get(ONE) is None
+
+
+def test_the_longest_unused_bounds_go_first() -> None:
+    bounds, _ = _bounds(limit=2)
+    _learn(bounds, _state(1, 5), _state(2, 5))
+    bounds.get(ONE)
+    _learn(bounds, _state(3, 5))
+    assert (bounds.get(ONE) is None, bounds.get(TWO) is None) == (False, True)
+
+
+def _extents(*bases: int) -> list[Extent]:
+    first = Extent(
+        topic_id=TOPIC,
+        partition=1,
+        base_offset=0,
+        last_offset=9,
+        record_count=10,
+        min_timestamp=0,
+        max_timestamp=0,
+        file_id=UUID(int=3),
+        object_name="o",
+        file_kind=FileKind.INGESTION,
+        position=0,
+        length=100,
+        index_position=0,
+        index_length=0,
+        offset_shift=0,
+        leader_epoch=0,
+        unique_keys=False,
+        committed_ms=0,
+    )
+    return [replace(first, base_offset=base, last_offset=base + 9) for base in bases]
+
+
+def test_extents_are_given_from_the_one_that_covers_the_offset() -> None:
+    known = KnownExtents(ManualClock(), extents_ms=1000, limit=10)
+    extents = _extents(10, 20, 30)
+    known.remember(ONE, extents, 0.0)
+    assert known.get(ONE, 10) == extents
+    assert known.get(ONE, 29) == extents[1:]
+    for outside in (9, 40):
+        assert known.get(ONE, outside) == ()
+    assert known.get(TWO, 10) == ()
+
+
+def test_extents_are_forgotten_in_time_counted_from_before_the_look_up() -> None:
+    clock = ManualClock()
+    known = KnownExtents(clock, extents_ms=1000, limit=10)
+    begun = clock.monotonic()
+    clock.advance(0.6)
+    known.remember(ONE, _extents(0), begun)
+    clock.advance(0.3)
+    assert known.get(ONE, 0)
+    clock.advance(0.2)
+    assert known.get(ONE, 0) == ()
+
+
+def test_extents_are_bounded_in_number_over_all_partitions() -> None:
+    known = KnownExtents(ManualClock(), extents_ms=1000, limit=3)
+    known.remember(ONE, _extents(0, 10), 0.0)
+    known.remember(TWO, _extents(0, 10), 0.0)
+    assert (known.get(ONE, 0), len(known.get(TWO, 0))) == ((), 2)
+    known.forget(TWO)
+    known.remember(ONE, _extents(0, 10, 20), 0.0)
+    assert len(known.get(ONE, 0)) == 3

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.read.range_cache import ByteRange, RangeCache
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+pytestmark = pytest.mark.anyio
+
+
+def _bytes(wanted: ByteRange) -> bytes:
+    return bytes(position % 251 for position in range(wanted.position, wanted.end))
+
+
+def _loader(wanted: ByteRange, log: list[ByteRange]) -> Callable[[], Awaitable[bytes]]:
+    async def load() -> bytes:
+        log.append(wanted)
+        await asyncio.sleep(0)
+        return _bytes(wanted)
+
+    return load
+
+
+async def test_a_part_of_a_cached_range_costs_no_load() -> None:
+    cache = RangeCache(1000)
+    cache.put(ByteRange("a", 100, 50), _bytes(ByteRange("a", 100, 50)))
+    log: list[ByteRange] = []
+
+    wanted = ByteRange("a", 110, 20)
+    found = await cache.read(wanted, _loader(wanted, log))
+
+    assert (bytes(found), log) == (_bytes(wanted), [])
+
+
+async def test_many_who_want_the_same_share_one_load() -> None:
+    cache = RangeCache(1000)
+    log: list[ByteRange] = []
+    whole, part = ByteRange("a", 0, 100), ByteRange("a", 40, 10)
+
+    results = await asyncio.gather(
+        *(cache.read(wanted, _loader(wanted, log)) for wanted in (whole, whole, part, whole))
+    )
+
+    assert [bytes(found) for found in results] == [_bytes(w) for w in (whole, whole, part, whole)]
+    assert (log, cache.misses, cache.joined) == ([whole], 1, 3)
+
+
+async def test_the_one_who_began_a_load_may_leave() -> None:
+    """Others who joined the load still get it, and so does the cache."""
+    cache = RangeCache(1000)
+    wanted = ByteRange("a", 0, 10)
+    release = asyncio.Event()
+
+    async def load() -> bytes:
+        await release.wait()
+        return _bytes(wanted)
+
+    first = asyncio.ensure_future(cache.read(wanted, load))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(cache.read(wanted, load))
+    await asyncio.sleep(0)
+    first.cancel()
+    release.set()
+
+    assert bytes(await second) == _bytes(wanted)
+    assert cache.get(wanted) is not None
+
+
+async def test_a_failed_load_is_everyones_failure_and_is_not_remembered() -> None:
+    cache = RangeCache(1000)
+    wanted = ByteRange("a", 0, 10)
+
+    async def fail() -> bytes:
+        await asyncio.sleep(0)
+        raise OSError("gone")
+
+    results = await asyncio.gather(cache.read(wanted, fail), cache.read(wanted, fail), return_exceptions=True)
+
+    assert [str(result) for result in results] == ["gone", "gone"]
+    assert bytes(await cache.read(wanted, _loader(wanted, []))) == _bytes(wanted)
+
+
+async def test_what_is_cached_cannot_be_changed_by_readers() -> None:
+    cache = RangeCache(1000)
+    cache.put(ByteRange("a", 0, 4), bytearray(b"silt"))
+    found = cache.get(ByteRange("a", 0, 4))
+    assert found is not None
+    assert found.readonly
+
+
+async def test_a_range_above_the_limit_is_handed_over_and_not_kept() -> None:
+    cache = RangeCache(5)
+    wanted = ByteRange("a", 0, 6)
+    assert bytes(await cache.read(wanted, _loader(wanted, []))) == _bytes(wanted)
+    assert cache.size == 0
+
+
+async def test_forgetting_an_object_leaves_the_others() -> None:
+    cache = RangeCache(1000)
+    for name in ("a", "b"):
+        cache.put(ByteRange(name, 0, 4), b"silt")
+    cache.forget("a")
+    assert cache.get(ByteRange("a", 0, 4)) is None
+    assert cache.get(ByteRange("b", 0, 4)) is not None
+    assert cache.size == 4
+
+
+_ranges = st.builds(ByteRange, st.sampled_from("abc"), st.integers(0, 40), st.integers(1, 30))
+
+
+@given(st.integers(0, 100), st.lists(st.tuples(st.booleans(), _ranges), max_size=60))
+def test_the_cache_stays_within_its_limit_and_never_lies(
+    limit: int, steps: list[tuple[bool, ByteRange]]
+) -> None:
+    cache = RangeCache(limit)
+    for is_put, wanted in steps:
+        if is_put:
+            cache.put(wanted, _bytes(wanted))
+        else:
+            found = cache.get(wanted)
+            assert found is None or bytes(found) == _bytes(wanted)
+        assert cache.size <= limit

@@ -1,0 +1,248 @@
+"""What is read ahead of sequential readers, in requests to the store and bytes; never in time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent.read.fetch_plan import PartitionFetch
+from object_store.accounting import RequestKind
+from object_store.errors import StoreUnavailableError
+from object_store.interface import Purpose
+from tests.agent.small_compaction import compact
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from agent.app import Agent
+    from catalog.model import Topic
+    from catalog.open import Catalog
+    from core.ids import Ids
+    from tests.agent.faulty_store import FaultyStore
+    from tests.agent.running_agents import Agents
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
+_RECORDS = 400
+
+
+@dataclass
+class Reader:
+    """Reads a partition on from where it is, and counts what that asks of the store."""
+
+    agent: Agent
+    store: FaultyStore
+    topic: Topic
+    offset: int = 0
+    max_bytes: int = 2_000
+
+    def gets(self) -> int:
+        return self.store.counts.snapshot().of(RequestKind.GET, Purpose.FETCH).requests
+
+    def bytes_read(self) -> int:
+        return self.store.counts.snapshot().of(RequestKind.GET, Purpose.FETCH).bytes_in
+
+    async def fetch(self) -> int:
+        """One fetch; tells how many requests it made, those that read ahead of the next one among them."""
+        before = self.gets()
+        wanted = PartitionFetch(topic=self.topic, partition=0, offset=self.offset, max_bytes=self.max_bytes)
+        result = await self.agent.read_path.fetch_one(wanted)
+        assert result.next_offset > self.offset
+        self.offset = result.next_offset
+        await self.settle()
+        return self.gets() - before
+
+    async def settle(self) -> None:
+        await self.agent.read_path.ahead.idle()
+
+    def outcomes(self) -> dict[str, float]:
+        (family,) = self.agent.metrics.read_ahead.collect()
+        return {
+            sample.labels["outcome"]: sample.value
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        }
+
+
+@pytest.fixture
+async def topic(agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids) -> Topic:
+    """One large section, of about forty blocks."""
+    made = catalog.topics.create("t", 1, {"cleanup.policy": "compact", "compression.type": "uncompressed"})
+    async with agents.running() as running:
+        for start in range(0, _RECORDS, 100):
+            records = [{"key": str(n), "value": "x" * 20} for n in range(start, start + 100)]
+            await running.produce("t", *records)
+    compact(catalog, store, ids, made, keep=lambda _: True)
+    return made
+
+
+@asynccontextmanager
+async def reading(
+    agents: Agents,
+    store: FaultyStore,
+    topic: Topic,
+    **changes: Any,  # noqa: ANN401  # any setting
+) -> AsyncIterator[Reader]:
+    async with agents.running(index_threshold_bytes=1, **changes) as running:
+        yield Reader(running.agent, store, topic)
+
+
+async def test_who_reads_on_finds_what_comes_next(agents: Agents, store: FaultyStore, topic: Topic) -> None:
+    """The second fetch in a row brings a window, out of which those that follow are served."""
+    async with reading(agents, store, topic, read_ahead_bytes=10_000) as reader:
+        assert await reader.fetch() == 2  # the index, and what was asked for
+        assert await reader.fetch() == 2  # what was asked for, and the window
+        counts = [await reader.fetch() for _ in range(8)]
+        assert sum(counts) <= 3
+        assert counts[:3] == [0, 0, 0]
+        while reader.offset < _RECORDS:
+            await reader.fetch()
+        assert reader.outcomes()["read"] >= 2
+
+
+async def test_a_whole_section_costs_fewer_requests_and_hardly_more_bytes(
+    agents: Agents, store: FaultyStore, topic: Topic
+) -> None:
+    spent = {}
+    for size in (0, 10_000):
+        async with reading(agents, store, topic, read_ahead_bytes=size) as reader:
+            before, bytes_before = reader.gets(), reader.bytes_read()
+            while reader.offset < _RECORDS:
+                await reader.fetch()
+            spent[size] = (reader.gets() - before, reader.bytes_read() - bytes_before)
+    assert spent[10_000][0] * 2 < spent[0][0]
+    assert spent[10_000][1] < 1.3 * spent[0][1]
+
+
+async def test_who_reads_here_and_there_has_nothing_read_ahead(
+    agents: Agents, store: FaultyStore, topic: Topic
+) -> None:
+    async with reading(agents, store, topic) as reader:
+        await reader.fetch()
+        for offset in (300, 100, 200, 350):
+            reader.offset = offset
+            assert await reader.fetch() == 1
+        assert reader.outcomes() == {}
+
+
+async def test_who_stops_has_had_one_window_in_vain(agents: Agents, store: FaultyStore, topic: Topic) -> None:
+    async with reading(agents, store, topic, read_ahead_bytes=4_000) as reader:
+        await reader.fetch()
+        await reader.fetch()
+        assert reader.outcomes() == {"read": 1}
+        assert reader.agent.metrics.read_ahead_bytes._value.get() <= 4_000
+
+
+async def test_windows_that_find_no_room_are_not_read(
+    agents: Agents, store: FaultyStore, topic: Topic
+) -> None:
+    async with reading(agents, store, topic, max_read_ahead_bytes=100) as reader:
+        await reader.fetch()
+        assert await reader.fetch() == 1
+        assert reader.outcomes().keys() == {"no room"}
+
+
+async def test_a_window_that_cannot_be_read_harms_nobody(
+    agents: Agents, store: FaultyStore, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetch that would have found it reads what it needs itself."""
+    read_range = store.read_range
+
+    def failing(name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
+        if length > reader.max_bytes:
+            raise StoreUnavailableError("the store is away")
+        return read_range(name, position, length, purpose=purpose)
+
+    async with reading(agents, store, topic) as reader:
+        await reader.fetch()
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "read_range", failing)
+            assert await reader.fetch() == 1
+        assert reader.outcomes()["failed"] >= 1
+        assert await reader.fetch() == 2
+
+
+async def test_a_window_of_a_large_section_is_read_beside_what_the_fetch_waits_for(
+    agents: Agents, store: FaultyStore, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both requests are under way at a time, and what the next fetches ask for lies in the window."""
+    gate, read_range = threading.Event(), store.read_range
+
+    def gated(name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
+        gate.wait()
+        return read_range(name, position, length, purpose=purpose)
+
+    async with reading(agents, store, topic, read_ahead_bytes=10_000) as reader:
+        await reader.fetch()
+        reads = reader.agent.pools.hot_reads
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "read_range", gated)
+            fetching = asyncio.create_task(reader.fetch())
+            try:
+                async with asyncio.timeout(240):
+                    while reads.pending < 2:  # noqa: ASYNC110  # it tells nobody
+                        await asyncio.sleep(0)
+            finally:
+                gate.set()
+            assert await fetching == 2
+        assert [await reader.fetch() for _ in range(3)] == [0, 0, 0]
+        assert reader.outcomes() == {"read": 1}
+
+
+async def _small_extents(agents: Agents, catalog: Catalog) -> tuple[Topic, int]:
+    """A topic with thirty extents, each in an object of its own, and their size."""
+    made = catalog.topics.create("s", 1, {})
+    async with agents.running() as running:
+        for number in range(30):
+            await running.produce("s", {"key": "k", "value": f"{number:0100}"})
+    (size, *_) = {extent.length for extent in catalog.log.extents(made.topic_id, 0, 0)}
+    return made, size
+
+
+async def test_many_small_extents_are_read_ahead_as_the_next_fetch_asks_for_them(
+    agents: Agents, catalog: Catalog, store: FaultyStore
+) -> None:
+    """No more of them than that, each by the one request that it costs anyway."""
+    made, size = await _small_extents(agents, catalog)
+    async with reading(agents, store, made) as reader:
+        reader.max_bytes = 3 * size
+        before = reader.gets()
+        counts = []
+        while reader.offset < 30:
+            counts.append(await reader.fetch())
+        assert sum(counts) == reader.gets() - before == 30
+        assert max(counts) <= 6
+
+
+async def test_a_window_of_many_small_extents_leaves_threads_to_those_who_ask(
+    agents: Agents, catalog: Catalog, store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests are made by a part of the threads; those behind it wait for none of the others."""
+    made, size = await _small_extents(agents, catalog)
+    gate, read_range = threading.Event(), store.read_range
+
+    def gated(name: str, position: int, length: int, *, purpose: Purpose) -> bytearray:
+        gate.wait()
+        return read_range(name, position, length, purpose=purpose)
+
+    async with reading(agents, store, made, cold_read_threads=4) as reader:
+        reader.max_bytes = 10 * size
+        asked_for = await reader.fetch()
+        reads = reader.agent.pools.hot_reads  # both kinds take their turns together
+        monkeypatch.setattr(store, "read_range", gated)
+        fetching = asyncio.create_task(reader.fetch())
+        try:
+            async with asyncio.timeout(240):
+                while reads.pending <= asked_for:  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(0)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert reads.pending == asked_for + 2
+        finally:
+            gate.set()
+        assert await fetching == 2 * asked_for
+        assert reader.outcomes() == {"read": 1}

@@ -1,0 +1,251 @@
+"""The read path over real objects: how many requests a read costs, compacted files, waiting, and swaps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from object_store.accounting import RequestKind
+from object_store.interface import Purpose
+from tests.agent.small_compaction import compact
+
+if TYPE_CHECKING:
+    from catalog.open import Catalog
+    from core.ids import Ids
+    from tests.agent.faulty_store import FaultyStore
+    from tests.agent.running_agents import Agents, RunningAgent
+
+pytestmark = [pytest.mark.anyio, pytest.mark.integration]
+
+
+async def _all(
+    running: RunningAgent, topic: str, partition: int = 0, offset: int = 0, **query: int
+) -> list[Any]:
+    records: list[Any] = []
+    while True:
+        page = await running.read(topic, partition, offset=offset, **query)
+        records += page["records"]
+        if page["next_offset"] >= page["high_watermark"]:
+            return records
+        assert page["next_offset"] > offset
+        offset = page["next_offset"]
+
+
+async def _produced(
+    agents: Agents, catalog: Catalog, count: int, per_request: int = 1, **config: str
+) -> None:
+    """A topic t with one partition: values are the offsets, keys the offsets modulo 10."""
+    async with agents.running() as running:
+        await running.create_topic("t", 1, **config)
+        for start in range(0, count, per_request):
+            await running.produce(
+                "t",
+                *(
+                    {"key": str(n % 10), "value": str(n), "timestamp": 1000 + n}
+                    for n in range(start, start + per_request)
+                ),
+            )
+    assert catalog.topics.get("t").partition_count == 1
+
+
+async def test_sections_of_one_file_are_read_by_one_get(agents: Agents) -> None:
+    async with agents.running(flush_interval_ms=500) as running:
+        await running.create_topic("t", 4)
+        await asyncio.gather(*(running.produce("t", {"value": str(n)}, partition=n) for n in range(4)))
+        await running.produce("t", {"value": "x"}, partition=0)
+    async with agents.running() as running:
+        for partition in range(4):
+            assert (await running.read("t", partition))["records"][0]["value"] == str(partition)
+        assert agents.requests(RequestKind.GET) <= 5
+    async with agents.running() as running:
+        before = agents.requests(RequestKind.GET)
+        await running.read("t", 0)
+        assert agents.requests(RequestKind.GET) - before == 2  # two files hold partition 0
+
+
+async def test_what_was_read_once_is_read_again_without_a_get(agents: Agents, catalog: Catalog) -> None:
+    await _produced(agents, catalog, 5)
+    async with agents.running() as running:
+        first = await _all(running, "t")
+        gets = agents.requests(RequestKind.GET)
+        assert await _all(running, "t", max_records=2) == first
+        assert agents.requests(RequestKind.GET) == gets == 5
+
+
+async def test_readers_of_the_same_cold_data_share_the_gets(agents: Agents, catalog: Catalog) -> None:
+    await _produced(agents, catalog, 3)
+    async with agents.running() as running:
+        pages = await asyncio.gather(*(_all(running, "t") for _ in range(8)))
+        assert all(page == pages[0] for page in pages)
+        assert agents.requests(RequestKind.GET) == 3
+
+
+async def test_offsets_in_a_hole_continue_at_the_next_record(
+    agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
+) -> None:
+    await _produced(agents, catalog, 60, 6, cleanup_policy="compact")
+    compact(
+        catalog, store, ids, catalog.topics.get("t"), keep=lambda record: record.offset in {3, 17, 18, 41}
+    )
+    async with agents.running() as running:
+        assert [record["offset"] for record in await _all(running, "t")] == [3, 17, 18, 41]
+        for start, expected in ((0, 3), (3, 3), (4, 17), (19, 41), (41, 41)):
+            page = await running.read("t", offset=start, max_records=1)
+            (record,) = page["records"]
+            assert (record["offset"], record["value"], record["timestamp"]) == (
+                expected,
+                str(expected),
+                1000 + expected,
+            )
+        tail = await running.read("t", offset=42)
+        assert (tail["records"], tail["next_offset"], tail["high_watermark"]) == ([], 60, 60)
+        timed = await running.read("t", timestamp=1004)
+        assert timed["records"][0]["offset"] == 17
+
+
+async def test_a_log_without_any_record_left_is_passed_over(
+    agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
+) -> None:
+    await _produced(agents, catalog, 6, 3, cleanup_policy="compact")
+    compact(catalog, store, ids, catalog.topics.get("t"), keep=lambda _: False)
+    async with agents.running() as running:
+        assert await _all(running, "t") == []
+        await running.produce("t", {"key": "new"})
+        assert [record["offset"] for record in await _all(running, "t")] == [6]
+        assert (await running.read("t", timestamp=0))["records"][0]["offset"] == 6
+
+
+async def test_a_large_section_is_read_through_its_index(
+    agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
+) -> None:
+    """A read from its middle brings the index and a stretch of it, not the whole."""
+    await _produced(agents, catalog, 600, 100, cleanup_policy="compact", compression_type="uncompressed")
+    topic = catalog.topics.get("t")
+    compact(catalog, store, ids, topic, keep=lambda record: record.offset < 100 or record.offset % 3 == 0)
+    (extent,) = catalog.log.extents(topic.topic_id, 0, 0)
+    async with agents.running(index_threshold_bytes=1, default_fetch_bytes=1000) as running:
+        before = store.counts.snapshot()
+        page = await running.read("t", offset=300)
+        read = (store.counts.snapshot() - before).of(RequestKind.GET, Purpose.FETCH)
+        assert page["records"][0]["offset"] == 300
+        assert read.requests == 2
+        assert read.bytes_in < extent.length / 4
+        expected = [n for n in range(600) if n < 100 or n % 3 == 0]
+        assert [record["offset"] for record in await _all(running, "t", max_bytes=700)] == expected
+        timed = await running.read("t", timestamp=1000 + 401, max_records=1)
+        assert timed["records"][0]["offset"] == 402
+
+
+async def test_a_hole_longer_than_what_is_read_at_once_is_passed_over(
+    agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
+) -> None:
+    await _produced(agents, catalog, 300, 100, cleanup_policy="compact", compression_type="uncompressed")
+    compact(
+        catalog,
+        store,
+        ids,
+        catalog.topics.get("t"),
+        keep=lambda record: record.offset < 100 or record.offset > 290,
+        block_target=200,
+    )
+    async with agents.running(index_threshold_bytes=1) as running:
+        page = await running.read("t", offset=100, max_bytes=1)
+        assert page["records"][0]["offset"] == 291
+
+
+async def test_objects_that_vanish_under_a_reader_are_looked_up_again(
+    agents: Agents, catalog: Catalog, store: FaultyStore, ids: Ids
+) -> None:
+    """Between the look-up of an extent and its read, the extent is swapped and its object deleted."""
+    await _produced(agents, catalog, 20, 10, cleanup_policy="compact")
+    topic = catalog.topics.get("t")
+    old = [extent.object_name for extent in catalog.log.extents(topic.topic_id, 0, 0)]
+
+    def swap() -> None:
+        compact(catalog, store, ids, topic, keep=lambda record: record.offset >= 10)
+        store.delete(old, purpose=Purpose.GC)
+
+    async with agents.running() as running:
+        store.before_read = swap
+        assert [record["offset"] for record in await _all(running, "t")] == list(range(10, 20))
+
+
+async def test_an_object_that_is_gone_for_good_is_a_clear_error(
+    agents: Agents, catalog: Catalog, store: FaultyStore
+) -> None:
+    await _produced(agents, catalog, 1)
+    (extent,) = catalog.log.extents(catalog.topics.get("t").topic_id, 0, 0)
+    store.delete([extent.object_name], purpose=Purpose.GC)
+    async with agents.running() as running:
+        answer = await running.http.get("/v1/topics/t/partitions/0/records")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "read_failed")
+
+
+async def test_damaged_bytes_are_a_clear_error_and_no_record(
+    agents: Agents, catalog: Catalog, store: FaultyStore
+) -> None:
+    await _produced(agents, catalog, 1)
+    (extent,) = catalog.log.extents(catalog.topics.get("t").topic_id, 0, 0)
+    body = store.read_range(extent.object_name, 0, extent.position + extent.length, purpose=Purpose.FSCK)
+    body[extent.position + 40] ^= 1
+    store.put(extent.object_name, [body], purpose=Purpose.FSCK)
+    async with agents.running() as running:
+        with capture_logs() as log:
+            answer = await running.http.get("/v1/topics/t/partitions/0/records")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "corrupt_segment")
+        assert any(extent.object_name in event.get("reason", "") for event in log)
+
+
+async def test_a_long_poll_wakes_on_a_commit_of_another_agent(agents: Agents) -> None:
+    """Well before its own time is up, and before the next look that it takes without being told."""
+    async with agents.running(poll_interval_ms=60_000) as one, agents.running() as other:
+        await one.create_topic("t", 2)
+        waiting = asyncio.ensure_future(one.read("t", 1, offset=0, max_wait_ms=50_000))
+        await _until_waiting(one)
+        await other.produce("t", {"value": "elsewhere"}, partition=0)
+        await other.produce("t", {"value": "here"}, partition=1)
+        page = await waiting
+        assert [record["value"] for record in page["records"]] == ["here"]
+
+
+async def test_a_long_poll_finds_what_nobody_told_it(agents: Agents) -> None:
+    """A notification that is lost costs time and nothing else."""
+    async with agents.running(poll_interval_ms=20) as one, agents.running() as other:
+        await one.create_topic("t")
+        one.agent.watch.wake = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005  # deaf
+        waiting = asyncio.ensure_future(one.read("t", offset=0, max_wait_ms=50_000))
+        await _until_waiting(one)
+        await other.produce("t", {"value": "x"})
+        assert len((await waiting)["records"]) == 1
+
+
+async def test_a_long_poll_ends_empty_when_its_time_is_up(agents: Agents) -> None:
+    async with agents.running() as running:
+        await running.create_topic("t")
+        page = await running.read("t", offset=0, max_wait_ms=5)
+        assert (page["records"], page["next_offset"]) == ([], 0)
+
+
+async def _until_waiting(running: RunningAgent) -> None:
+    while not running.agent.watch.has_waiters:  # noqa: ASYNC110  # a request is on its way over a socket
+        await asyncio.sleep(0.001)
+
+
+async def test_two_agents_write_one_log_without_gap_or_overlap(agents: Agents) -> None:
+    async with agents.running() as one, agents.running() as other:
+        await one.create_topic("t", 2)
+        answers = await asyncio.gather(
+            *(
+                agent.produce("t", {"value": f"{name}-{n}"}, {"value": f"{name}-{n}'"}, partition=n % 2)
+                for n in range(10)
+                for name, agent in (("one", one), ("other", other))
+            )
+        )
+        assert all(answer["accepted"] == 2 for answer in answers)
+        for partition in range(2):
+            seen_by_one = await _all(one, "t", partition)
+            assert [record["offset"] for record in seen_by_one] == list(range(20))
+            assert await _all(other, "t", partition) == seen_by_one

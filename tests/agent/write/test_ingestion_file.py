@@ -1,0 +1,135 @@
+"""Sealed files: what the commit is told of them is what their bytes say."""
+
+from __future__ import annotations
+
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.write.ingestion_buffer import OpenFile, Piece
+from agent.write.ingestion_file import seal, settle
+from agent.write.pending_append import AppendResult, PendingAppend
+from agent.write.validation import AppendRules, judge_batches
+from catalog.config.topic_config import TopicConfig
+from catalog.model import RunRefusal, RunResult, SectionResult
+from object_format.record_batch.batch import iter_headers
+from object_format.record_batch.records import encode_batch
+from tests.object_format.segment_file.samples import read_file
+
+if TYPE_CHECKING:
+    from agent.write.ingestion_file import SealedFile, SealedSection
+    from catalog.model import SectionCommit
+
+_RULES = AppendRules.of(TopicConfig())
+_REFUSED, _DUPLICATE = 2, 3  # every so many runs
+
+_BATCHES = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 400)), min_size=1, max_size=4)
+_APPENDS = st.lists(
+    st.tuples(st.integers(1, 2), st.integers(0, 2), st.sampled_from([-1, -1, 5, 6]), _BATCHES),
+    min_size=1,
+    max_size=12,
+)
+
+
+def _piece(number: int, producer: int, batches: list[tuple[int, int]]) -> Piece:
+    encoded = [
+        encode_batch(
+            [1_000 + number] * records,
+            [b"key"] * records,
+            [bytes([number]) * size] * records,
+            producer=(producer, 0 if producer >= 0 else -1, 10 * number if producer >= 0 else -1),
+        )
+        for records, size in batches
+    ]
+    data, columns = judge_batches("here", b"".join(encoded), _RULES, now_ms=1_000)
+    return Piece(data, columns, PendingAppend(len(batches)), 0)
+
+
+def _check_section(commit: SectionCommit, section: SealedSection, data: bytes) -> None:
+    runs = section.runs or [0] * len(section.batches)
+    expected = 0
+    places = zip(runs, section.offsets, section.offset_counts, iter_headers(data), strict=True)
+    for number, offset, count, (_, header) in places:
+        run = commit.runs[number]
+        assert header.base_offset == expected == run.first_offset + offset
+        stamp = (run.producer.producer_id, run.producer.base_sequence) if run.producer else (-1, -1)
+        assert stamp == (header.producer_id, header.base_sequence)
+        expected += count
+    assert [number for number, _ in groupby(runs)] == list(range(len(commit.runs)))
+    assert sum(run.record_count for run in commit.runs) == sum(run.offset_count for run in commit.runs)
+    assert sum(run.offset_count for run in commit.runs) == expected
+    stamped = [run.producer is not None for run in commit.runs]
+    assert all(any(pair) for pair in pairwise(stamped)), "neighbours are joined"
+
+
+def _sealed(
+    appends: list[tuple[int, int, int, list[tuple[int, int]]]],
+) -> tuple[SealedFile, list[Piece]]:
+    file, pieces = OpenFile(), []
+    for number, (topic, partition, producer, batches) in enumerate(appends):
+        pieces.append(_piece(number, producer, batches))
+        file.add(UUID(int=topic), partition, pieces[-1])
+    return seal(file, file_id=UUID(int=7), session_id=UUID(int=8), created_ms=9), pieces
+
+
+@given(_APPENDS)
+def test_the_commit_tells_what_the_bytes_say(
+    appends: list[tuple[int, int, int, list[tuple[int, int]]]],
+) -> None:
+    """Sections, runs, offsets and producers; and every block has its checksum."""
+    sealed, _ = _sealed(appends)
+    data = b"".join(sealed.body)
+    assert len(data) == sealed.size
+    written = read_file(data).sections
+    for commit, section, found in zip(sealed.commit.sections, sealed.sections, written, strict=True):
+        _check_section(commit, section, found.data)
+
+
+@given(_APPENDS)
+def test_each_batch_hears_of_its_own_run(
+    appends: list[tuple[int, int, int, list[tuple[int, int]]]],
+) -> None:
+    """Refused, a duplicate, or at its place in the run; the log gets those that were appended."""
+    sealed, pieces = _sealed(appends)
+    results = [
+        SectionResult(
+            topic_id=commit.topic_id,
+            partition=commit.partition,
+            log_start_offset=3,
+            high_watermark=10_000,
+            leader_epoch=0,
+            runs=tuple(_fate(number) for number in range(len(commit.runs))),
+        )
+        for commit in sealed.commit.sections
+    ]
+    settle(sealed, results)
+    for section, result in zip(sealed.sections, results, strict=True):
+        runs = section.runs or [0] * len(section.batches)
+        fates = [result.runs[number] for number in runs]
+        expected = [
+            AppendResult(
+                -1 if fate.refusal else fate.base_offset + offset,
+                fate.duplicate,
+                fate.refusal,
+                fate.detail,
+                None,
+                3,
+                10_000,
+            )
+            for fate, offset in zip(fates, section.offsets, strict=True)
+        ]
+        assert [each for piece in section.pieces for each in piece.pending.results() or []] == expected
+        kept = [each.base_offset for each in expected if each.appended and not each.duplicate]
+        assert list(section.appended(result).base_offsets) == kept
+    assert all(piece.pending.is_settled for piece in pieces)
+
+
+def _fate(number: int) -> RunResult:
+    if number % _DUPLICATE == _DUPLICATE - 1:
+        return RunResult(base_offset=100 * number, duplicate=True)
+    if number % _REFUSED:
+        return RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE, detail="why")
+    return RunResult(base_offset=100 * number)

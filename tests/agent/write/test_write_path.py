@@ -1,0 +1,436 @@
+"""The write path over a real local store and a log in memory, both of which fail when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from agent.cluster.errors import AppendFailedError, BusyError, StoppingError
+from agent.runtime.health import CallHealth
+from agent.runtime.metrics import AgentMetrics
+from agent.runtime.pools import Pools
+from agent.runtime.retry import RetryPolicy
+from agent.write.validation import ValidatedBatches, validate
+from agent.write.write_path import WritePath
+from catalog.config.topic_config import TopicConfig
+from catalog.model import PartitionId, RunRefusal, Topic
+from core.clock import SystemClock
+from core.ids import SeededIds
+from object_format.record_batch.records import encode_batch
+from object_format.segment_file import ForwardReader, SegmentKind
+from object_store.interface import Purpose
+from tests.agent.fake_log import FakeLog, FakeSession
+from tests.agent.running_agents import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from agent.cluster.session import Session
+    from agent.write.pending_append import AppendResult
+    from agent.write.write_path import CommitLog
+    from catalog.open import Catalog
+    from tests.agent.faulty_store import FaultyStore
+
+pytestmark = pytest.mark.anyio
+
+SESSIONS = [UUID(int=number) for number in (101, 102)]
+
+
+def make_topic(number: int, **config: str) -> Topic:
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    return Topic(
+        topic_id=UUID(int=number),
+        name=f"topic-{number}",
+        partition_count=8,
+        config=TopicConfig.of(settings),
+        created_ms=0,
+    )
+
+
+def batches(
+    topic: Topic, partition: int, *values: str, producer: int = -1, sequence: int = 0
+) -> ValidatedBatches:
+    """One batch for each value."""
+    data = b"".join(
+        encode_batch(
+            [1000 + index],
+            [b"k"],
+            [value.encode()],
+            producer=(producer, 0, sequence + index) if producer >= 0 else (-1,) * 3,
+        )
+        for index, value in enumerate(values)
+    )
+    return validate(topic, partition, bytearray(data), now_ms=2000)
+
+
+@dataclass
+class Harness:
+    path: WritePath
+    log: FakeLog
+    session: FakeSession
+
+
+@asynccontextmanager
+async def writing(store: FaultyStore, /, **changes: int) -> AsyncIterator[Harness]:
+    log = FakeLog()
+    try:
+        async with writing_to(log, store, **changes) as (path, session):
+            yield Harness(path, log, session)
+    finally:
+        log.gate.set()
+
+
+@asynccontextmanager
+async def writing_to(
+    log: CommitLog, store: FaultyStore, **changes: int
+) -> AsyncIterator[tuple[WritePath, FakeSession]]:
+    clock = SystemClock()
+    ids = SeededIds(7, clock)
+    settings = replace(SETTINGS, **cast("Any", {"flush_interval_ms": 3_600_000, **changes}))
+    pools = Pools.open(settings)
+    session = FakeSession(*SESSIONS)
+    path = WritePath(
+        settings=settings,
+        store=store,
+        log=log,
+        session=cast("Session", session),
+        pools=pools,
+        retry=RetryPolicy(attempts=settings.write_attempts, first_pause=0.001, max_pause=0.002, ids=ids),
+        clock=clock,
+        ids=ids,
+        metrics=AgentMetrics(),
+        store_health=CallHealth(clock, limit_seconds=10),
+    )
+    path.start()
+    try:
+        yield path, session
+    finally:
+        store.gate.set()
+        await path.stop()
+        await asyncio.to_thread(pools.close)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Give other tasks and threads their turn until `condition` holds."""
+    while not condition():  # noqa: ASYNC110  # what is waited for happens in other threads
+        await asyncio.sleep(0.001)
+
+
+A, B = make_topic(1), make_topic(2)
+
+
+async def test_one_file_takes_all_partitions_in_order_and_one_put(store: FaultyStore) -> None:
+    async with writing(store) as harness:
+        pending = harness.path.enqueue(
+            [batches(B, 1, "b1"), batches(A, 3, "a3"), batches(B, 0, "b0", "b0'"), batches(A, 3, "a3'")]
+        )
+        harness.path.flush()
+        results = [await each.wait() for each in pending]
+
+        assert [[result.base_offset for result in append] for append in results] == [[0], [0], [0, 1], [1]]
+        (commit,) = harness.log.committed
+        assert store.put_names == [commit.object_name] == [f"v1/ingest/{SESSIONS[0]}/{commit.file_id}.seg"]
+        stream = store.open_stream(commit.object_name, purpose=Purpose.FETCH)
+        reader = ForwardReader(stream, name=commit.object_name, size=commit.size)
+        sections = []
+        while section := reader.next_section():
+            sections.append((section.topic_id, section.partition))
+        stream.close()
+        assert reader.header.kind is SegmentKind.INGESTION
+        assert sections == [(A.topic_id, 3), (B.topic_id, 0), (B.topic_id, 1)]
+        assert [(each.topic_id, each.partition) for each in commit.sections] == sections
+
+
+async def test_the_interval_closes_a_file_that_nobody_flushes(store: FaultyStore) -> None:
+    async with writing(store, flush_interval_ms=1) as harness:
+        (results,) = await harness.path.append([batches(A, 0, "x")])
+        assert results[0].base_offset == 0
+
+
+async def test_a_full_file_does_not_wait_for_the_interval(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=100) as harness:
+        (results,) = await harness.path.append([batches(A, 0, "x" * 200)])
+        assert results[0].base_offset == 0
+
+
+async def test_a_producer_about_to_stall_waits_for_no_interval(store: FaultyStore) -> None:
+    """Its third unanswered request closes a file that has enough of it; other files wait for their time."""
+    async with writing(store, stalled_flush_bytes=600) as harness:
+        first = [harness.path.enqueue([batches(A, n, "x" * 300, producer=7)])[0] for n in range(2)]
+        assert harness.path.files_in_flight == 0
+        third = harness.path.enqueue([batches(A, 2, "x" * 300, producer=7)])[0]
+        assert harness.path.files_in_flight == 1
+        for pending in (*first, third):
+            assert (await pending.wait())[0].base_offset == 0
+        again = harness.path.enqueue([batches(A, 3, "x" * 1000, producer=7)])
+        assert harness.path.files_in_flight == 0, "what was answered does not count"
+        harness.path.flush()
+        await again[0].wait()
+
+
+async def test_many_small_producers_do_not_make_small_files(store: FaultyStore) -> None:
+    """However many requests they have unanswered, the bytes of one alone count."""
+    async with writing(store, stalled_flush_bytes=2000) as harness:
+        pending = [
+            harness.path.enqueue([batches(A, n % 8, "x" * 50, producer=7 + n % 10)])[0] for n in range(60)
+        ]
+        assert harness.path.files_in_flight == 0
+        harness.path.flush()
+        for each in pending:
+            await each.wait()
+        assert len(store.put_names) == 1
+
+
+async def test_a_large_append_is_cut_between_batches(store: FaultyStore) -> None:
+    """Its batches go to several files, and its results come back in their order."""
+    async with writing(store, flush_bytes=1000) as harness:
+        pending = harness.path.enqueue([batches(A, 0, *(str(n) * 400 for n in range(10)))])
+        harness.path.flush()
+        results = await pending[0].wait()
+        assert [result.base_offset for result in results] == list(range(10))
+        assert len(harness.log.committed) == 4
+        assert [sum(run.offset_count for run in each.sections[0].runs) for each in harness.log.committed] == [
+            3,
+            3,
+            3,
+            1,
+        ]
+
+
+async def test_files_upload_side_by_side_and_commit_in_flush_order(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=1, max_files_in_flight=3) as harness:
+        store.gate.clear()
+        pending = [harness.path.enqueue([batches(A, 0, f"v{number}")])[0] for number in range(5)]
+        await until(lambda: store.puts_begun == 3)
+        assert harness.log.committed == []
+        store.gate.set()
+        offsets = [(await each.wait())[0].base_offset for each in pending]
+        assert offsets == [0, 1, 2, 3, 4]
+        assert len(harness.log.committed) == 5
+
+
+async def test_a_slow_store_makes_files_larger_not_more(store: FaultyStore) -> None:
+    async with writing(store, max_files_in_flight=1) as harness:
+        store.gate.clear()
+        pending = harness.path.enqueue([batches(A, 0, "first")])
+        harness.path.flush()
+        await until(lambda: store.puts_begun == 1)
+        for number in range(4):
+            pending += harness.path.enqueue([batches(A, 0, f"v{number}")])
+            harness.path.flush()
+        store.gate.set()
+        assert [(await each.wait())[0].base_offset for each in pending] == [0, 1, 2, 3, 4]
+        assert len(harness.log.committed) == 2
+
+
+async def test_an_answer_that_cannot_be_handed_out_fails_its_file_and_no_other(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with writing(store) as harness:
+        commit = harness.log.commit
+        monkeypatch.setattr(harness.log, "commit", lambda file: commit(file)[:1])
+        pending = harness.path.enqueue([batches(A, 0, "a"), batches(B, 0, "b")])
+        harness.path.flush()
+        (a,), (b,) = [await each.wait() for each in pending]
+        assert a.base_offset == 0
+        assert b.error is not None
+        assert "unknown whether" in b.error.message
+
+        monkeypatch.setattr(harness.log, "commit", commit)
+        (later,) = harness.path.enqueue([batches(A, 0, "a")])
+        harness.path.flush()
+        assert [result.base_offset for result in await later.wait()] == [1]
+
+
+@pytest.mark.parametrize(("fault", "told"), [("store", "not committed"), ("log", "unknown whether")])
+async def test_a_failure_says_whether_the_records_may_be_there(
+    store: FaultyStore, fault: str, told: str
+) -> None:
+    async with writing(store, write_attempts=2) as harness:
+        if fault == "store":
+            store.fail_puts = 2
+        else:
+            harness.log.lose_answers = 2
+        (pending,) = harness.path.enqueue([batches(A, 0, "a")])
+        harness.path.flush()
+        (result,) = await pending.wait()
+        assert result.error is not None
+        assert told in result.error.message
+
+
+@pytest.mark.parametrize("fault", ["fail_puts", "lose_answers"])
+async def test_a_put_that_fails_at_first_is_made_again(store: FaultyStore, fault: str) -> None:
+    async with writing(store) as harness:
+        setattr(store, fault, 2)
+        pending = harness.path.enqueue([batches(A, 0, "x")])
+        harness.path.flush()
+        assert (await pending[0].wait())[0].base_offset == 0
+        assert len(set(store.put_names)) == 1
+        assert len(harness.log.committed) == 1
+
+
+@pytest.mark.parametrize("fault", ["fail", "lose_answers"])
+async def test_a_commit_that_fails_at_first_is_made_again_and_counts_once(
+    store: FaultyStore, fault: str
+) -> None:
+    async with writing(store) as harness:
+        setattr(harness.log, fault, 2)
+        pending = harness.path.enqueue([batches(A, 0, "x")])
+        harness.path.flush()
+        assert (await pending[0].wait())[0].base_offset == 0
+        assert len(harness.log.committed) == 1
+
+
+async def test_a_file_that_is_lost_fails_its_own_appends_and_no_others(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=1, max_files_in_flight=1, write_attempts=3) as harness:
+        store.fail_puts = 3
+        lost, kept = (harness.path.enqueue([batches(A, 0, value)])[0] for value in ("lost", "kept"))
+        (failure,) = await lost.wait()
+        (success,) = await kept.wait()
+        assert isinstance(failure.error, AppendFailedError)
+        assert failure.error.message.startswith("the records were not committed; ")
+        assert (failure.appended, success.base_offset) == (False, 0)
+        assert harness.path.budget.held == 0
+
+
+async def test_what_follows_a_lost_batch_of_a_new_producer_waits_for_it(
+    store: FaultyStore, catalog: Catalog
+) -> None:
+    """Else the lost batch, when it comes again, would be taken for an old one."""
+    topic, producer = catalog.topics.create("t", 1), catalog.producers.new_id()
+    catalog.sessions.register(SESSIONS[0], "a test")
+    async with writing_to(catalog.log, store, flush_bytes=1, max_files_in_flight=1, write_attempts=1) as (
+        path,
+        _,
+    ):
+
+        async def send() -> list[AppendResult]:
+            appends = [
+                path.enqueue([batches(topic, 0, value, producer=producer, sequence=number)])[0]
+                for number, value in enumerate(("first", "second"))
+            ]
+            return [(await append.wait())[0] for append in appends]
+
+        store.fail_puts = 1
+        lost, refused = await send()
+        assert isinstance(lost.error, AppendFailedError)
+        assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+        assert [each.base_offset for each in await send()] == [0, 1]
+        assert [each.duplicate for each in await send()] == [True, True]
+
+
+async def test_a_fenced_session_fails_its_files_and_a_new_one_goes_on(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=1) as harness:
+        harness.log.fenced.add(SESSIONS[0])
+        (failure,) = (await harness.path.append([batches(A, 0, "old")]))[0]
+        (success,) = (await harness.path.append([batches(A, 0, "new")]))[0]
+        assert isinstance(failure.error, AppendFailedError)
+        assert success.base_offset == 0
+        assert harness.log.committed[0].session_id == SESSIONS[1]
+
+
+async def test_a_full_buffer_refuses_all_of_an_append_and_takes_it_later(store: FaultyStore) -> None:
+    first, second, third = (batches(A, 0, "x" * 100) for _ in range(3))
+    room = len(first.data) + len(second.data)
+    async with writing(store, flush_bytes=1, max_buffered_bytes=room, max_request_bytes=1) as harness:
+        store.gate.clear()
+        pending = harness.path.enqueue([first, second])
+        with pytest.raises(BusyError) as refusal:
+            harness.path.enqueue([third])
+        assert refusal.value.retry_after_seconds is not None
+        assert harness.path.budget.held == room
+        store.gate.set()
+        for each in pending:
+            await each.wait()
+        await until(lambda: harness.path.budget.held == 0)
+        (results,) = await harness.path.append([third])
+        assert results[0].base_offset == 2
+
+
+async def test_one_who_stops_waiting_loses_nothing(store: FaultyStore) -> None:
+    async with writing(store, flush_bytes=1) as harness:
+        store.gate.clear()
+        waiting = asyncio.ensure_future(harness.path.append([batches(A, 0, "x")]))
+        await until(lambda: store.puts_begun == 1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        store.gate.set()
+        (results,) = await harness.path.append([batches(A, 0, "y")])
+        assert (results[0].base_offset, harness.log.ends[PartitionId(A.topic_id, 0)]) == (1, 2)
+
+
+async def test_stopping_answers_what_was_taken_and_takes_no_more(store: FaultyStore) -> None:
+    async with writing(store) as harness:
+        store.gate.clear()
+        pending = [harness.path.enqueue([batches(A, number, "x")])[0] for number in range(3)]
+        stopping = asyncio.ensure_future(harness.path.stop())
+        await until(lambda: store.puts_begun == 1)
+        with pytest.raises(StoppingError):
+            harness.path.enqueue([batches(A, 0, "late")])
+        store.gate.set()
+        await stopping
+        assert [(await each.wait())[0].base_offset for each in pending] == [0, 0, 0]
+
+
+async def test_draining_answers_without_waiting_for_company(store: FaultyStore) -> None:
+    async with writing(store) as harness:
+        harness.path.drain()
+        (results,) = await harness.path.append([batches(A, 0, "x")])
+        assert results[0].base_offset == 0
+
+
+async def test_an_idempotent_batch_is_a_run_of_its_own(store: FaultyStore) -> None:
+    """Others are joined, also over the borders of appends; results come back to each batch all the same."""
+    async with writing(store) as harness:
+        pending = harness.path.enqueue(
+            [
+                batches(A, 0, "a", "b"),
+                batches(A, 0, "c"),
+                batches(A, 0, "d", "e", producer=9),
+                batches(A, 0, "f"),
+            ]
+        )
+        harness.path.flush()
+        results = [[result.base_offset for result in await each.wait()] for each in pending]
+        assert results == [[0, 1], [2], [3, 4], [5]]
+        runs = harness.log.committed[0].sections[0].runs
+        assert [(run.first_offset, run.offset_count, run.producer is not None) for run in runs] == [
+            (0, 3, False),
+            (3, 1, True),
+            (4, 1, True),
+            (5, 1, False),
+        ]
+
+
+async def test_what_was_committed_is_let_go_at_once(store: FaultyStore) -> None:
+    """Producers' buffers wait neither for garbage to be searched for nor for the next file."""
+    gc.disable()
+    try:
+        async with writing(store) as harness:
+            buffer = np.array(bytearray(encode_batch([1000], [b"k"], [b"v"])), np.uint8)
+            held = weakref.ref(buffer)
+            pending = harness.path.enqueue([validate(A, 0, buffer.data, now_ms=2000)])
+            del buffer
+            harness.path.flush()
+            (results,) = [await each.wait() for each in pending]
+            del pending
+            assert results[0].appended
+            async with asyncio.timeout(240):
+                await until(lambda: held() is None)
+    finally:
+        gc.enable()
+
+
+async def test_nothing_to_append_is_answered_at_once(store: FaultyStore) -> None:
+    async with writing(store) as harness:
+        assert await harness.path.append([]) == []
+        empty: Any = await harness.path.append([batches(A, 0)])
+        assert empty == [[]]

@@ -1,0 +1,105 @@
+"""What is decided by columns, held against what is decided section by section."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.commit.assignment import assign_section, extents_of_section
+from catalog.commit.bulk_assignment import LockedPartitions, SingleRuns
+from catalog.commit.sequences import BATCH, ProducerState
+from catalog.model import BatchRun, SectionCommit
+from tests.catalog.scene import run_of, runs_of
+
+_TOP = 2**31 - 1
+
+
+@dataclass
+class Given:
+    """A section's runs, and what the transaction read: the partition's row, and a state per producer."""
+
+    runs: tuple[BatchRun, ...]
+    row: tuple[int, int, int, int, int] | None
+    states: dict[int, ProducerState]
+
+
+_sequences = st.one_of(st.integers(0, 4), st.integers(_TOP - 4, _TOP))
+_runs = st.lists(
+    st.builds(
+        lambda count, at, producer: run_of(count, at=at, producer=producer),
+        st.integers(1, 4),
+        st.integers(-1, 50),
+        st.none() | st.tuples(st.integers(1, 2), st.integers(0, 1), _sequences),
+    ),
+    min_size=1,
+    max_size=2,
+)
+_batches = st.lists(st.tuples(_sequences, _sequences, st.integers(0, 2**40)), min_size=1, max_size=5)
+_states = st.builds(
+    lambda epoch, batches: ProducerState(epoch, b"".join(BATCH.pack(*batch) for batch in batches)),
+    st.integers(0, 1),
+    _batches,
+)
+_rows = st.none() | st.tuples(
+    st.integers(0, 9), st.integers(10, 2**40), st.integers(0, 3), st.integers(-1, 99), st.integers(0, 3)
+)
+_files = st.lists(
+    st.builds(
+        Given, _runs.map(lambda runs: runs_of(*runs)), _rows, st.dictionaries(st.integers(1, 2), _states)
+    ),
+    max_size=6,
+)
+
+
+def _producers(given_: Given) -> list[int]:
+    return sorted({run.producer.producer_id for run in given_.runs if run.producer is not None})
+
+
+@given(_files)
+def test_columns_decide_as_sections_do(file: list[Given]) -> None:
+    """What they leave is what has several runs, is refused, is there already, or begins a new epoch."""
+    sections = [
+        SectionCommit(topic_id=UUID(int=1), partition=number, position=0, length=1, runs=each.runs)
+        for number, each in enumerate(file)
+    ]
+    named = [(index, producer) for index, each in enumerate(file) for producer in _producers(each)]
+    rows = [
+        (number, *file[index].states[producer])
+        for number, (index, producer) in enumerate(named, 1)
+        if producer in file[index].states
+    ]
+    locked = LockedPartitions(
+        [(index + 1, *each.row) for index, each in enumerate(file) if each.row is not None], len(file)
+    )
+    bulk = SingleRuns(sections).assign(locked, [index for index, _ in named], rows)
+    places = {index: place for place, index in enumerate(bulk.indexes.tolist())}
+    moved = dict(zip(bulk.producers.indexes.tolist(), zip(*bulk.producers[1:], strict=True), strict=True))
+    for index, each in enumerate(file):
+        if each.row is None or len(each.runs) > 1:
+            assert index not in places
+            continue
+        ((run,), end, producers) = assign_section(each.runs, each.row[1], each.states, each.row[-1])
+        if index not in places:
+            stamp = each.runs[0].producer
+            assert stamp is not None
+            state = each.states.get(stamp.producer_id)
+            starts_anew = state is not None and state.producer_epoch != stamp.producer_epoch
+            assert run.duplicate or run.refusal is not None or starts_anew
+            continue
+        column = [int(each[places[index]]) for each in bulk[1:6]]
+        (extent,) = extents_of_section(sections[index], (run,))
+        assert column == [
+            run.base_offset,
+            end - run.base_offset,
+            extent.record_count,
+            extent.min_timestamp,
+            extent.max_timestamp,
+        ]
+        assert extent.offset_shift == run.base_offset
+        assert {
+            int(producer): ProducerState(int(epoch), batches)
+            for producer, epoch, batches in ([moved[index]] if index in moved else [])
+        } == producers

@@ -1,0 +1,127 @@
+"""Agents that commit at once, in threads and processes, while connections break at random."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from catalog.model import PartitionId
+from core.clock import SystemClock
+from tests.catalog.checks import InvariantChecker
+from tests.catalog.committer import append_at_random
+from tests.catalog.scene import run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from core.clock import Clock
+    from tests.catalog.scene import Scene
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Real time: these tests wait for each other."""
+    return SystemClock()
+
+
+@pytest.fixture
+def breaking_connections(catalog_url: str) -> Iterator[None]:
+    """Some connection to the catalog dies every few milliseconds."""
+    stop = threading.Event()
+
+    def break_some() -> None:
+        with psycopg.connect(catalog_url, autocommit=True) as connection:
+            while not stop.wait(0.02):
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                    " ORDER BY random() LIMIT 1"
+                )
+
+    thread = threading.Thread(target=break_some)
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
+def _check(scene: Scene, appended: Iterable[tuple[int, int, int]]) -> None:
+    """What the catalog said it appended is there once, without gap or overlap."""
+    assert InvariantChecker(scene.catalog).violations() == []
+    told: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for partition, base_offset, count in appended:
+        told[partition] += range(base_offset, base_offset + count)
+    for size in scene.catalog.planning.partition_sizes():
+        assert sorted(told[size.state.partition]) == list(range(size.state.log_end_offset))
+
+
+def test_threads_do_not_overlap(scene: Scene, catalog_url: str) -> None:
+    topic = scene.topic(partitions=3)
+    with ThreadPoolExecutor(4) as pool:
+        done = pool.map(lambda seed: append_at_random(catalog_url, topic.topic_id, seed, 20), range(2, 6))
+    _check(scene, [each for appended in done for each in appended])
+
+
+@pytest.mark.usefixtures("breaking_connections")
+def test_broken_connections_lose_and_repeat_nothing(scene: Scene, catalog_url: str) -> None:
+    topic = scene.topic(partitions=3)
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(lambda seed: append_at_random(catalog_url, topic.topic_id, seed, 15), range(2, 4))
+    _check(scene, [each for appended in done for each in appended])
+
+
+def test_processes_do_not_overlap(scene: Scene, catalog_url: str) -> None:
+    topic = scene.topic(partitions=3)
+    command = [sys.executable, "-m", "tests.catalog.committer", catalog_url, str(topic.topic_id)]
+    children = [
+        subprocess.Popen([*command, str(seed), "15"], stdout=subprocess.PIPE, text=True) for seed in (2, 3)
+    ]
+    told = [child.communicate(timeout=600)[0] for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    _check(scene, [tuple(each) for line in told for each in json.loads(line)])
+
+
+def test_concurrent_tries_of_one_file_commit_it_once(scene: Scene) -> None:
+    topic = scene.topic(partitions=2)
+    keys = [PartitionId(topic.topic_id, partition) for partition in (0, 1)]
+    for number in range(10):
+        commit = scene.file({key: [run_of(2, producer=(1, 0, 2 * number))] for key in keys})
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(scene.catalog.log.commit, [commit] * 4))
+        assert answers == [answers[0]] * 4
+        assert not any(run.duplicate for result in answers[0] for run in result.runs)
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_a_deletion_and_commits_at_once_leave_nothing_behind(scene: Scene) -> None:
+    for _ in range(5):
+        topic = scene.topic(partitions=3)
+        with ThreadPoolExecutor(4) as pool:
+            commits = [pool.submit(scene.commit, topic, run_of(2), partition=n % 3) for n in range(9)]
+            pool.submit(scene.catalog.topics.delete, topic.name).result()
+        for commit in commits:
+            commit.result()
+        assert scene.catalog.planning.ingestion_files(100) == []
+        assert scene.catalog.garbage.remove_deleted() == 0
+
+
+def test_jobs_are_shared_without_waiting(scene: Scene) -> None:
+    topic = scene.topic(partitions=20)
+    for partition in range(20):
+        scene.commit(topic, run_of(1), partition=partition)
+        scene.submitted(scene.extents(topic, partition))
+
+    def claim(number: int) -> list[object]:
+        return [job.spec.job_id for job in scene.catalog.jobs.claim(f"driver {number}", 3)]
+
+    with ThreadPoolExecutor(4) as pool:
+        claimed = [job for jobs in pool.map(claim, range(8)) for job in jobs]
+    assert len(claimed) == 20
+    assert len(set(claimed)) == 20

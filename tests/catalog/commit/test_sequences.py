@@ -1,0 +1,201 @@
+"""Sequence numbers and offsets, against a model that remembers everything and is slow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.commit.assignment import assign_section, check_commit, extents_of_section
+from catalog.commit.sequences import BATCH, ProducerState, append_batch, check_sequence, last_sequence
+from catalog.errors import InvalidCommitError
+from catalog.model import FileCommit, ProducerStamp, RunRefusal, RunResult, SectionCommit
+from tests.catalog.scene import run_of, runs_of
+
+if TYPE_CHECKING:
+    from catalog.model import BatchRun
+
+_TOP = 2**31 - 1
+_ID = UUID(int=1)
+
+
+@dataclass
+class SlowPartition:
+    """Every offset and every batch ever, one by one, with sequence numbers unrolled to where they stand."""
+
+    offsets: list[tuple[int, int]] = field(default_factory=list)  # (run's identity, record in the run)
+    producers_from: int = 0
+    epochs: dict[int, int] = field(default_factory=dict)
+    batches: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+    def append(self, identity: int, run: BatchRun) -> RunResult:
+        stamp = run.producer
+        if stamp is not None:
+            answer = self._check(stamp, run.offset_count)
+            if answer is not None:
+                return answer
+        base = len(self.offsets)
+        self.offsets += [(identity, record) for record in range(run.offset_count)]
+        if stamp is not None:
+            if self.epochs.get(stamp.producer_id) != stamp.producer_epoch:
+                self.epochs[stamp.producer_id] = stamp.producer_epoch
+                self.batches[stamp.producer_id] = []
+            numbers = _count_up(stamp.base_sequence, run.offset_count)
+            self.batches[stamp.producer_id].append((numbers[0], numbers[-1], base))
+        return RunResult(base_offset=base)
+
+    def _check(self, stamp: ProducerStamp, count: int) -> RunResult | None:
+        epoch = self.epochs.get(stamp.producer_id)
+        wrong = RunResult(refusal=RunRefusal.OUT_OF_ORDER_SEQUENCE)
+        if epoch is None:
+            may_be_forgotten = stamp.producer_id < self.producers_from
+            return None if may_be_forgotten or stamp.base_sequence == 0 else wrong
+        if stamp.producer_epoch < epoch:
+            return RunResult(refusal=RunRefusal.INVALID_PRODUCER_EPOCH)
+        if stamp.producer_epoch > epoch:
+            return None if stamp.base_sequence == 0 else wrong
+        numbers = _count_up(stamp.base_sequence, count)
+        for first, last, base in self.batches[stamp.producer_id][-5:]:
+            if (first, last) == (numbers[0], numbers[-1]):
+                return RunResult(base_offset=base, duplicate=True)
+        newest = self.batches[stamp.producer_id][-1][1]
+        return None if stamp.base_sequence == _count_up(newest, 2)[1] else wrong
+
+
+def _count_up(first: int, count: int) -> list[int]:
+    numbers = [first]
+    while len(numbers) < count:
+        numbers.append(0 if numbers[-1] == _TOP else numbers[-1] + 1)
+    return numbers
+
+
+_sequences = st.one_of(st.integers(0, 12), st.integers(_TOP - 6, _TOP))
+_producers = st.none() | st.tuples(st.integers(1, 2), st.integers(0, 2), _sequences)
+_runs = st.builds(
+    lambda count, at, producer: run_of(count, at=at, producer=producer),
+    st.integers(1, 4),
+    st.integers(0, 50),
+    _producers,
+)
+
+
+def _section(runs: tuple[BatchRun, ...]) -> SectionCommit:
+    return SectionCommit(topic_id=_ID, partition=0, position=0, length=1, runs=runs)
+
+
+@given(st.lists(st.lists(_runs, min_size=1, max_size=6), max_size=6), st.integers(0, 3))
+def test_assignment_does_what_the_slow_model_does(files: list[list[BatchRun]], producers_from: int) -> None:
+    model = SlowPartition(producers_from=producers_from)
+    end = 0
+    producers: dict[int, ProducerState] = {}
+    identity = 0
+    for runs in files:
+        section = _section(runs_of(*runs))
+        assignment = assign_section(section.runs, end, producers, producers_from)
+        covered = []
+        for run, answer in zip(section.runs, assignment.runs, strict=True):
+            identity += 1
+            expected = model.append(identity, run)
+            assert (answer.base_offset, answer.duplicate, answer.refusal) == (
+                expected.base_offset,
+                expected.duplicate,
+                expected.refusal,
+            )
+            if answer.refusal is None and not answer.duplicate:
+                covered += [
+                    (answer.base_offset + record, run.first_offset + record)
+                    for record in range(run.offset_count)
+                ]
+        extents = extents_of_section(section, assignment.runs)
+        assert [
+            (offset, offset - extent.offset_shift)
+            for extent in extents
+            for offset in range(extent.base_offset, extent.last_offset + 1)
+        ] == covered
+        shifts = [extent.offset_shift for extent in extents]
+        assert all(one != other for one, other in pairwise(shifts)), "not coalesced"
+        producers |= assignment.producers
+        end = assignment.log_end_offset
+    assert end == len(model.offsets)
+
+
+def _stamp(sequence: int, epoch: int = 0) -> ProducerStamp:
+    return ProducerStamp(producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+
+
+def test_numbers_wrap_round() -> None:
+    state = append_batch(None, _stamp(_TOP - 1), 2, 100)
+    assert state == ProducerState(0, BATCH.pack(_TOP - 1, _TOP, 100))
+    assert check_sequence(state, _stamp(0), 3, 0) is None
+    assert last_sequence(_TOP, 3) == 1
+    across = append_batch(state, _stamp(0), 3, 102)
+    assert check_sequence(across, _stamp(_TOP - 1), 2, 0) == RunResult(base_offset=100, duplicate=True)
+
+
+def test_a_producer_that_may_have_been_forgotten_begins_anywhere() -> None:
+    assert check_sequence(None, _stamp(17), 1, producers_from=8) is None
+
+
+def test_a_new_producer_begins_at_zero() -> None:
+    """What it sent before has failed, and comes again: nothing may stand in its place."""
+    assert check_sequence(None, _stamp(0), 1, producers_from=7) is None
+    refused = check_sequence(None, _stamp(17), 1, producers_from=7)
+    assert refused is not None
+    assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+
+
+def test_a_new_epoch_begins_at_zero_and_fences_the_old_one() -> None:
+    state = append_batch(None, _stamp(0), 5, 0)
+    refused = check_sequence(state, _stamp(5, epoch=1), 1, 0)
+    assert refused is not None
+    assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+    assert check_sequence(state, _stamp(0, epoch=1), 1, 0) is None
+    state = append_batch(state, _stamp(0, epoch=1), 1, 5)
+    assert state == ProducerState(1, BATCH.pack(0, 0, 5))
+    refused = check_sequence(state, _stamp(5), 1, 0)
+    assert refused is not None
+    assert refused.refusal is RunRefusal.INVALID_PRODUCER_EPOCH
+
+
+def test_five_batches_are_remembered() -> None:
+    state = None
+    for sequence in range(6):
+        state = append_batch(state, _stamp(sequence), 1, sequence)
+    assert check_sequence(state, _stamp(1), 1, 0) == RunResult(base_offset=1, duplicate=True)
+    forgotten = check_sequence(state, _stamp(0), 1, 0)
+    assert forgotten is not None
+    assert forgotten.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+
+
+def test_part_of_a_batch_is_no_duplicate() -> None:
+    state = append_batch(None, _stamp(0), 5, 0)
+    refused = check_sequence(state, _stamp(0), 4, 0)
+    assert refused is not None
+    assert refused.refusal is RunRefusal.OUT_OF_ORDER_SEQUENCE
+
+
+def test_a_commit_that_contradicts_itself_is_refused() -> None:
+    def commit(*sections: SectionCommit) -> FileCommit:
+        return FileCommit(
+            file_id=_ID,
+            object_name="x",
+            size=1,
+            directory_length=1,
+            session_id=_ID,
+            sections=sections,
+        )
+
+    for sections in (
+        (_section(()),),
+        (_section((run_of(1, first=1),)),),
+        (_section((run_of(1), run_of(1))),),
+        (_section((run_of(0),)),),
+        (_section((run_of(1),)), _section((run_of(1),))),
+    ):
+        with pytest.raises(InvalidCommitError, match="partition 0"):
+            check_commit(commit(*sections))

@@ -1,0 +1,162 @@
+"""Topics that are changed, cut short or deleted while a job has them: nothing returns, nothing is lost."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from catalog.database.connection import DatabaseLimits, connection_string
+from catalog.errors import TopicNotFoundError
+from catalog.model import FileKind, JobState, PartitionId
+from catalog.open import open_catalog
+from core.errors import StaleStateError
+from tests.catalog.checks import InvariantChecker
+from tests.catalog.scene import Scene, run_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.clock import Clock
+    from core.ids import Ids
+
+NAMES = ("t0", "t1", "t2")
+_WAITING = b"SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+def test_who_is_no_longer_compacted_keeps_every_record(scene: Scene) -> None:
+    """The job had dropped superseded ones; the rest of it is swapped, and the inputs are free again."""
+    changed, compacted = scene.topic("changed"), scene.topic("compacted")
+    for _ in range(2):
+        sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (changed, compacted)}
+        scene.catalog.log.commit(scene.file(sections))
+    before = scene.extents(changed)
+    job = scene.claimed([*before, *scene.extents(compacted)])
+    scene.catalog.topics.alter_config("changed", {"cleanup.policy": "delete"})
+    scene.catalog.jobs.complete(scene.result(job))
+    assert scene.extents(changed) == before
+    assert [each.file_kind for each in scene.extents(compacted)] == [FileKind.COMPACTED]
+    assert InvariantChecker(scene.catalog).violations() == []
+    assert scene.catalog.garbage.dead_files(2**62, 10) == []
+    scene.submitted(before)
+
+
+def test_a_change_of_policy_and_a_swap_come_one_after_the_other(scene: Scene, catalog_url: str) -> None:
+    """The swap waits for who is just changing the policy, and obeys."""
+    topic = scene.topic("t")
+    scene.commit(topic, run_of(5))
+    before = scene.extents(topic)
+    job = scene.claimed(before)
+    with (
+        psycopg.connect(connection_string(catalog_url, DatabaseLimits())) as other,
+        psycopg.connect(catalog_url, autocommit=True) as watcher,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        other.execute(b"""UPDATE topics SET config = '{"cleanup.policy": "delete"}'""")
+        done = pool.submit(scene.catalog.jobs.complete, scene.result(job))
+        while not watcher.execute(_WAITING).rowcount:
+            pass
+        other.commit()
+        done.result(timeout=240)
+    assert scene.extents(topic) == before
+
+
+@pytest.mark.parametrize(("start", "left"), [(4, [(0, 9)]), (7, [(0, 9)]), (10, []), (12, [])])
+def test_deleted_records_do_not_return_with_a_swap(
+    scene: Scene, start: int, left: list[tuple[int, int]]
+) -> None:
+    """Whether their extents are gone by then or not: the log start stays, dead outputs stay out."""
+    topic = scene.topic("t", cleanup_policy="compact")
+    for _ in range(2):
+        scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    scene.commit(topic, run_of(5))
+    scene.catalog.retention.advance_log_start(topic.topic_id, 0, start)
+    scene.catalog.retention.expire([PartitionId(topic.topic_id, 0)])
+    scene.catalog.jobs.complete(scene.result(job))
+    found = [(each.base_offset, each.last_offset) for each in scene.extents(topic)]
+    assert found == [*left, (10, 14)]
+    (state,) = scene.catalog.topics.partitions(topic.topic_id)
+    assert state.log_start_offset >= start
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_a_topic_that_was_deleted_and_made_again_gets_nothing_of_the_old_one(scene: Scene) -> None:
+    old = scene.topic("t")
+    scene.commit(old, run_of(5))
+    job = scene.claimed(scene.extents(old))
+    scene.catalog.topics.delete("t")
+    new = scene.topic("t")
+    scene.catalog.jobs.complete(scene.result(job))
+    assert scene.extents(new) == []
+    assert scene.catalog.jobs.get(job.spec.job_id).state is JobState.COMPLETED
+    dead = scene.catalog.garbage.dead_files(2**62, 10)
+    assert {each.kind for each in dead} == {FileKind.INGESTION, FileKind.COMPACTED}
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What several do at once to a few topics, each by a sequence of its own."""
+
+    scene: Scene
+    ids: Ids
+
+    def topic(self, name: str) -> None:
+        self.scene.topic(name, 2, retention_ms="-1", retention_bytes="500")
+
+    def write(self, random: Random) -> None:
+        topics = random.sample(self.scene.catalog.topics.list(), k=2)
+        sections = {PartitionId(each.topic_id, random.randrange(2)): [run_of(3)] for each in topics}
+        self.scene.catalog.log.commit(self.scene.file(sections))
+
+    def compact(self, random: Random) -> None:
+        topic = random.choice(self.scene.catalog.topics.list())
+        extents = self.scene.extents(topic, random.randrange(2))[: random.randint(1, 5)]
+        if not extents:
+            return
+        with suppress(StaleStateError):
+            self.scene.submitted(extents, reaches_log_start=False)
+        for job in self.scene.catalog.jobs.claim(f"worker {self.ids.new_uuid()}", 1):
+            self.scene.catalog.jobs.complete(self.scene.result(job))
+
+    def cut(self, random: Random) -> None:
+        topic_id = random.choice(self.scene.catalog.topics.list()).topic_id
+        retention = self.scene.catalog.retention
+        with suppress(TopicNotFoundError):
+            retention.advance_log_start(topic_id, random.randrange(2), random.randrange(40))
+        retention.expire([PartitionId(topic_id, number) for number in (0, 1)], limit=4)
+
+    def change(self, random: Random) -> None:
+        name = random.choice(NAMES)
+        if random.random() < 0.4:
+            self.scene.catalog.topics.delete(name)
+            self.topic(name)
+        else:
+            policy = random.choice(["compact", "delete", "compact,delete"])
+            self.scene.catalog.topics.alter_config(name, {"cleanup.policy": policy})
+
+
+def test_everybody_at_once(catalog_url: str, clock: Clock, ids: Ids) -> None:
+    """Agents, jobs, retention, and somebody who deletes and changes topics: no deadlock, and all is whole."""
+    with open_catalog(catalog_url, clock, ids, limits=DatabaseLimits(max_connections=12)) as catalog:
+        crowd = Crowd(Scene.set_up(catalog, ids), ids)
+        for name in NAMES:
+            crowd.topic(name)
+
+        def keep_at(what: Callable[[Random], None], seed: int, times: int) -> None:
+            random = Random(seed)
+            for _ in range(times):
+                what(random)
+
+        busy = [(crowd.write, 25)] * 3 + [(crowd.compact, 15), (crowd.cut, 15)] * 2 + [(crowd.change, 10)]
+        with ThreadPoolExecutor(len(busy)) as pool:
+            for each in [pool.submit(keep_at, what, seed, times) for seed, (what, times) in enumerate(busy)]:
+                each.result(timeout=600)
+        while catalog.garbage.remove_deleted():
+            pass
+        assert InvariantChecker(catalog).violations() == []

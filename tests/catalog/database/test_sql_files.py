@@ -1,0 +1,167 @@
+"""The SQL that lies in files: complete, described, valid, and one schema by either route."""
+
+from __future__ import annotations
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg._queries import PostgresQuery
+from psycopg.adapt import Transformer
+
+import catalog
+from catalog.database import migrations
+from catalog.database.connection import SCHEMA, DatabaseLimits, connection_string
+from catalog.database.sql_files import Migration, load_migrations, load_queries, load_schema, parse_queries
+from catalog.errors import SchemaVersionError
+from catalog.open import open_catalog
+from core.errors import FatalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.clock import Clock
+    from core.ids import Ids
+
+_FILES = sorted(Path(entry.name).stem for entry in (resources.files("catalog") / "sql" / "queries").iterdir())
+
+
+def _connect(url: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(connection_string(url, DatabaseLimits()), autocommit=True)
+
+
+@pytest.mark.parametrize("name", _FILES)
+def test_every_query_is_understood_by_postgres(catalog_url: str, name: str) -> None:
+    with _connect(catalog_url) as connection:
+        for query in load_queries(name).values():
+            converted = PostgresQuery(Transformer(connection))
+            names = re.findall(rb"%\((\w+)\)s", query.sql)
+            converted.convert(query.sql, {each.decode(): None for each in names})
+            connection.execute(f"PREPARE {query.name} AS ".encode() + converted.query)
+
+
+def test_every_query_is_used() -> None:
+    sources = "".join(path.read_text() for path in Path(catalog.__path__[0]).glob("*.py"))
+    used = set(re.findall(r'(?:_SQL|_COMMIT)\["(\w+)"\]', sources))
+    used |= set(re.findall(r'_change\("(\w+)"', sources))
+    there = {name for file in _FILES for name in load_queries(file)}
+    assert used == there
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-- name: a\nSELECT 1;",
+        "-- name: a\n-- says what for",
+        "-- name: a\n-- what\nSELECT 1;\n-- name: a\n-- what\nSELECT 2;",
+    ],
+)
+def test_a_query_without_description_or_twice_is_refused(text: str) -> None:
+    with pytest.raises(FatalError, match="somewhere: query 'a'"):
+        parse_queries(text, "somewhere")
+
+
+_COLUMNS = """
+    SELECT table_name, column_name, data_type, column_default, is_nullable, is_identity, collation_name
+    FROM information_schema.columns WHERE table_schema = %s ORDER BY table_name, column_name
+"""
+_INDEXES = "SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = %s ORDER BY 1, 2"
+_CONSTRAINTS = """
+    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE connamespace = %s::regnamespace ORDER BY 1, 2
+"""
+_STORAGE = """
+    SELECT c.relname, c.reloptions, a.attname, a.attstorage FROM pg_class AS c
+    JOIN pg_attribute AS a ON a.attrelid = c.oid
+    WHERE c.relnamespace = %s::regnamespace AND c.relkind = 'r' AND a.attnum > 0 ORDER BY 1, 3
+"""
+
+
+def _describe(connection: psycopg.Connection[Any]) -> list[list[Any]]:
+    queries = (_COLUMNS, _INDEXES, _CONSTRAINTS, _STORAGE)
+    return [connection.execute(query.encode(), (SCHEMA,)).fetchall() for query in queries]
+
+
+def test_schema_and_migrations_give_one_schema(new_catalog_url: Callable[..., str]) -> None:
+    routes = []
+    for statements in ([load_schema()], [migration.sql for migration in load_migrations()]):
+        with _connect(new_catalog_url(empty=True)) as connection:
+            connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
+            for statement in statements:
+                connection.execute(statement)
+            routes.append(_describe(connection))
+    assert routes[0] == routes[1]
+    assert all(routes[0])
+
+
+def test_producers_from_before_they_were_kept_apart_may_all_have_been_forgotten(
+    new_catalog_url: Callable[..., str],
+) -> None:
+    (*before, step) = load_migrations()[:9]
+    with _connect(new_catalog_url(empty=True)) as connection:
+        connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
+        for migration in before:
+            connection.execute(migration.sql)
+        connection.execute(
+            b"INSERT INTO topics (topic_id, name, partition_count, config, created_ms, deleted_ms) VALUES"
+            b" ('00000000-0000-0000-0000-000000000001', 'live', 1, '{}', 1, NULL),"
+            b" ('00000000-0000-0000-0000-000000000002', 'past', 1, '{}', 1, 2),"
+            b" ('00000000-0000-0000-0000-000000000003', 'past', 1, '{}', 2, 3)"
+        )
+        connection.execute(
+            b"INSERT INTO partitions (topic_id, partition) VALUES ('00000000-0000-0000-0000-000000000001', 0)"
+        )
+        connection.execute(b"SELECT nextval('producer_ids') FROM generate_series(1, 5)")
+        connection.execute(step.sql)
+        assert connection.execute(b"SELECT producers_from FROM partitions").fetchall() == [(5,)]
+        assert connection.execute(b"SELECT * FROM past_topics").fetchall() == [("past", 5, 3)]
+
+
+def test_many_may_open_an_empty_database_at_once(
+    new_catalog_url: Callable[..., str], clock: Clock, ids: Ids
+) -> None:
+    url = new_catalog_url(empty=True)
+    barrier = threading.Barrier(4)
+
+    def start(_: int) -> None:
+        barrier.wait()
+        open_catalog(url, clock, ids).close()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(start, range(4)))
+    with _connect(url) as connection:
+        assert connection.execute("SELECT version FROM schema_version").fetchall() == [
+            (len(load_migrations()),)
+        ]
+
+
+def test_an_older_catalog_is_migrated_or_refused(
+    catalog_url: str, clock: Clock, ids: Ids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Migration(len(load_migrations()) + 1, "next.sql", b"CREATE TABLE next (n int)")
+    newer = (*load_migrations(), step)
+    monkeypatch.setattr(migrations, "load_migrations", lambda: newer)
+    with pytest.raises(SchemaVersionError, match=f"this Siltstone needs {step.version}"):
+        open_catalog(catalog_url, clock, ids, migrate_schema=False)
+    open_catalog(catalog_url, clock, ids).close()
+    open_catalog(catalog_url, clock, ids, migrate_schema=False).close()
+    with _connect(catalog_url) as connection:
+        assert connection.execute("SELECT count(*) FROM next").fetchone() == (0,)
+
+
+def test_a_newer_catalog_is_refused(catalog_url: str, clock: Clock, ids: Ids) -> None:
+    with _connect(catalog_url) as connection:
+        connection.execute("UPDATE schema_version SET version = 99")
+    for migrate in (True, False):
+        with pytest.raises(SchemaVersionError, match="version 99, this Siltstone knows only"):
+            open_catalog(catalog_url, clock, ids, migrate_schema=migrate)
+
+
+def test_an_empty_database_is_no_catalog(new_catalog_url: Callable[..., str], clock: Clock, ids: Ids) -> None:
+    with pytest.raises(SchemaVersionError, match="holds no catalog"):
+        open_catalog(new_catalog_url(empty=True), clock, ids, migrate_schema=False)

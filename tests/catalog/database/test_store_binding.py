@@ -1,0 +1,50 @@
+"""The catalog notes one object store, the first that it is bound to."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from catalog.database.store_binding import Home
+
+if TYPE_CHECKING:
+    from catalog.open import Catalog
+
+pytestmark = pytest.mark.integration
+
+_FIRST, _SECOND = UUID(int=1), UUID(int=2)
+
+
+def test_a_new_catalog_has_noted_no_store(catalog: Catalog) -> None:
+    assert catalog.home.recorded() is None
+
+
+def test_the_first_store_stays(catalog: Catalog) -> None:
+    first = Home(store_id=_FIRST, url="s3://one")
+    assert catalog.home.bind(_FIRST, "s3://one") == first
+    assert catalog.home.bind(_SECOND, "s3://two") == first
+    assert catalog.home.bind(_FIRST, "s3://elsewhere") == first
+    assert catalog.home.recorded() == first
+
+
+def test_of_many_that_bind_at_once_all_hear_of_the_same_one(catalog: Catalog) -> None:
+    barrier = threading.Barrier(4)
+
+    def bind(number: int) -> Home:
+        barrier.wait()
+        return catalog.home.bind(UUID(int=number), f"s3://bucket/{number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = set(pool.map(bind, range(4)))
+    assert answers == {catalog.home.recorded()}
+
+
+def test_a_store_moves_and_another_does_not_take_its_place(catalog: Catalog) -> None:
+    catalog.home.bind(_FIRST, "s3://one")
+    catalog.home.move(_FIRST, "s3://moved")
+    catalog.home.move(_SECOND, "s3://another")
+    assert catalog.home.recorded() == Home(store_id=_FIRST, url="s3://moved")

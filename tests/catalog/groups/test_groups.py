@@ -1,0 +1,246 @@
+"""Consumer groups and committed offsets in the catalog."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import pytest
+from typing_extensions import override
+
+from catalog.database.pool import Transaction
+from catalog.groups.offsets import CommitOutcome, CommittedOffset, OffsetCommit
+from catalog.groups.repository import GroupRecord
+from catalog.model import PartitionId
+from catalog.open import open_catalog
+from core.clock import ManualClock, SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from catalog.database.sql_files import Query
+    from catalog.model import Topic
+    from catalog.open import Catalog
+    from core.ids import Ids
+    from tests.catalog.scene import Scene
+
+OLD, NEW = UUID(int=1), UUID(int=2)
+DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+_PATIENCE_SECONDS = 120.0  # of the test: without an answer it fails
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def offset(topic: Topic, value: int, partition: int = 0, metadata: str = "") -> CommittedOffset:
+    return CommittedOffset(
+        topic_id=topic.topic_id, partition=partition, offset=value, leader_epoch=3, metadata=metadata
+    )
+
+
+def fetched(catalog: Catalog, topic: Topic, group_id: str = "g") -> list[int]:
+    wanted = [(group_id, PartitionId(topic.topic_id, number)) for number in range(9)]
+    return [each.offset for _, each in catalog.offsets.fetch(wanted)]
+
+
+def test_a_group_is_made_by_its_first_claim_only_where_asked(catalog: Catalog) -> None:
+    assert catalog.groups.claim("g", OLD, create=False) is None
+    made = catalog.groups.claim("g", OLD, create=True)
+    assert made == GroupRecord(group_id="g", state_ms=made.state_ms if made else 0)
+    assert catalog.groups.claim("g", OLD, create=False) == made
+
+
+def test_what_was_saved_is_what_the_next_coordinator_finds(catalog: Catalog) -> None:
+    catalog.groups.claim("g", OLD, create=True)
+    record = GroupRecord(
+        group_id="g",
+        generation=7,
+        protocol_type="consumer",
+        member_count=2,
+        subscribed_topics=frozenset({"a", "b"}),
+        state=b"\0anything",
+        state_ms=5,
+    )
+    assert catalog.groups.save(OLD, record)
+    assert catalog.groups.claim("g", NEW, create=False) == record
+
+
+def test_an_earlier_claim_has_no_say_any_more(scene: Scene) -> None:
+    catalog, topic = scene.catalog, scene.topic()
+    catalog.groups.claim("g", OLD, create=True)
+    catalog.groups.claim("g", NEW, create=True)
+    assert not catalog.groups.save(OLD, GroupRecord(group_id="g", generation=9))
+    assert catalog.offsets.commit("g", OLD, None, [offset(topic, 1)]).outcome is CommitOutcome.CLAIM_LOST
+    assert not catalog.offsets.delete("g", OLD, [PartitionId(topic.topic_id, 0)])
+    assert not catalog.groups.delete("g", OLD)
+    assert catalog.offsets.commit("g", NEW, None, [offset(topic, 2)]).outcome is CommitOutcome.COMMITTED
+    assert fetched(catalog, topic) == [2]
+
+
+def test_commits_of_an_earlier_generation_are_refused(scene: Scene) -> None:
+    catalog, topic = scene.catalog, scene.topic()
+    catalog.groups.claim("g", OLD, create=True)
+    catalog.groups.save(OLD, GroupRecord(group_id="g", generation=5, member_count=1))
+    assert catalog.offsets.commit("g", OLD, 4, [offset(topic, 1)]).outcome is CommitOutcome.STALE_GENERATION
+    assert fetched(catalog, topic) == []
+    assert catalog.offsets.commit("g", OLD, 5, [offset(topic, 2)]).outcome is CommitOutcome.COMMITTED
+    assert fetched(catalog, topic) == [2]
+
+
+def test_offsets_keep_their_metadata_and_the_last_of_a_request_counts(scene: Scene) -> None:
+    catalog, topic = scene.catalog, scene.topic(partitions=2)
+    catalog.groups.claim("g", OLD, create=True)
+    catalog.offsets.commit(
+        "g", OLD, None, [offset(topic, 1), offset(topic, 9, 1), offset(topic, 2, metadata="any\0thing: ü")]
+    )
+    assert catalog.offsets.fetch_all(["g"])["g"] == [
+        ("t", offset(topic, 2, metadata="any\0thing: ü")),
+        ("t", offset(topic, 9, 1)),
+    ]
+    catalog.offsets.delete("g", OLD, [PartitionId(topic.topic_id, 0)])
+    assert fetched(catalog, topic) == [9]
+
+
+def test_offsets_of_a_deleted_topic_are_gone_and_commits_to_it_are_passed_over_and_told(scene: Scene) -> None:
+    catalog, topic, other = scene.catalog, scene.topic(), scene.topic("other")
+    catalog.groups.claim("g", OLD, create=True)
+    catalog.offsets.commit("g", OLD, None, [offset(topic, 1), offset(other, 1)])
+    catalog.topics.delete("t")
+    assert [name for name, _ in catalog.offsets.fetch_all(["g"])["g"]] == ["other"]
+    committed = catalog.offsets.commit("g", OLD, None, [offset(topic, 2), offset(other, 2)])
+    assert committed == OffsetCommit(CommitOutcome.COMMITTED, frozenset({topic.topic_id}))
+    assert fetched(catalog, other) == [2]
+
+
+def test_groups_are_listed_page_by_page_and_deleted_with_their_offsets(scene: Scene) -> None:
+    catalog, topic = scene.catalog, scene.topic()
+    for name in ["b", "a", "c"]:
+        catalog.groups.claim(name, OLD, create=True)
+    first = catalog.groups.page(limit=2)
+    assert [each.group_id for each in first] == ["a", "b"]
+    assert [each.group_id for each in catalog.groups.page("b")] == ["c"]
+    catalog.offsets.commit("c", OLD, None, [offset(topic, 1)])
+    assert catalog.groups.delete("c", OLD)
+    assert catalog.groups.page("b") == []
+    assert fetched(catalog, topic, "c") == []
+
+
+def test_offsets_without_members_expire_by_each_commit(scene: Scene, clock: ManualClock) -> None:
+    catalog, topic = scene.catalog, scene.topic(partitions=3)
+    catalog.groups.claim("g", OLD, create=True)
+    catalog.offsets.commit("g", OLD, None, [offset(topic, 1, 0)])
+    catalog.offsets.commit("g", OLD, None, [offset(topic, 2, 1)], keep_ms=10 * DAY_MS)
+    clock.advance(86_400)
+    catalog.offsets.commit("g", OLD, None, [offset(topic, 3, 2)])
+    assert catalog.offsets.expire(["g"], DAY_MS) == []
+    assert fetched(catalog, topic) == [2, 3]
+    clock.advance(86_400)
+    assert catalog.offsets.expire(["g"], DAY_MS) == []
+    assert fetched(catalog, topic) == [2]
+    clock.advance(9 * 86_400)
+    assert catalog.offsets.expire(["g"], DAY_MS) == ["g"]
+    assert catalog.groups.page() == []
+
+
+def test_offsets_of_an_empty_group_expire_when_it_has_been_empty_for_long(
+    scene: Scene, clock: ManualClock
+) -> None:
+    """Not by the age of the commit: a slow group keeps its place as long as it has members."""
+    catalog, topic = scene.catalog, scene.topic()
+    catalog.groups.claim("g", OLD, create=True)
+    catalog.offsets.commit("g", OLD, None, [offset(topic, 1)])
+    clock.advance(3 * 86_400)
+    empty = GroupRecord(group_id="g", generation=2, protocol_type="consumer", state_ms=clock.now_ms())
+    catalog.groups.save(OLD, empty)
+    assert catalog.offsets.expire(["g"], DAY_MS) == []
+    assert fetched(catalog, topic) == [1]
+    clock.advance(86_400)
+    assert catalog.offsets.expire(["g"], DAY_MS) == ["g"]
+
+
+def test_a_commit_under_way_keeps_its_group(
+    scene: Scene, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep for unused groups waits for nobody, and does not take away what is acknowledged meanwhile."""
+    catalog, topic = scene.catalog, scene.topic()
+    catalog.groups.claim("g", OLD, create=True)
+    clock.advance(2 * 86_400)
+    send, swept = Transaction.send, []
+
+    def send_and_sweep(self: Transaction, query: Query, params: Mapping[str, object] | None = None) -> Any:  # noqa: ANN401  # a cursor
+        cursor = send(self, query, params)
+        if query.name == "commit_offsets":
+            self.wait()
+            swept.append(sweeper.submit(catalog.offsets.expire, ["g"], DAY_MS).result(_PATIENCE_SECONDS))
+        return cursor
+
+    monkeypatch.setattr(Transaction, "send", send_and_sweep)
+    with ThreadPoolExecutor(1) as sweeper:
+        catalog.offsets.commit("g", OLD, None, [offset(topic, 42)])
+    assert swept == [[]]
+    assert fetched(catalog, topic) == [42]
+    clock.advance(2 * 86_400)
+    assert catalog.offsets.expire(["g"], DAY_MS) == ["g"]
+
+
+@pytest.mark.parametrize(("subscribed", "left"), [(frozenset({"t"}), [1]), (None, [1, 2])])
+def test_a_group_with_members_loses_only_what_it_is_known_not_to_read(
+    scene: Scene, clock: ManualClock, subscribed: frozenset[str] | None, left: list[int]
+) -> None:
+    catalog, topic, dropped = scene.catalog, scene.topic(), scene.topic("dropped")
+    catalog.groups.claim("g", OLD, create=True)
+    catalog.offsets.commit("g", OLD, None, [offset(topic, 1), offset(dropped, 2)])
+    catalog.groups.save(
+        OLD,
+        GroupRecord(
+            group_id="g",
+            generation=1,
+            protocol_type="consumer",
+            member_count=1,
+            subscribed_topics=subscribed,
+        ),
+    )
+    clock.advance(2 * 86_400)
+    assert catalog.offsets.expire(["g"], DAY_MS) == []
+    assert fetched(catalog, topic) + fetched(catalog, dropped) == left
+
+
+class _Askew(SystemClock):
+    """A machine's clock that is wrong by some hours."""
+
+    def __init__(self, hours: int) -> None:
+        self._wrong_ms = hours * HOUR_MS
+
+    @override
+    def now_ms(self) -> int:
+        return super().now_ms() + self._wrong_ms
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_offsets_do_not_expire_by_the_clock_of_a_machine_that_is_wrong(
+    catalog_url: str, ids: Ids, hours: int
+) -> None:
+    """Neither early nor late: commits, times to live, and when the last member left are by the catalog."""
+    wrong = open_catalog(catalog_url, _Askew(hours), ids)
+    right = open_catalog(catalog_url, SystemClock(), ids)
+    with wrong, right:
+        topic = wrong.topics.create("t", 1, {})
+        for group in ("committed", "lent", "left"):
+            wrong.groups.claim(group, OLD, create=True)
+            wrong.offsets.commit(
+                group, OLD, None, [offset(topic, 1)], keep_ms=HOUR_MS if group == "lent" else None
+            )
+        now_ms = _Askew(hours).now_ms()
+        wrong.groups.save(OLD, GroupRecord(group_id="left", protocol_type="consumer", state_ms=now_ms))
+        taken_over = right.groups.claim("left", NEW, create=False)
+        assert taken_over is not None
+        assert abs(taken_over.state_ms - SystemClock().now_ms()) < HOUR_MS / 2
+        groups = ["committed", "lent", "left"]
+        assert right.offsets.expire(groups, HOUR_MS) == []
+        assert [fetched(right, topic, group) for group in groups] == [[1], [1], [1]]
+        right.offsets.expire(groups, 0)
+        assert [fetched(right, topic, group) for group in groups] == [[], [1], []]

@@ -1,0 +1,44 @@
+"""What a stream goes through that reads some extents of a file."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from catalog.jobs.byte_ranges import span_of
+from catalog.model import Extent, FileKind
+
+
+def _extent(position: int, length: int) -> Extent:
+    return Extent(
+        topic_id=UUID(int=1),
+        partition=0,
+        base_offset=0,
+        last_offset=0,
+        record_count=0,
+        min_timestamp=-1,
+        max_timestamp=-1,
+        file_id=UUID(int=2),
+        object_name="",
+        file_kind=FileKind.COMPACTED,
+        position=position,
+        length=length,
+        index_position=0,
+        index_length=0,
+        offset_shift=0,
+        leader_epoch=0,
+        unique_keys=True,
+        committed_ms=0,
+    )
+
+
+def test_a_span_goes_from_the_first_extent_to_the_end_of_the_last() -> None:
+    """Whatever their order, with what lies between them; an extent without bytes has no place in a file."""
+    span = span_of([_extent(700, 100), _extent(0, 0), _extent(300, 50), _extent(300, 20)])
+
+    assert span == (300, 800)
+    assert span.length == 500
+
+
+def test_extents_without_bytes_are_read_nowhere() -> None:
+    assert span_of([_extent(0, 0)]).length == 0
+    assert span_of([]).length == 0

@@ -1,0 +1,283 @@
+"""Jobs: claims, attempts, and the swap of extents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from catalog.errors import (
+    ExtentsUnavailableError,
+    JobInputsChangedError,
+    JobNotFoundError,
+    JobOutputError,
+    JobSupersededError,
+)
+from catalog.jobs.repository import MOST_ATTEMPTS
+from catalog.model import FileKind, JobState, PartitionId
+from core.clock import ManualClock
+from core.errors import InvalidInputError
+from tests.catalog.scene import run_of
+
+if TYPE_CHECKING:
+    from core.clock import Clock
+    from tests.catalog.scene import Scene
+
+
+def test_a_swap_puts_outputs_in_place_of_inputs(scene: Scene) -> None:
+    topic = scene.topic(partitions=2)
+    for partition in (0, 1, 0, 1):
+        scene.commit(topic, run_of(5), partition=partition)
+    before = [*scene.extents(topic, 0), *scene.extents(topic, 1)]
+    job = scene.claimed(before)
+    result = scene.result(job)
+
+    scene.catalog.jobs.complete(result)
+
+    after = [*scene.extents(topic, 0), *scene.extents(topic, 1)]
+    assert [(each.base_offset, each.last_offset, each.record_count) for each in after] == [(0, 9, 1)] * 2
+    assert {each.file_kind for each in after} == {FileKind.COMPACTED}
+    assert {each.file_id for each in after} == {result.files[0].file_id}
+    assert [state.first_dirty_offset for state in scene.catalog.topics.partitions(topic.topic_id)] == [10, 10]
+    done = scene.catalog.jobs.get(job.spec.job_id)
+    assert (done.state, done.counts) == (JobState.COMPLETED, {"records_in": 10, "records_out": 1})
+    dead = scene.catalog.garbage.dead_files(2**62, 10)
+    assert {file.file_id for file in dead} == {extent.file_id for extent in before}
+
+
+def test_completing_twice_is_completing_once(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    result = scene.result(job)
+    scene.catalog.jobs.complete(result)
+    scene.catalog.jobs.complete(result)
+    assert len(scene.extents(topic)) == 1
+
+
+def test_an_extent_has_one_job(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    spec = scene.submitted(scene.extents(topic))
+    scene.catalog.jobs.submit(spec)  # the same again is no new job
+    with pytest.raises(ExtentsUnavailableError, match="another job has claimed"):
+        scene.submitted(scene.extents(topic))
+    with pytest.raises(JobNotFoundError):
+        scene.catalog.jobs.get(scene.ids.new_uuid())
+    assert scene.catalog.jobs.counts()[JobState.SUBMITTED] == 1
+
+
+def test_extents_that_are_gone_cannot_be_claimed(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    old = scene.extents(topic)
+    scene.catalog.jobs.complete(scene.result(scene.claimed(old)))
+    with pytest.raises(ExtentsUnavailableError):
+        scene.submitted(old)
+
+
+def test_one_attempt_owns_a_job(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    old = job.attempt_id
+    assert old is not None
+    scene.catalog.jobs.release(job.spec.job_id, old)
+    (again,) = scene.catalog.jobs.claim("another", 1)
+    new = again.attempt_id
+    assert new is not None
+    with pytest.raises(JobSupersededError):
+        scene.catalog.jobs.heartbeat(job.spec.job_id, old)
+    with pytest.raises(JobSupersededError):
+        scene.catalog.jobs.complete(scene.result(job))
+    with pytest.raises(JobSupersededError):
+        scene.catalog.jobs.fail(job.spec.job_id, old, "no")
+    scene.catalog.jobs.heartbeat(job.spec.job_id, new)
+    scene.catalog.jobs.complete(scene.result(job, attempt_id=new))
+    with pytest.raises(JobSupersededError):
+        scene.catalog.jobs.complete(scene.result(job, attempt_id=old))
+
+
+def test_a_silent_attempt_loses_its_job(scene: Scene, clock: Clock) -> None:
+    assert isinstance(clock, ManualClock)
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    assert job.attempt_id is not None
+    clock.advance(10)
+    scene.catalog.jobs.heartbeat(job.spec.job_id, job.attempt_id)
+    clock.advance(10)
+    assert scene.catalog.jobs.release_expired(15_000) == []
+    clock.advance(10)
+    assert scene.catalog.jobs.release_expired(15_000) == [job.spec.job_id]
+    (again,) = scene.catalog.jobs.claim("another", 5)
+    assert (again.spec, again.attempts) == (job.spec, 2)
+    with pytest.raises(JobSupersededError):
+        scene.catalog.jobs.complete(scene.result(job))
+    scene.catalog.jobs.complete(scene.result(again))
+
+
+def test_a_job_that_silences_all_who_run_it_is_given_up(scene: Scene, clock: Clock) -> None:
+    assert isinstance(clock, ManualClock)
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    spec = scene.submitted(scene.extents(topic))
+    for attempt in range(1, MOST_ATTEMPTS + 1):
+        (job,) = scene.catalog.jobs.claim("application", 5)
+        assert job.attempts == attempt
+        clock.advance(20)
+        released = scene.catalog.jobs.release_expired(15_000)
+        assert released == ([spec.job_id] if attempt < MOST_ATTEMPTS else [])
+    failed = scene.catalog.jobs.get(spec.job_id)
+    assert failed.state is JobState.FAILED
+    assert failed.failure == "given up after 5 attempts, the last of which went silent"
+    assert scene.catalog.jobs.release_expired(15_000) == []
+    scene.submitted(scene.extents(topic))  # its extents are free
+
+
+def test_a_release_may_be_repeated(scene: Scene) -> None:
+    """The answer to the first try may have been lost, and another may have claimed the job since."""
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    assert job.attempt_id is not None
+    scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+    scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+    (again,) = scene.catalog.jobs.claim("another", 5)
+    scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+    scene.catalog.jobs.complete(scene.result(again))
+
+
+def test_a_released_job_keeps_its_extents(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    assert job.attempt_id is not None
+    scene.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+    assert scene.catalog.planning.ingestion_files(10) == []
+    (again,) = scene.catalog.jobs.claim("another", 5)
+    scene.catalog.jobs.complete(scene.result(again))
+
+
+def test_a_failed_job_frees_its_extents(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    assert job.attempt_id is not None
+    scene.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "disk full")
+    scene.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "disk full")
+    failed = scene.catalog.jobs.get(job.spec.job_id)
+    assert (failed.state, failed.failure) == (JobState.FAILED, "disk full")
+    assert scene.catalog.planning.ingestion_files(10) == []  # suspected: only taken alone
+    (file,) = scene.catalog.planning.inputs_of(scene.catalog.suspects.list())
+    assert file.extents == tuple(scene.extents(topic))
+    scene.catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic))))
+
+
+def test_a_job_can_be_cancelled_whoever_runs_it(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    assert scene.catalog.jobs.cancel(job.spec.job_id, "not wanted")
+    assert not scene.catalog.jobs.cancel(job.spec.job_id, "not wanted")
+    with pytest.raises(JobSupersededError):
+        scene.catalog.jobs.complete(scene.result(job))
+
+
+def test_jobs_are_claimed_oldest_first(scene: Scene) -> None:
+    topic = scene.topic(partitions=3)
+    specs = []
+    for partition in range(3):
+        scene.commit(topic, run_of(5), partition=partition)
+        specs.append(scene.submitted(scene.extents(topic, partition)))
+    assert [job.spec for job in scene.catalog.jobs.claim("a", 2)] == specs[:2]
+    assert [job.spec for job in scene.catalog.jobs.claim("b", 2)] == specs[2:]
+    assert [job.spec for job in scene.catalog.jobs.list(limit=2)] == specs[:0:-1]
+    with pytest.raises(InvalidInputError):
+        scene.catalog.jobs.claim("c", 0)
+
+
+def test_outputs_must_cover_inputs(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    good = scene.result(job)
+    (file,) = good.files
+    (extent,) = file.extents
+    for wrong in (
+        (),
+        (replace(extent, last_offset=3),),
+        (replace(extent, base_offset=1),),
+        (replace(extent, record_count=6),),
+        (replace(extent, partition=7),),
+        (extent, replace(extent, partition=7)),
+    ):
+        with pytest.raises(JobOutputError):
+            scene.catalog.jobs.complete(replace(good, files=(replace(file, extents=wrong),)))
+    scene.catalog.jobs.complete(good)
+
+
+def test_a_swap_leaves_out_what_was_deleted_meanwhile(scene: Scene) -> None:
+    kept, deleted = scene.topic("kept"), scene.topic("deleted")
+    sections = {PartitionId(topic.topic_id, 0): [run_of(5)] for topic in (kept, deleted)}
+    scene.catalog.log.commit(scene.file(sections))
+    job = scene.claimed([*scene.extents(kept), *scene.extents(deleted)])
+    scene.catalog.topics.delete("deleted")
+    assert scene.catalog.garbage.dead_files(2**62, 10) == []
+    scene.catalog.jobs.complete(scene.result(job))
+    assert len(scene.extents(kept)) == 1
+    assert scene.extents(deleted) == []
+    assert [file.kind for file in scene.catalog.garbage.dead_files(2**62, 10)] == [FileKind.INGESTION]
+
+
+def test_a_swap_misses_nothing_that_retention_took(scene: Scene) -> None:
+    topic = scene.topic()
+    for _ in range(3):
+        scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    assert scene.catalog.retention.advance_log_start(topic.topic_id, 0, 7) == 7
+    assert scene.catalog.retention.remove_expired(topic.topic_id, 0) == 1
+    assert scene.catalog.garbage.dead_files(2**62, 10) == []  # the job still reads it
+    scene.catalog.jobs.complete(scene.result(job))
+    assert [(each.base_offset, each.last_offset) for each in scene.extents(topic, 0, 7)] == [(0, 14)]
+    assert len(scene.catalog.garbage.dead_files(2**62, 10)) == 3
+
+
+def test_outputs_below_the_log_start_are_garbage(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    scene.commit(topic, run_of(5))
+    scene.catalog.retention.advance_log_start(topic.topic_id, 0, 5)
+    scene.catalog.retention.remove_expired(topic.topic_id, 0)
+    scene.catalog.jobs.complete(scene.result(job))
+    assert [each.base_offset for each in scene.extents(topic)] == [5]
+    assert len(scene.catalog.garbage.dead_files(2**62, 10)) == 2
+
+
+def test_a_swap_is_refused_when_an_input_went_otherwise(scene: Scene, catalog_url: str) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    job = scene.claimed(scene.extents(topic))
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE siltstone.extents SET job_id = NULL")
+    with pytest.raises(JobInputsChangedError):
+        scene.catalog.jobs.complete(scene.result(job))
+    assert len(scene.extents(topic)) == 1
+
+
+def test_only_reaching_the_log_start_makes_clean(scene: Scene) -> None:
+    topic = scene.topic()
+    scene.commit(topic, run_of(5))
+    scene.catalog.jobs.complete(scene.result(scene.claimed(scene.extents(topic), reaches_log_start=False)))
+    (size,) = scene.catalog.planning.partition_sizes()
+    assert (size.state.first_dirty_offset, size.live_bytes, size.dirty_bytes) == (0, 40, 40)
+    assert (size.ingestion_extents, size.compacted_extents) == (0, 1)
+    scene.commit(topic, run_of(5))
+    extents = scene.extents(topic)
+    scene.catalog.jobs.complete(scene.result(scene.claimed(extents)))
+    (size,) = scene.catalog.planning.partition_sizes()
+    assert (size.state.first_dirty_offset, size.live_bytes, size.dirty_bytes) == (10, 40, 0)
+    assert size.dirty_since_ms is None

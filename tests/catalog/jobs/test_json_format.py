@@ -1,0 +1,134 @@
+"""A job's specification survives being kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.jobs.checks import check_spec, uncovered
+from catalog.jobs.json_format import read_spec, write_spec
+from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec
+from core.errors import CorruptDataError, InvalidInputError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+_OFFSETS = st.integers(0, 2**62)
+
+
+@st.composite
+def _inputs(draw: st.DrawFn) -> JobInput:
+    file_id: UUID = draw(st.uuids())
+    name = draw(st.text(max_size=10))
+    kind = draw(st.sampled_from(FileKind))
+    extents = draw(
+        st.lists(
+            st.builds(
+                Extent,
+                topic_id=st.uuids(),
+                partition=st.integers(0, 2**31 - 1),
+                base_offset=_OFFSETS,
+                last_offset=_OFFSETS,
+                record_count=_OFFSETS,
+                min_timestamp=st.integers(-1, 2**62),
+                max_timestamp=st.integers(-1, 2**62),
+                file_id=st.just(file_id),
+                object_name=st.just(name),
+                file_kind=st.just(kind),
+                position=_OFFSETS,
+                length=_OFFSETS,
+                index_position=_OFFSETS,
+                index_length=_OFFSETS,
+                offset_shift=st.integers(-(2**62), 2**62),
+                leader_epoch=st.integers(0, 2**31 - 1),
+                unique_keys=st.booleans(),
+                committed_ms=_OFFSETS,
+                claimed_by=st.none(),
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    return JobInput(file_id=file_id, object_name=name, size=draw(_OFFSETS), extents=tuple(extents))
+
+
+_SPECS = st.builds(
+    JobSpec,
+    job_id=st.uuids(),
+    created_ms=_OFFSETS,
+    now_ms=_OFFSETS,
+    hash_seed=st.binary(min_size=16, max_size=16),
+    table_bytes=_OFFSETS,
+    reason=st.text(max_size=20),
+    inputs=st.lists(_inputs(), max_size=3).map(tuple),
+    partitions=st.lists(
+        st.builds(
+            JobPartition,
+            topic_id=st.uuids(),
+            partition=st.integers(0, 2**31 - 1),
+            topic_name=st.text(max_size=10),
+            cleanup_policy=st.sampled_from(["compact", "delete", "compact,delete"]),
+            compression_type=st.sampled_from(["producer", "zstd"]),
+            deduplicate=st.booleans(),
+            reaches_log_start=st.booleans(),
+            base_offset=_OFFSETS,
+            upper_offset=_OFFSETS,
+            delete_retention_ms=_OFFSETS,
+            max_message_bytes=st.none() | st.integers(0, 2**31 - 1),
+            expires_after_ms=st.none() | st.integers(0, 2**63 - 1),
+        ),
+        max_size=3,
+    ).map(tuple),
+    merge_batches=st.booleans(),
+    exact=st.booleans(),
+)
+
+
+@given(_SPECS)
+def test_a_specification_is_read_as_it_was_written(spec: JobSpec) -> None:
+    assert read_spec(write_spec(spec)) == spec
+
+
+@given(_SPECS)
+def test_what_earlier_planners_did_not_write_has_its_default(spec: JobSpec) -> None:
+    kept = orjson.loads(write_spec(spec))
+    for later in ("output_bytes", "merge_batches", "max_message_bytes", "expires_after_ms", "exact"):
+        del kept[later]
+    partitions = tuple(
+        replace(each, max_message_bytes=None, expires_after_ms=None) for each in spec.partitions
+    )
+    assert read_spec(orjson.dumps(kept)) == replace(
+        spec, output_bytes=None, merge_batches=True, exact=False, partitions=partitions
+    )
+
+
+@given(_SPECS)
+def test_the_seed_is_in_no_repr(spec: JobSpec) -> None:
+    assert repr(spec.hash_seed) not in repr(spec)
+
+
+@given(_SPECS, st.data())
+def test_a_strange_specification_is_one_error(spec: JobSpec, data: st.DataObject) -> None:
+    kept = orjson.loads(write_spec(spec))
+    may_be_missing = {"output_bytes", "merge_batches", "max_message_bytes", "expires_after_ms", "exact"}
+    del kept[data.draw(st.sampled_from(sorted(kept.keys() - may_be_missing)))]
+    for strange in (orjson.dumps(kept), b"[]", b"{", orjson.dumps({**kept, "version": 2, "job_id": "x"})):
+        with pytest.raises(CorruptDataError):
+            read_spec(strange)
+
+
+@given(_SPECS)
+def test_a_job_covers_its_range(spec: JobSpec) -> None:
+    """Random specifications do not, and are refused for it in words."""
+    with pytest.raises(InvalidInputError, match=str(spec.job_id)):
+        check_spec(spec)
+
+
+def test_nothing_covers_nothing() -> None:
+    assert uncovered([], 5, 5) == ""
+    assert uncovered([], 5, 6) == "there is none"

@@ -1,0 +1,216 @@
+"""What topics lose by time, by size and below their log starts, and what they keep."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from typing_extensions import override
+
+from catalog.database.connection import DatabaseLimits, connection_string
+from catalog.lifecycle.retention import Keep
+from catalog.model import PartitionId
+from catalog.open import open_catalog
+from core.clock import ManualClock, SystemClock
+from core.ids import SystemIds
+from tests.catalog.checks import InvariantChecker
+from tests.catalog.scene import Scene, run_of
+
+if TYPE_CHECKING:
+    from catalog.model import Topic
+    from core.clock import Clock
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def manual(clock: Clock) -> ManualClock:
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+def expire(scene: Scene, topic: Topic, *, limit: int = 1000) -> int:
+    return scene.catalog.retention.expire([PartitionId(topic.topic_id, 0)], limit=limit).extents
+
+
+def log_start(scene: Scene, topic: Topic) -> int:
+    (state,) = scene.catalog.topics.partitions(topic.topic_id)
+    return state.log_start_offset
+
+
+def hourly(scene: Scene, topic: Topic, manual: ManualClock, hours: int) -> None:
+    """An extent of ten records for every hour, stamped when it is written."""
+    for _ in range(hours):
+        scene.commit(topic, run_of(10, at=manual.now_ms() - 9))
+        manual.advance(3600)
+
+
+def test_extents_go_once_their_newest_record_is_too_old(scene: Scene, manual: ManualClock) -> None:
+    """An extent stays while one record of it may: exactly retention.ms old is not too old, as in Kafka."""
+    topic = scene.topic(retention_ms=str(2 * HOUR_MS))
+    hourly(scene, topic, manual, 4)
+    assert expire(scene, topic) == 2
+    assert log_start(scene, topic) == 20
+    manual.advance(0.001)
+    assert expire(scene, topic) == 1
+    assert [extent.base_offset for extent in scene.extents(topic)] == [30]
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_everything_goes_in_time_and_the_log_goes_on_behind_it(scene: Scene, manual: ManualClock) -> None:
+    """There is no active segment: the last extent expires like any other, and offsets are never reused."""
+    topic = scene.topic(retention_ms=str(HOUR_MS))
+    hourly(scene, topic, manual, 2)
+    manual.advance(3600)
+    assert expire(scene, topic) == 2
+    assert (log_start(scene, topic), scene.extents(topic)) == (20, [])
+    assert scene.commit(topic, run_of(1)).runs[0].base_offset == 20
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_a_young_extent_keeps_the_old_ones_behind_it(scene: Scene, manual: ManualClock) -> None:
+    """Only a prefix of the log goes, whatever the timestamps of what follows."""
+    topic = scene.topic(retention_ms=str(HOUR_MS))
+    scene.commit(topic, run_of(10, at=manual.now_ms() + 5 * HOUR_MS))
+    scene.commit(topic, run_of(10, at=1000))
+    assert expire(scene, topic) == 0
+    assert len(scene.extents(topic)) == 2
+
+
+def test_what_has_no_timestamp_counts_from_its_commit(scene: Scene, manual: ManualClock) -> None:
+    topic = scene.topic(retention_ms=str(HOUR_MS))
+    scene.commit(topic, run_of(1, at=-1))
+    manual.advance(3600)
+    assert expire(scene, topic) == 0
+    manual.advance(0.001)
+    assert expire(scene, topic) == 1
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"), [(-1, 5), (0, 0), (100, 1), (299, 3), (300, 3), (499, 5), (500, 5)]
+)
+def test_by_size_no_fewer_bytes_stay_than_are_to_be_kept(scene: Scene, keep: int, left: int) -> None:
+    """Each extent has 100 bytes; as in Kafka, one goes only if what is left is at least retention.bytes."""
+    topic = scene.topic(retention_ms="-1", retention_bytes=str(keep))
+    for _ in range(5):
+        scene.commit(topic, run_of(10))
+    assert expire(scene, topic) == 5 - left
+    assert log_start(scene, topic) == 10 * (5 - left)
+
+
+def test_a_topic_that_is_only_compacted_loses_what_lies_below_its_log_start(
+    scene: Scene, manual: ManualClock
+) -> None:
+    only = scene.topic("only", cleanup_policy="compact", retention_ms="1", retention_bytes="0")
+    both = scene.topic("both", cleanup_policy="compact,delete", retention_ms="1")
+    for topic in (only, both):
+        hourly(scene, topic, manual, 2)
+        scene.catalog.retention.advance_log_start(topic.topic_id, 0, 15)
+    assert [expire(scene, topic) for topic in (only, both)] == [1, 2]
+    assert [log_start(scene, topic) for topic in (only, both)] == [15, 20]
+
+
+def test_many_go_in_several_transactions(scene: Scene) -> None:
+    topic = scene.topic(retention_ms="-1", retention_bytes="0")
+    for _ in range(5):
+        scene.commit(topic, run_of(1))
+    key = PartitionId(topic.topic_id, 0)
+    steps = [scene.catalog.retention.expire([key], limit=2) for _ in range(3)]
+    assert [(step.extents, step.unfinished) for step in steps] == [(2, (key,)), (2, (key,)), (1, ())]
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+def test_only_partitions_with_something_to_lose_are_named(scene: Scene, manual: ManualClock) -> None:
+    """Page by page, and the last partition of each page tells where the next one begins."""
+    old = scene.topic("old", 3, retention_ms=str(HOUR_MS))
+    kept = scene.topic("kept", 3, retention_ms="-1")
+    for topic in (old, kept):
+        for partition in (0, 2):
+            scene.commit(topic, run_of(1), partition=partition)
+    manual.advance(2 * 3600)
+    rules = {topic.topic_id: Keep.by(topic.config) for topic in (old, kept)}
+    found: list[PartitionId] = []
+    page = scene.catalog.retention.due(rules, limit=2)
+    while page.last is not None:
+        found += page.partitions
+        page = scene.catalog.retention.due(rules, after=page.last, limit=2)
+    assert found == [PartitionId(old.topic_id, 0), PartitionId(old.topic_id, 2)]
+
+
+def test_who_changes_his_mind_in_time_keeps_everything(scene: Scene, catalog_url: str) -> None:
+    """The settings that count are those at the moment of the removal, not those when the round began."""
+    topic = scene.topic(retention_ms="-1", retention_bytes="0")
+    scene.commit(topic, run_of(1))
+    with (
+        psycopg.connect(connection_string(catalog_url, DatabaseLimits())) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        query = b"""UPDATE topics SET config = '{"retention.ms": "-1"}' WHERE topic_id = %s"""
+        other.execute(query, (topic.topic_id,))
+        expiring = pool.submit(expire, scene, topic)
+        _wait_for_a_lock(catalog_url)
+        other.commit()
+        assert expiring.result() == 0
+    assert len(scene.extents(topic)) == 1
+
+
+def _wait_for_a_lock(catalog_url: str) -> None:
+    """Until somebody waits for somebody else."""
+    with psycopg.connect(catalog_url, autocommit=True) as connection:
+        query = b"SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while connection.execute(query).fetchall() == [(0,)]:
+            pass
+
+
+def test_commits_and_retention_of_one_partition_get_along(scene: Scene) -> None:
+    """Whatever their order, offsets have no gap and the sums add up."""
+    topic = scene.topic(retention_ms="-1", retention_bytes="300")
+    done = threading.Event()
+
+    def keep_expiring() -> int:
+        removed = 0
+        while not done.is_set():
+            removed += expire(scene, topic, limit=2)
+        return removed + expire(scene, topic)
+
+    with ThreadPoolExecutor(3) as pool:
+        expiring = [pool.submit(keep_expiring) for _ in range(2)]
+        ends = [scene.commit(topic, run_of(3)).high_watermark for _ in range(40)]
+        done.set()
+        removed = sum(each.result() for each in expiring)
+    assert ends == [3 * number for number in range(1, 41)]
+    assert (removed, len(scene.extents(topic, offset=log_start(scene, topic)))) == (37, 3)
+    assert InvariantChecker(scene.catalog).violations() == []
+
+
+class WrongClock(SystemClock):
+    """A machine whose clock is days ahead."""
+
+    @override
+    def now_ms(self) -> int:
+        return super().now_ms() + 30 * 24 * HOUR_MS
+
+
+def test_the_clock_of_a_machine_decides_nothing(catalog_url: str) -> None:
+    """A machine that is a month ahead fences nobody, expires nothing, and stamps what the server says."""
+    with (
+        open_catalog(catalog_url, SystemClock(), SystemIds(SystemClock())) as right,
+        open_catalog(catalog_url, WrongClock(), SystemIds(SystemClock())) as wrong,
+    ):
+        scene = Scene.set_up(right, SystemIds(SystemClock()))
+        topic = scene.topic(retention_ms=str(HOUR_MS))
+        scene.commit(topic, run_of(1, at=right.clock.now_ms()))
+        assert abs(wrong.clock.now_ms() - right.clock.now_ms()) < HOUR_MS
+        assert wrong.sessions.fence_silent(HOUR_MS) == []
+        assert wrong.retention.due({topic.topic_id: Keep.by(topic.config)}).partitions == ()
+        assert wrong.retention.expire([PartitionId(topic.topic_id, 0)]).extents == 0
+        job = scene.claimed(scene.extents(topic))
+        assert wrong.jobs.release_expired(HOUR_MS) == []
+        wrong.jobs.complete(scene.result(job))
+        assert right.garbage.dead_files(right.clock.now_ms() + HOUR_MS, 10) != []
+        other = Scene.set_up(wrong, SystemIds(SystemClock()))
+        other.commit(topic, run_of(1))
+        assert other.extents(topic)[-1].committed_ms < right.clock.now_ms() + HOUR_MS

@@ -1,0 +1,59 @@
+"""Who leads the partitions of topics whose home is an agent's disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.errors import InvalidConfigError
+from catalog.model import Broker, PartitionId
+from catalog.topics.local_leaders import LocalLeader
+
+if TYPE_CHECKING:
+    from catalog.open import Catalog
+    from core.ids import Ids
+
+
+def test_the_first_claim_decides_and_leaders_stay(catalog: Catalog) -> None:
+    topic = catalog.topics.create("t", 3, {"storage.mode": "local"})
+    one, two, none = (PartitionId(topic.topic_id, number) for number in (0, 1, 9))
+    catalog.local_leaders.claim({one: 5, none: 5})
+    catalog.local_leaders.claim({two: 7, one: 7})
+    assert catalog.local_leaders.of_topic(topic.topic_id) == {
+        0: LocalLeader(node_id=5, leader_epoch=0),
+        1: LocalLeader(node_id=7, leader_epoch=0),
+    }
+
+
+def test_a_node_that_opens_its_logs_begins_the_next_epoch_of_what_it_leads(catalog: Catalog) -> None:
+    topic = catalog.topics.create("t", 2, {"storage.mode": "local"})
+    mine, other = PartitionId(topic.topic_id, 0), PartitionId(topic.topic_id, 1)
+    catalog.local_leaders.claim({mine: 5, other: 7})
+    assert catalog.local_leaders.begin_epochs(5) == {mine: 1}
+    assert catalog.local_leaders.begin_epochs(5) == {mine: 2}
+    assert catalog.local_leaders.of_topic(topic.topic_id)[1].leader_epoch == 0
+
+
+def test_a_deleted_topic_has_no_leaders(catalog: Catalog) -> None:
+    topic = catalog.topics.create("t", 1, {"storage.mode": "local"})
+    catalog.local_leaders.claim({PartitionId(topic.topic_id, 0): 5})
+    catalog.topics.delete("t")
+    assert catalog.local_leaders.of_topic(topic.topic_id) == {}
+
+
+def test_a_node_lives_once(catalog: Catalog, ids: Ids) -> None:
+    """Whoever registers a node fences the session of an earlier process on the same disks."""
+    before, after, other = (ids.new_uuid() for _ in range(3))
+    catalog.sessions.register(other, "another node", Broker(node_id=2, host="h", port=2))
+    catalog.sessions.register(before, "first", Broker(node_id=1, host="h", port=1))
+    catalog.sessions.register(after, "second", Broker(node_id=1, host="h", port=1, has_local_logs=True))
+    assert {session.session_id for session in catalog.sessions.active()} == {other, after}
+    assert [broker.has_local_logs for broker in catalog.brokers.live(10_000)] == [True, False]
+
+
+def test_the_home_of_a_topic_cannot_change(catalog: Catalog) -> None:
+    catalog.topics.create("t", 1, {})
+    with pytest.raises(InvalidConfigError, match=r"storage\.mode"):
+        catalog.topics.alter_config("t", {"storage.mode": "local"})
+    assert catalog.topics.alter_config("t", {"storage.mode": "object"}).config.storage_mode == "object"

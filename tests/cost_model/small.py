@@ -1,0 +1,65 @@
+"""Small workloads, and settings of their size."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cost_model.workload.workload import TopicClass, Workload
+from planner.settings import MIB, PlannerSettings
+
+SETTINGS: Final = PlannerSettings(target_file_bytes=16 * MIB, max_job_input_bytes=64 * MIB)
+
+MIXED: Final = Workload(
+    name="mixed",
+    days=0.5,
+    agents=3,
+    zones=3,
+    flush_interval_ms=20_000,
+    planning_seconds=60,
+    topics=(
+        TopicClass(name="events", partitions=4, mb_per_second=0.02, config={"retention.ms": "7200000"}),
+        TopicClass(name="slow", partitions=2, mb_per_second=0.005, config={"retention.ms": "21600000"}),
+        TopicClass(
+            name="state",
+            topics=2,
+            partitions=3,
+            mb_per_second=0.02,
+            record_bytes=500,
+            keys=2000,
+            key_distribution="zipf",
+            tombstone_ratio=0.05,
+            config={"cleanup.policy": "compact", "delete.retention.ms": "3600000"},
+        ),
+    ),
+)
+"""Twelve partitions of three kinds; half a day is long enough for everything to repeat itself."""
+
+SHORT_SETTINGS: Final = PlannerSettings(
+    target_file_bytes=2 * MIB,
+    max_job_input_bytes=16 * MIB,
+    max_job_files=12,
+    merge_fan_in=4,
+    section_bytes=MIB // 2,
+    section_floor_bytes=4096,
+)
+
+SHORT: Final = Workload(
+    name="short",
+    days=0.2,
+    agents=3,
+    zones=3,
+    flush_interval_ms=30_000,
+    planning_seconds=60,
+    topics=(
+        TopicClass(name="plain", partitions=60, mb_per_second=0.06, config={"retention.ms": "10800000"}),
+        TopicClass(
+            name="table",
+            topics=2,
+            partitions=20,
+            mb_per_second=0.04,
+            keys=4000,
+            config={"cleanup.policy": "compact"},
+        ),
+    ),
+)
+"""Partitions with short extents in large files, of which so many are needed that others clean than ingest."""

@@ -1,0 +1,116 @@
+"""The aggregated simulation against one of every event, on a workload that is small enough for both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from core.errors import InvalidInputError
+from cost_model.engine.events import simulate_events
+from cost_model.engine.rounds import simulate_rounds
+from cost_model.workload.workload import TopicClass, Workload, load_workload
+from planner.settings import PlannerSettings
+from tests.cost_model.small import MIXED, SETTINGS, SHORT, SHORT_SETTINGS
+
+if TYPE_CHECKING:
+    from cost_model.engine.outcome import Outcome
+
+
+@pytest.fixture(scope="module")
+def exact() -> Outcome:
+    return simulate_events(MIXED, SETTINGS, seed=1)
+
+
+@pytest.fixture(scope="module")
+def aggregated() -> Outcome:
+    return simulate_rounds(MIXED, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [
+        ("live_bytes", 0.05),
+        ("stored_bytes", 0.1),
+        ("ideal_bytes", 0.05),
+        ("rows", 0.1),
+        ("extents", 0.35),
+        ("objects", 0.2),
+        ("waiting_files", 0.05),
+        ("dirty_ratio", 0.15),
+        ("read_amplification", 0.02),
+    ],
+)
+def test_what_is_there_agrees(exact: Outcome, aggregated: Outcome, name: str, tolerance: float) -> None:
+    """docs/cost.md states these tolerances."""
+    assert aggregated.mean(name) == pytest.approx(exact.mean(name), rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [
+        ("ingested_bytes", 0.02),
+        ("put_ingest", 0.02),
+        ("ingestion_extents", 0.02),
+        ("ingestion_jobs", 0.02),
+        ("written_bytes", 0.25),
+        ("read_bytes", 0.35),
+        ("get_compaction", 0.35),
+        ("multipart_create", 0.15),
+        ("multipart_part", 0.2),
+        ("deleted_objects", 0.05),
+        ("list_gc", 0.1),
+    ],
+)
+def test_what_is_done_agrees(exact: Outcome, aggregated: Outcome, name: str, tolerance: float) -> None:
+    """docs/cost.md states these tolerances."""
+    assert getattr(aggregated.month, name) == pytest.approx(getattr(exact.month, name), rel=tolerance)
+
+
+def test_what_is_cleaned_and_sorted_by_jobs_of_its_own_agrees() -> None:
+    """Partitions become due, and their extents too many, one by one; docs/cost.md states these tolerances."""
+    exact = simulate_events(SHORT, SHORT_SETTINGS, seed=1)
+    aggregated = simulate_rounds(SHORT, SHORT_SETTINGS)
+    assert exact.month.sorting_jobs > 2 * exact.month.cleaning_jobs > 40_000
+    for name, tolerance in (("rows", 0.1), ("extents", 0.35), ("live_bytes", 0.05), ("stored_bytes", 0.1)):
+        assert aggregated.mean(name) == pytest.approx(exact.mean(name), rel=tolerance)
+    for name, tolerance in (
+        ("written_bytes", 0.25),
+        ("read_bytes", 0.35),
+        ("get_compaction", 0.45),
+        ("multipart_create", 0.15),
+        ("multipart_part", 0.2),
+        ("cleaning_jobs", 0.5),
+        ("sorting_jobs", 0.5),
+        ("merging_jobs", 0.5),
+        ("deleted_objects", 0.05),
+        ("list_gc", 0.15),
+    ):
+        assert getattr(aggregated.month, name) == pytest.approx(getattr(exact.month, name), rel=tolerance)
+
+
+def test_rows_of_the_catalog_are_bounded_by_what_is_long_and_the_partitions() -> None:
+    """However short the extents are that ingestion makes: docs/planner.md derives it, for steady news."""
+    settings = PlannerSettings()
+    waiting = settings.resting_extents + 2 * settings.merge_fan_in
+    topic = TopicClass(name="t", partitions=10_000, mb_per_second=1.0, config={"retention.ms": "604800000"})
+    wide = Workload(name="wide", days=20, agents=30, topics=(topic,))
+    outcome = simulate_rounds(wide, settings, most_rounds=240)
+    arriving = outcome.front.extents * (wide.planning_seconds + 7_200)  # a round's news, at the most
+    bound = outcome.mean("live_bytes") / settings.section_bytes + waiting * wide.partition_count + arriving
+    assert outcome.front.extents * 604_800 > 20 * bound
+    assert outcome.mean("extents") < bound
+
+
+def test_the_same_seed_gives_the_same() -> None:
+    """Another seed gives another log, of about the same size."""
+    short = replace(MIXED, days=0.02)
+    first, again, other = (simulate_events(short, SETTINGS, seed=seed).history[-1] for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_a_large_workload_is_not_simulated_event_by_event() -> None:
+    with pytest.raises(InvalidInputError, match="leave out --exact"):
+        simulate_events(load_workload("platform"), PlannerSettings())

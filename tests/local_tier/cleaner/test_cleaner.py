@@ -1,0 +1,358 @@
+"""The cleaner against a model of Kafka's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.clock import ManualClock
+from core.ids import SeededIds
+from local_tier.cleaner.cleanable import LogToClean, cleanable_offsets, log_to_clean
+from local_tier.cleaner.cleaner import Cleaner, group_segments
+from local_tier.cleaner.errors import CleaningAbortedError
+from local_tier.cleaner.throttle import Throttle
+from local_tier.config import LogConfig
+from local_tier.errors import CorruptLogError
+from local_tier.files.file_system import RealFileSystem
+from object_format.codecs.codec import Codec
+from object_format.dedupe import KeyTable
+from object_format.errors import MalformedBatchError
+from object_format.record_batch.records import Record
+from tests.local_tier.cleaner import cleaner_model
+from tests.local_tier.cleaner.cleaner_model import Last
+from tests.local_tier.crash.unsynced import UnsyncedFileSystem
+from tests.local_tier.logs import Place
+from tests.object_format import model
+from tests.object_format.model_log import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hypothesis.strategies import DrawFn
+
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.topic_partition import TopicPartition
+
+KEYS: Final = [b"a", b"b", b"c", b"d", b"key"]
+START: Final = 1_700_000_000_000
+RETENTION: Final = 100
+LARGE: Final = KeyTable(1 << 14)
+COMPACTED: Final = LogConfig(
+    segment_index_bytes=1200,
+    index_interval_bytes=100,
+    compact=True,
+    delete=False,
+    delete_retention_ms=RETENTION,
+    min_cleanable_dirty_ratio=0.0,
+)
+
+
+@dataclass
+class Writer:
+    """Draws what is appended between two cleans."""
+
+    draw: DrawFn
+    offset: int
+    sequences: dict[int, int] = field(default_factory=lambda: {1: 0, 2: 0, 7: 0, 8: 0})
+    in_transaction: set[int] = field(default_factory=set)
+
+    def events(self) -> list[model.Batch | None]:
+        """Batches, and None where a segment rolls. No transaction is open at the end."""
+        kinds = ["plain", "plain", "producer", "transaction", "transaction", "end", "roll", "gap"]
+        made: list[model.Batch | None] = []
+        for kind in self.draw(st.lists(st.sampled_from(kinds), max_size=12)):
+            if kind == "roll":
+                made.append(None)
+            elif kind == "gap":
+                self.offset += self.draw(st.sampled_from([1, 7, 70_000]))
+            elif kind == "end":
+                if self.in_transaction:
+                    made.append(self.marker(self.draw(st.sampled_from(sorted(self.in_transaction)))))
+            else:
+                made.append(self.batch(kind))
+        return [*made, *(self.marker(producer) for producer in sorted(self.in_transaction))]
+
+    def marker(self, producer: int) -> model.Batch:
+        key = self.draw(st.sampled_from([cleaner_model.ABORT_KEY, cleaner_model.COMMIT_KEY]))
+        batch = model.batch_of(
+            [Record(key=key, value=bytes(6), offset=self.offset, timestamp=START)],
+            producer_id=producer,
+            producer_epoch=0,
+            attributes=TRANSACTIONAL | CONTROL,
+            leader_epoch=self.draw(st.integers(0, 1)),
+        )
+        self.in_transaction.discard(producer)
+        self.offset = batch.next_offset
+        return batch
+
+    def batch(self, kind: str) -> model.Batch:
+        draw = self.draw
+        keys = st.sampled_from([*KEYS, None] if kind == "plain" else KEYS)
+        records = [
+            Record(
+                key=draw(keys),
+                value=draw(st.sampled_from([None, b"", b"v" * 9])),
+                offset=self.offset + i,
+                timestamp=START + draw(st.integers(-5, 5)),
+            )
+            for i in range(draw(st.integers(1, 4)))
+        ]
+        codec = draw(st.sampled_from([Codec.NONE, Codec.NONE, Codec.LZ4]))
+        batch = model.batch_of(records, codec=codec, leader_epoch=draw(st.integers(0, 1)))
+        self.offset = batch.next_offset
+        if kind == "plain":
+            return stamped(batch) if draw(st.integers(0, 6)) == 0 else batch
+        producer = draw(st.sampled_from([1, 2] if kind == "producer" else [7, 8]))
+        sequence = self.sequences[producer]
+        self.sequences[producer] += len(records)
+        batch = replace(batch, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+        if kind == "producer":
+            return batch
+        self.in_transaction.add(producer)
+        return replace(batch, attributes=batch.attributes | TRANSACTIONAL)
+
+
+def stamped(batch: model.Batch) -> model.Batch:
+    """With LogAppendTime."""
+    records = tuple(replace(record, timestamp=batch.max_timestamp) for record in batch.records)
+    return replace(batch, attributes=batch.attributes | LOG_APPEND_TIME, records=records)
+
+
+@st.composite
+def rounds(draw: DrawFn) -> list[list[model.Batch | None]]:
+    """What is appended before each of several cleans."""
+    writer = Writer(draw, draw(st.sampled_from([0, 0, 5, 2**33])))
+    return [writer.events() for _ in range(draw(st.integers(1, 3)))]
+
+
+def nothing(log: TopicPartition) -> None:
+    """No clean is to stop."""
+
+
+def no_checkpoint(directory: Path) -> None:
+    """These logs are opened from their start."""
+
+
+def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, piece_bytes: int = 1 << 20) -> Cleaner:
+    return Cleaner(
+        files=RealFileSystem(),
+        table=table,
+        piece_bytes=piece_bytes,
+        throttle=Throttle(clock),
+        clock=clock,
+        ids=SeededIds(1, clock),
+        check_done=nothing,
+        checkpoint_recovery=no_checkpoint,
+    )
+
+
+def to_clean(log: UnifiedLog, first_dirty: int | None, now_ms: int) -> LogToClean:
+    return log_to_clean(log, cleanable_offsets(log, first_dirty, now_ms), now_ms)[0]
+
+
+def append(log: UnifiedLog, events: list[model.Batch | None]) -> None:
+    """Append, and roll at the end, so that all of it may be cleaned."""
+    for event in events:
+        if event is not None:
+            log.append_as_follower(model.encode(event))
+        elif log.active_segment.size:
+            log.roll()
+    log.update_high_watermark(log.log_end_offset)
+    if log.active_segment.size:
+        log.roll()
+
+
+def batches_of(log: UnifiedLog) -> list[model.Batch]:
+    return [b for s in log.segments for b in model.decode_all(s.log.read(0, s.size).tobytes())]
+
+
+@settings(max_examples=60)
+@given(
+    rounds(),
+    st.sampled_from([1, 100, 300, 1 << 20]),
+    st.sampled_from([200, 1000, 1 << 30]),
+    st.sampled_from([0, 50, 200]),
+)
+def test_what_is_left_is_what_kafka_leaves(
+    tmp_path_factory: pytest.TempPathFactory,
+    appended: list[list[model.Batch | None]],
+    piece_bytes: int,
+    segment_bytes: int,
+    pause_ms: int,
+) -> None:
+    place = Place(tmp_path_factory.mktemp("log"), fs=UnsyncedFileSystem(), clock=ManualClock(START))
+    log = place.open(replace(COMPACTED, segment_bytes=segment_bytes))
+    cleaner = cleaner_of(place.clock, piece_bytes=piece_bytes)
+    first_dirty: int | None = None
+    for events in appended:
+        append(log, events)
+        place.clock.advance(pause_ms / 1000)
+        cleanable = to_clean(log, first_dirty, place.clock.now_ms())
+        if not cleanable.cleanable_bytes:
+            continue
+        before = batches_of(log)
+        first_dirty, stats = cleaner.clean(cleanable)
+        what = cleaner_model.Round(
+            first_dirty=cleanable.first_dirty_offset,
+            end=first_dirty,
+            upper=cleanable.first_uncleanable_offset,
+            now_ms=place.clock.now_ms(),
+            retention_ms=RETENTION,
+            last={p: Last(*known) for p, known in log.last_records_of_producers().items()},
+        )
+        assert batches_of(log) == cleaner_model.clean(before, what)
+        assert first_dirty == cleanable.first_uncleanable_offset == log.log_end_offset
+        assert stats.bytes_written == log.size
+    crash_and_compare(place, log, replace(COMPACTED, segment_bytes=segment_bytes))
+
+
+def crash_and_compare(place: Place, log: UnifiedLog, config: LogConfig) -> None:
+    """A log that is read through after a crash is the one that was cleaned."""
+    before, end = batches_of(log), log.log_end_offset
+    log.close_handles()
+    again = place.open(config)
+    assert (batches_of(again), again.log_end_offset) == (before, end)
+    again.close_handles()
+
+
+@settings(max_examples=30)
+@given(rounds(), st.sampled_from([16, 18, 24]), st.sampled_from([1, 300]))
+def test_a_small_key_table_needs_more_cleans_and_gives_the_same_records(
+    tmp_path_factory: pytest.TempPathFactory,
+    appended: list[list[model.Batch | None]],
+    slots: int,
+    piece_bytes: int,
+) -> None:
+    events = [event for part in appended for event in part]
+    left = []
+    for table in (LARGE, KeyTable(12 * slots)):
+        place = Place(tmp_path_factory.mktemp("log"), fs=UnsyncedFileSystem(), clock=ManualClock(START))
+        log = place.open(COMPACTED)
+        append(log, events)
+        cleaner = cleaner_of(place.clock, table=table, piece_bytes=piece_bytes)
+        first_dirty = log.log_start_offset
+        while (cleanable := to_clean(log, first_dirty, START)).cleanable_bytes:
+            end, _ = cleaner.clean(cleanable)
+            assert end > first_dirty
+            first_dirty = end
+        left.append([r for b in batches_of(log) if not cleaner_model.is_control(b) for r in b.records])
+        log.close_handles()
+
+    assert left[0] == left[1]
+
+
+def many_keys(count: int, *, first: int = 0) -> model.Batch:
+    return model.batch_of(
+        [
+            Record(key=b"%012d" % (first + i), value=b"v", offset=first + i, timestamp=START)
+            for i in range(count)
+        ]
+    )
+
+
+def test_one_batch_with_more_keys_than_the_table_holds_is_cleaned_all_the_same(tmp_path: Path) -> None:
+    place = Place(tmp_path, clock=ManualClock(START))
+    log = place.open(COMPACTED)
+    append(log, [many_keys(500), many_keys(3, first=500)])
+    cleaner = cleaner_of(place.clock, table=KeyTable(12 * 16), piece_bytes=1)
+
+    end, stats = cleaner.clean(to_clean(log, None, START))
+
+    assert (end, stats.records_written) == (500, 503)
+    log.close_handles()
+
+
+def test_tombstones_and_markers_may_be_kept_for_ever(tmp_path: Path) -> None:
+    """Their horizon would be beyond what a timestamp holds."""
+    place = Place(tmp_path, clock=ManualClock(START))
+    log = place.open(replace(COMPACTED, delete_retention_ms=(1 << 63) - 1))
+    deleted = Record(key=b"a", value=None, offset=1, timestamp=START)
+    marker = Record(key=cleaner_model.COMMIT_KEY, value=bytes(6), offset=3, timestamp=START)
+    append(
+        log,
+        [
+            model.batch_of([Record(key=b"a", value=b"v", offset=0, timestamp=START), deleted]),
+            model.batch_of(
+                [Record(key=b"b", value=b"v", offset=2, timestamp=START)],
+                producer_id=7,
+                producer_epoch=0,
+                base_sequence=0,
+                attributes=TRANSACTIONAL,
+            ),
+            model.batch_of([marker], producer_id=7, producer_epoch=0, attributes=TRANSACTIONAL | CONTROL),
+            many_keys(1, first=4),
+        ],
+    )
+    cleaner, first_dirty = cleaner_of(place.clock), None
+    for _ in range(3):
+        first_dirty, _ = cleaner.clean(to_clean(log, first_dirty, START))
+        place.clock.advance(1e9)
+
+    assert [each.offset for each in batches_of(log)[0].records] == [1]
+    log.close_handles()
+
+
+def test_an_aborted_clean_leaves_the_log_and_no_files(tmp_path: Path) -> None:
+    place = Place(tmp_path, clock=ManualClock(START))
+    log = place.open(COMPACTED)
+    append(log, [many_keys(5), None, many_keys(5, first=5), None])
+    before, names = batches_of(log), place.names()
+    for stop_at in range(2, 7):
+        calls = iter(range(stop_at))
+
+        def check(name: TopicPartition, calls: object = calls) -> None:
+            if next(calls, None) is None:  # type: ignore[call-overload]
+                raise CleaningAbortedError(f"{name}: enough")
+
+        cleaner = cleaner_of(place.clock, piece_bytes=1)
+        cleaner._check_done = check
+        with pytest.raises(CleaningAbortedError):
+            cleaner.clean(to_clean(log, None, START))
+
+    assert (batches_of(log), place.names()) == (before, names)
+    log.close_handles()
+
+
+def test_damaged_bytes_are_not_given_a_new_checksum(tmp_path: Path) -> None:
+    place = Place(tmp_path, clock=ManualClock(START))
+    log = place.open(COMPACTED)
+    append(log, [many_keys(5), many_keys(5, first=5)])
+    path = log.segments[0].path
+    data = bytearray(path.read_bytes())
+    data[80] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises((MalformedBatchError, CorruptLogError)):
+        cleaner_of(place.clock).clean(to_clean(log, None, START))
+
+    assert path.read_bytes() == data
+    assert not [name for name in place.names() if name.endswith((".cleaned", ".swap"))]
+    log.close_handles()
+
+
+def test_segments_are_grouped_by_size_and_by_the_span_of_their_offsets(tmp_path: Path) -> None:
+    place = Place(tmp_path, clock=ManualClock(START))
+    log = place.open(COMPACTED)
+    for first in (0, 10, 20, 2**31 + 5, 2**31 + 15):
+        append(log, [many_keys(5, first=first)])
+    size = max(segment.size for segment in log.segments)
+    cleanable = log.segments_between(0, log.log_end_offset)
+
+    def grouped(max_bytes: int) -> list[list[int]]:
+        groups = group_segments(
+            cleanable,
+            max_bytes=max_bytes,
+            max_index_bytes=10_000,
+            first_uncleanable_offset=log.log_end_offset,
+        )
+        return [[segment.base_offset for segment in group] for group in groups]
+
+    far = 2**31
+    assert grouped(size - 1) == [[0], [5], [15], [25], [far + 10]]
+    assert grouped(2 * size) == [[0, 5], [15, 25], [far + 10]]
+    assert grouped(1 << 30) == [[0, 5, 15], [25, far + 10]]
+    log.close_handles()

@@ -1,0 +1,225 @@
+"""What a process does to its logs until it is killed, and the journal in which it says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from core.clock import ManualClock
+from core.ids import SeededIds
+from local_tier.cleaner.log_cleaner import CleanerConfig
+from local_tier.config import LogConfig
+from local_tier.manager.config import LogManagerConfig
+from local_tier.manager.data_directory import DirectoryOwner
+from local_tier.manager.log_manager import LogManager
+from local_tier.topic_partition import TopicPartition
+from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.records import encode_batch
+from tests.local_tier.manager.managers import PeriodicManualScheduler
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from local_tier.cleaner.cleaner import Cleaner
+    from local_tier.files.file_system import FileSystem
+    from local_tier.log.unified_log import UnifiedLog
+
+PLAIN: Final = TopicPartition("plain", 0)
+KEYED: Final = TopicPartition("keyed", 0)
+BRIEF: Final = TopicPartition("brief", 0)
+NAMES: Final = (PLAIN, KEYED, BRIEF)
+
+_SMALL = LogConfig(
+    segment_bytes=1500,
+    segment_index_bytes=12 * 60,
+    index_interval_bytes=100,
+    retention_ms=-1,
+    file_delete_delay_ms=1_000,
+)
+CONFIGS: Final = {
+    "plain": replace(_SMALL, retention_bytes=9_000),
+    "keyed": replace(
+        _SMALL, compact=True, delete=False, min_cleanable_dirty_ratio=0.1, delete_retention_ms=2_000
+    ),
+    "brief": _SMALL,
+}
+
+
+def topic_id(name: TopicPartition, generation: int) -> UUID:
+    """Of a topic that is deleted and made again."""
+    return UUID(int=NAMES.index(name) << 64 | generation)
+
+
+@dataclass(frozen=True)
+class Journal:
+    """Lines that outlive the process: written before a change as what it means to do, after it as done."""
+
+    descriptor: int
+
+    def write(self, **fields: object) -> None:
+        os.write(self.descriptor, json.dumps(fields).encode() + b"\n")
+
+
+class Workload:
+    """One life of a process, decided by a seed."""
+
+    def __init__(self, root: Path, files: FileSystem, journal: Journal, seed: int) -> None:
+        self._chance = random.Random(seed)
+        self._journal = journal
+        self._clock = ManualClock(1_700_000_000_000 + seed * 10_000)
+        self._scheduler = PeriodicManualScheduler(self._clock)
+        self.manager = manager_of(root, files, self._clock, self._scheduler)
+        self._serial = seed * 1_000_000
+        self._generation = seed + 1
+        self._cleaner: Cleaner | None = None
+
+    def run(self, steps: int) -> None:
+        """Open all logs, do `steps` things, and stop in order or just stop."""
+        self.manager.start(lambda name, _id: CONFIGS[name.topic], clean=False)
+        self._cleaner = self.manager.cleaner.new_cleaner()
+        for name in NAMES:
+            self._make(name)
+        actions = [self.append] * 12 + [
+            self.flush,
+            self.roll,
+            self.expire,
+            self.clean,
+            self.clean,
+            self.delete_records,
+            self.truncate,
+            self.truncate,
+            self.begin_anew,
+            self.checkpoint,
+            self.let_time_pass,
+            self.let_time_pass,
+            self.make_anew,
+        ]
+        for _ in range(steps):
+            self._chance.choice(actions)()
+        if self._chance.random() < 0.5:
+            self.manager.close()
+        self._journal.write(end=True)
+
+    def append(self) -> None:
+        name = self._chance.choice(NAMES)
+        log = self._log(name)
+        records = [self._record(name) for _ in range(self._chance.randint(1, 6))]
+        first = log.log_end_offset
+        self._journal.write(do="append", log=name.topic, first=first, records=records)
+        data = encode_batch(
+            [self._clock.now_ms()] * len(records),
+            [key.encode() for key, _ in records],
+            [None if value is None else value.encode() for _, value in records],
+        )
+        log.append_as_leader(bytearray(data), 0)
+        log.update_high_watermark(log.log_end_offset)
+        self._journal.write(done="append", log=name.topic)
+
+    def flush(self) -> None:
+        name = self._chance.choice(NAMES)
+        log = self._log(name)
+        log.flush()
+        self._journal.write(done="flush", log=name.topic, end=log.log_end_offset)
+
+    def roll(self) -> None:
+        log = self._log(self._chance.choice(NAMES))
+        if log.active_segment.size:
+            log.roll()
+
+    def expire(self) -> None:
+        self._journal.write(do="expire")
+        self.manager.upkeep.expire()
+        self._journal.write(done="expire", log="plain", start=self._log(PLAIN).log_start_offset)
+
+    def clean(self) -> None:
+        assert self._cleaner is not None
+        self.manager.cleaner.clean_once(self._cleaner)
+
+    def delete_records(self) -> None:
+        log = self._log(BRIEF)
+        before = self._chance.randint(log.log_start_offset, log.high_watermark)
+        self._journal.write(do="delete_records", log="brief", before=before)
+        self.manager.delete_records(BRIEF, before)
+        self._journal.write(done="delete_records", log="brief")
+
+    def truncate(self) -> None:
+        """To the end of a batch as a follower does, below what is flushed too; offsets are given again."""
+        name = self._chance.choice([PLAIN, BRIEF])
+        log = self._log(name)
+        rows = [scan_batches(segment.log.read(0, segment.size)) for segment in log.segments[-3:]]
+        ends = [
+            end for each in rows for end in (each["base_offset"] + each["last_offset_delta"] + 1).tolist()
+        ]
+        to = max([log.log_start_offset, *ends[: self._chance.randint(0, len(ends))]])
+        self._journal.write(do="truncate", log=name.topic, to=to)
+        self.manager.truncate_to(name, to)
+        self._journal.write(done="truncate", log=name.topic)
+
+    def begin_anew(self) -> None:
+        """As a copy of the tail does that has missed something."""
+        if self._chance.random() < 0.4:
+            at = self._log(BRIEF).log_end_offset + self._chance.randint(0, 5)
+            self._journal.write(do="begin_anew", log="brief", at=at)
+            self.manager.truncate_fully(BRIEF, at)
+            self._journal.write(done="begin_anew", log="brief")
+
+    def make_anew(self) -> None:
+        if self._chance.random() < 0.3:
+            self._journal.write(do="delete", log="brief")
+            self.manager.delete(BRIEF)
+            self._journal.write(done="delete", log="brief")
+            self._make(BRIEF)
+
+    def checkpoint(self) -> None:
+        upkeep = self.manager.upkeep
+        for write in (
+            upkeep.checkpoint_recovery_points,
+            upkeep.checkpoint_log_start_offsets,
+            upkeep.checkpoint_high_watermarks,
+        ):
+            write()
+
+    def let_time_pass(self) -> None:
+        self._scheduler.advance(self._chance.choice([0, 300, 1_100]))
+
+    def _record(self, name: TopicPartition) -> tuple[str, str | None]:
+        self._serial += 1
+        key = f"k{self._chance.randint(0, 9)}" if name is KEYED else f"s{self._serial}"
+        gone = name is KEYED and self._chance.random() < 0.2
+        return key, None if gone else f"{self._serial}" + "." * self._chance.randint(0, 80)
+
+    def _make(self, name: TopicPartition) -> None:
+        if self.manager.get(name) is None:
+            self._generation += 1
+            identity = topic_id(name, self._generation)
+            self._journal.write(do="make", log=name.topic, id=str(identity))
+            self.manager.get_or_create(name.topic, identity, 0, CONFIGS[name.topic])
+            self._journal.write(done="make", log=name.topic)
+
+    def _log(self, name: TopicPartition) -> UnifiedLog:
+        log = self.manager.get(name)
+        assert log is not None
+        return log
+
+
+def manager_of(
+    root: Path, files: FileSystem, clock: ManualClock, scheduler: PeriodicManualScheduler
+) -> LogManager:
+    """A manager of two directories, with buffers as small as the logs."""
+    return LogManager(
+        LogManagerConfig(
+            directories=(root / "a", root / "b"),
+            owner=DirectoryOwner(cluster_id="crash", node_id=1),
+            file_delete_delay_ms=1_000,
+            cleaner=CleanerConfig(dedupe_buffer_bytes=1 << 14, io_buffer_bytes=400),
+            recovery_threads_per_directory=1,
+        ),
+        files=files,
+        clock=clock,
+        ids=SeededIds(clock.now_ms(), clock),
+        scheduler=scheduler,
+    )

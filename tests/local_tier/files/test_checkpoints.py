@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.clock import ManualClock
+from local_tier.errors import CorruptCheckpointError
+from local_tier.files.checkpoint_file import read_checkpoint, write_checkpoint
+from local_tier.files.clean_shutdown import mark_clean, take_clean_mark
+from local_tier.files.directory_properties import DirectoryProperties, read_properties, write_properties
+from local_tier.files.file_system import RealFileSystem
+from local_tier.files.kafka_uuid import parse_uuid, uuid_text
+from local_tier.files.offset_checkpoint import OffsetCheckpoint
+from local_tier.files.partition_metadata import read_topic_id, write_topic_id
+from local_tier.topic_partition import TopicPartition
+from tests.local_tier.crash.forgetful import ForgetfulFileSystem
+from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = RealFileSystem()
+ORDERS = UUID("1bdc7a26-6b1f-4ad1-9d69-0123456789ab")
+
+
+def test_offsets_are_kept_in_the_text_that_kafka_reads(tmp_path: Path) -> None:
+    checkpoint = OffsetCheckpoint(FILES, tmp_path / "recovery-point-offset-checkpoint")
+    offsets = {TopicPartition("orders", 1): 105_640, TopicPartition("orders", 0): 105_823}
+
+    checkpoint.write(offsets)
+
+    assert checkpoint.path.read_bytes() == b"0\n2\norders 0 105823\norders 1 105640\n"
+    assert checkpoint.read() == offsets
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.text("abz09._-", min_size=1, max_size=20), st.integers(0, 2**31 - 1)),
+        st.integers(-1, 2**63 - 1),
+        max_size=20,
+    )
+)
+def test_any_offsets_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, offsets: dict[tuple[str, int], int]
+) -> None:
+    checkpoint = OffsetCheckpoint(FILES, tmp_path_factory.getbasetemp() / "offsets")
+    named = {TopicPartition(*key): offset for key, offset in offsets.items()}
+
+    checkpoint.write(named)
+
+    assert checkpoint.read() == named
+
+
+@pytest.mark.parametrize("content", [b"", b"0\n", b"0\n0\n"])
+def test_a_checkpoint_that_kafka_has_just_made_is_empty(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(content)
+
+    assert OffsetCheckpoint(FILES, path).read() == {}
+
+
+def test_a_missing_checkpoint_is_told_from_an_empty_one(tmp_path: Path) -> None:
+    path = tmp_path / "leader-epoch-checkpoint"
+    missing = read_checkpoint(FILES, path, 0)
+    write_checkpoint(FILES, path, 0, [])
+
+    assert (missing, read_checkpoint(FILES, path, 0)) == (None, [])
+    assert OffsetCheckpoint(FILES, tmp_path / "other").read() == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"1\n0\n", "its version is 1, not 0"),
+        (b"x\n0\n", "'x' is no number"),
+        (b"0\n2\norders 0 1\n", "should have 2 entries, and has 1"),
+        (b"0\n1\norders 0 1\norders 1 1\n", "should have 1 entries, and has 2"),
+        (b"0\n1\norders 0\n", "malformed line: 'orders 0'"),
+        (b"0\n1\norders 0 one\n", "'one' is no number"),
+        (b"0\n1\norders 0 123456789012345678901\n", "is no number"),
+        (b"\xff\xfe\n0\n", "it is not text"),
+        (bytes(20), "is no number"),
+    ],
+)
+def test_a_checkpoint_that_nobody_wrote_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(content)
+
+    with pytest.raises(CorruptCheckpointError, match=message):
+        OffsetCheckpoint(FILES, path).read()
+
+
+def test_a_full_disk_leaves_the_offsets_of_before(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    orders = TopicPartition("orders", 0)
+    OffsetCheckpoint(FILES, path).write({orders: 1})
+    full = SteppedFileSystem(FILES, DiskError("write", code=errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left"):
+        OffsetCheckpoint(full, path).write({orders: 2})
+
+    assert OffsetCheckpoint(FILES, path).read() == {orders: 1}
+
+
+@given(st.uuids())
+def test_a_uuid_is_read_back(value: UUID) -> None:
+    assert parse_uuid(uuid_text(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "AA", "!" * 22, "A" * 23, "A" * 21 + "B", "ä" * 22])
+def test_what_is_no_uuid_is_none(text: str) -> None:
+    assert parse_uuid(text) is None
+
+
+def test_a_log_names_its_topic_as_kafka_does(tmp_path: Path) -> None:
+    before = read_topic_id(FILES, tmp_path)
+    write_topic_id(FILES, tmp_path, ORDERS)
+
+    assert before is None
+    assert (tmp_path / "partition.metadata").read_bytes() == b"version: 0\ntopic_id: G9x6JmsfStGdaQEjRWeJqw"
+    assert read_topic_id(FILES, tmp_path) == ORDERS
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version: 1\ntopic_id: G9x6JmsfStGdaQEjRWeJqw", b"version: 0\ntopic_id: x", b"\xff"]
+)
+def test_a_log_whose_topic_cannot_be_read_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "partition.metadata").write_bytes(content)
+
+    with pytest.raises(CorruptCheckpointError, match="does not name a topic"):
+        read_topic_id(FILES, tmp_path)
+
+
+def test_a_directory_says_whose_it_is(tmp_path: Path) -> None:
+    mine = DirectoryProperties(cluster_id="a=b:c\\d", node_id=3, directory_id=ORDERS)
+    before = read_properties(FILES, tmp_path)
+    write_properties(FILES, tmp_path, mine, ManualClock(0))
+
+    assert before is None
+    assert (tmp_path / "meta.properties").read_text() == (
+        "#\n#Thu Jan 01 00:00:00 UTC 1970\ncluster.id=a\\=b\\:c\\\\d\n"
+        "directory.id=G9x6JmsfStGdaQEjRWeJqw\nnode.id=3\nversion=1\n"
+    )
+    assert read_properties(FILES, tmp_path) == mine
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "version=0\nnode.id=1\ndirectory.id=G9x6JmsfStGdaQEjRWeJqw\n",
+        "version=1\nnode.id=one\ndirectory.id=G9x6JmsfStGdaQEjRWeJqw\n",
+        "version=1\nnode.id=1\n",
+    ],
+)
+def test_properties_that_name_no_owner_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "meta.properties").write_text(content)
+
+    with pytest.raises(CorruptCheckpointError, match="does not say whose directory"):
+        read_properties(FILES, tmp_path)
+
+
+def test_a_clean_shutdown_is_believed_once(tmp_path: Path) -> None:
+    mark_clean(FILES, tmp_path, epoch=7)
+    content = (tmp_path / ".kafka_cleanshutdown").read_text()
+
+    assert content == '{"version":0,"brokerEpoch":7}'
+    assert [take_clean_mark(FILES, tmp_path) for _ in range(2)] == [True, False]
+
+
+def test_a_power_cut_does_not_bring_the_clean_mark_back(tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    root.mkdir()
+    files = ForgetfulFileSystem(root)
+    mark_clean(files, root)
+    files.power_cut(tmp_path / "before")
+    take_clean_mark(files, root)
+    files.power_cut(tmp_path / "after")
+
+    assert take_clean_mark(FILES, tmp_path / "before")
+    assert not take_clean_mark(FILES, tmp_path / "after")
+
+
+def test_looking_for_a_mark_that_is_not_there_writes_nothing(tmp_path: Path) -> None:
+    faults = NoFaults()
+
+    take_clean_mark(SteppedFileSystem(FILES, faults), tmp_path)
+
+    assert not faults.steps

@@ -1,0 +1,141 @@
+"""Batches of one append are checked together as they would be one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from agent.cluster.errors import InvalidRecordError
+from agent.write.validation import judge_batches
+from core.errors import SiltstoneError
+from local_tier.config import LogConfig
+from local_tier.files.file_system import RealFileSystem
+from local_tier.log.append_checks import CheckedBatches, judge_producers
+from local_tier.log.log_view import Isolation
+from local_tier.producers.batches import producer_batches
+from local_tier.producers.producer_state import KnownBatch, Origin, ProducerAppend
+from local_tier.producers.producer_states import ProducerStates
+from object_format.record_batch.batch import iter_headers
+from tests.local_tier.batches import NO_PRODUCER, batch, rows_of
+from tests.local_tier.logs import Place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOP = 2**31
+
+
+class Sent(NamedTuple):
+    """One batch; `jump` is how far its sequence is from the one that is due."""
+
+    producer: int
+    epoch: int
+    records: int
+    jump: int
+    transactional: bool
+
+
+_SENT = st.builds(
+    Sent,
+    producer=st.sampled_from([-1, 7, 7, 7, 7, 7, 8]),
+    epoch=st.sampled_from([0] * 15 + [1]),
+    records=st.integers(1, 3),
+    jump=st.sampled_from([0] * 20 + [1, -3]),
+    transactional=st.sampled_from([False] * 15 + [True]),
+)
+_APPEND = st.one_of(
+    st.lists(_SENT, min_size=1, max_size=9),
+    st.lists(st.just(Sent(7, 0, 2, 0, False)), min_size=2, max_size=9),
+)
+
+
+def judge_slowly(states: ProducerStates, checked: CheckedBatches, origin: Origin) -> KnownBatch | None:
+    """Kafka's way: each batch for itself, then all of them taken over."""
+    appends: dict[int, ProducerAppend] = {}
+    for each in producer_batches(checked.array, checked.rows):
+        known = states.producers.get(each.producer_id)
+        duplicate = known.find_duplicate(each) if known is not None and origin is Origin.CLIENT else None
+        if duplicate is not None:
+            return duplicate
+        pending = appends.setdefault(each.producer_id, states.prepare(each.producer_id, origin))
+        pending.append(each)
+    for pending in appends.values():
+        states.update(pending)
+    return None
+
+
+@given(
+    appends=st.lists(st.tuples(_APPEND, st.booleans()), min_size=1, max_size=6),
+    start=st.sampled_from([0, TOP - 5]),
+    origin=st.sampled_from([Origin.CLIENT, Origin.CLIENT, Origin.REPLICATION]),
+)
+def test_producers_are_judged_together_as_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    appends: list[tuple[list[Sent], bool]],
+    start: int,
+    origin: Origin,
+) -> None:
+    """The same verdict, error and memory of each producer, also for an append that is repeated."""
+    directory = tmp_path_factory.mktemp("states")
+    together, one_by_one = (ProducerStates(RealFileSystem(), directory, where="orders-0") for _ in range(2))
+    due: dict[int, int] = {}
+    offset = 0
+    for sent, is_repeated in appends:
+        data = b""
+        for each in sent:
+            sequence = (due.get(each.producer, start) + each.jump) % TOP
+            stamp = NO_PRODUCER if each.producer < 0 else (each.producer, each.epoch, sequence)
+            data += batch(offset, each.records, producer=stamp, transactional=each.transactional)
+            due[each.producer] = (sequence + each.records) % TOP
+            offset += each.records
+        for _ in range(1 + is_repeated):
+            checked = CheckedBatches(memoryview(data), rows_of(data))
+            verdicts: list[tuple[str, object]] = []
+            for judge in (_judge_together, judge_slowly):
+                states = together if judge is _judge_together else one_by_one
+                try:
+                    verdicts.append(("taken", judge(states, checked, origin)))
+                except SiltstoneError as error:
+                    verdicts.append((type(error).__name__, str(error)))
+            event(verdicts[0][0])
+            assert verdicts[0] == verdicts[1]
+            assert together.producers == one_by_one.producers
+            assert together.first_unstable_offset == one_by_one.first_unstable_offset
+
+
+def _judge_together(states: ProducerStates, checked: CheckedBatches, origin: Origin) -> KnownBatch | None:
+    judged = judge_producers(states, checked, origin)
+    for pending in judged.appends:
+        states.update(pending)
+    return judged.duplicate
+
+
+def test_what_was_judged_by_the_same_rules_is_not_judged_again(tmp_path: Path) -> None:
+    """By others it is, and a batch that was spoilt meanwhile is found out."""
+    config = LogConfig()
+    log = Place(tmp_path).open(config)
+    spoilt = bytearray(batch(0, 3))
+    spoilt[-3] ^= 1
+    with pytest.raises(InvalidRecordError):
+        log.append_as_leader(bytes(spoilt), 0, judged_by=LogConfig(max_message_bytes=77).append_rules)
+    assert log.log_end_offset == 0
+    appended = log.append_as_leader(spoilt, 4, judged_by=config.append_rules)
+    assert (appended.first_offset, appended.last_offset) == (0, 2)
+    [(_, header)] = iter_headers(log.read(0, 1_000, Isolation.LOG_END).data)
+    assert (header.base_offset, header.partition_leader_epoch) == (0, 4)
+    log.close()
+
+
+def test_a_batch_with_the_time_of_its_append_is_not_judged_again(tmp_path: Path) -> None:
+    """Settings of the log may lag behind: judged as a producer's, its stamp would be refused."""
+    stamped = LogConfig(log_append_time=True, max_message_bytes=5_000)
+    log = Place(tmp_path).open(LogConfig(log_append_time=True))
+    data, _ = judge_batches("here", memoryview(bytearray(batch(0, 3))), stamped.append_rules, now_ms=77)
+    with pytest.raises(InvalidRecordError):
+        log.append_as_leader(bytes(data), 0)
+    appended = log.append_as_leader(data, 0, judged_by=stamped.append_rules)
+    assert (appended.first_offset, appended.last_offset) == (0, 2)
+    log.close()

@@ -1,0 +1,109 @@
+"""What becomes of a log whose recovery point is lost, or not its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from local_tier.files.directory_names import RECOVERY_POINT_CHECKPOINT
+from tests.local_tier.batches import batch
+from tests.local_tier.crash.crash_check import contents
+from tests.local_tier.manager.managers import SMALL, Machine, crash, name_of, orders
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from local_tier.log.unified_log import UnifiedLog
+
+COMPACTED = replace(SMALL, compact=True, delete=False, min_cleanable_dirty_ratio=0.0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine((tmp_path / "a",))
+
+
+def fill(log: UnifiedLog, count: int) -> None:
+    """Each second record has the key that all the others before it have."""
+    for number in range(count):
+        log.append_as_leader(batch(1 if number % 2 else number, size=300), 0)
+    log.update_high_watermark(log.log_end_offset)
+
+
+def offsets(log: UnifiedLog) -> list[int]:
+    return [offset for offset, _ in contents(log)]
+
+
+@pytest.mark.parametrize("damage", ["gone", "unreadable", "another log's"])
+def test_a_cleaned_log_that_is_compacted_no_more_survives_the_loss_of_its_recovery_point(
+    machine: Machine, damage: str
+) -> None:
+    """Offsets that a clean took out are not taken for the end of a segment that was lost, now or later."""
+    manager = machine.start()
+    log = orders(manager, config=COMPACTED)
+    fill(log, 12)
+    assert manager.cleaner.clean_once(manager.cleaner.new_cleaner())
+    expected = offsets(log)
+    bases = [segment.base_offset for segment in log.segments]
+    ends = [segment.next_offset() for segment in log.segments]
+    assert any(end < base for end, base in zip(ends, bases[1:], strict=False)), "no gap between segments"
+    crash(manager)
+    checkpoint = machine.directories[0] / RECOVERY_POINT_CHECKPOINT
+    match damage:
+        case "gone":
+            checkpoint.unlink()
+        case "unreadable":
+            checkpoint.write_text("nonsense")
+        case _:
+            checkpoint.write_text("0\n1\nothers 0 5\n")
+    for _ in range(2):
+        manager = machine.start()  # under cleanup.policy=delete
+        found = manager.get(name_of(0))
+        assert found is not None
+        assert offsets(found) == expected
+        manager.upkeep.checkpoint_recovery_points()
+        crash(manager)
+
+
+def test_a_new_log_is_not_recovered_by_the_recovery_point_of_an_older_one(machine: Machine) -> None:
+    """A topic of the same name begins at offset 0, where a torn batch must be found."""
+    manager = machine.start()
+    fill(orders(manager), 3)
+    orders(manager).flush()
+    manager.upkeep.checkpoint_recovery_points()
+    manager.delete(name_of(0))
+    log = manager.get_or_create("orders", UUID(int=77), 0, SMALL)
+    fill(log, 9)
+    torn = log.segments[0].path
+    crash(manager)
+    data = bytearray(torn.read_bytes())
+    data[-1] ^= 1
+    torn.write_bytes(data)
+    manager = machine.start()
+    found = manager.get(name_of(0))
+    assert found is not None
+    assert offsets(found) == [0]
+    crash(manager)
+
+
+def test_what_is_appended_behind_a_cut_within_a_batch_survives_a_crash(machine: Machine) -> None:
+    """The batch goes as a whole, and the segment that is rolled there begins behind a gap."""
+    manager = machine.start()
+    log = orders(manager)
+    log.append_as_leader(batch(0, 4, size=100), 0)
+    log.append_as_leader(batch(0, 3, size=10), 0)
+    manager.truncate_to(name_of(0), 6)
+    log.append_as_leader(batch(0, size=600), 0)
+    fill(log, 12)
+    bases, ends = [each.base_offset for each in log.segments], [each.next_offset() for each in log.segments]
+    assert (ends[0], bases[1]) == (4, 6), "no gap between segments"
+    before = contents(log)
+    crash(manager)
+
+    again = machine.start()
+
+    assert contents(orders(again)) == before
+    again.close()

@@ -1,0 +1,105 @@
+"""Log managers on directories, with a clock and a scheduler that tests move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from core.clock import ManualClock
+from core.ids import SeededIds
+from local_tier.cleaner.log_cleaner import CleanerConfig
+from local_tier.config import LogConfig
+from local_tier.manager.config import LogManagerConfig
+from local_tier.manager.data_directory import DirectoryOwner
+from local_tier.manager.log_manager import LogManager
+from local_tier.topic_partition import TopicPartition
+from tests.local_tier.batches import batch
+from tests.local_tier.crash.unsynced import UnsyncedFileSystem
+from tests.local_tier.manual_scheduler import ManualScheduler
+from tests.local_tier.steps import NoFaults, SteppedFileSystem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from local_tier.files.file_system import FileSystem
+    from local_tier.log.unified_log import UnifiedLog
+
+ORDERS_ID = UUID(int=0x1BDC7A266B1F4AD19D690123456789AB)
+OWNER = DirectoryOwner(cluster_id="here", node_id=1)
+SMALL = LogConfig(retention_ms=-1, segment_bytes=1000, segment_index_bytes=12 * 100, index_interval_bytes=200)
+CLEANER = CleanerConfig(dedupe_buffer_bytes=1 << 16, io_buffer_bytes=1 << 16)
+
+
+class PeriodicManualScheduler(ManualScheduler):
+    """Runs tasks again, too."""
+
+    def schedule_every(
+        self, name: str, task: Callable[[], object], *, first_delay_ms: int, period_ms: int
+    ) -> None:
+        def run() -> None:
+            task()
+            self.schedule_once(name, run, period_ms)
+
+        self.schedule_once(name, run, first_delay_ms)
+
+
+@dataclass
+class Machine:
+    """Disks that outlive the processes that use them."""
+
+    directories: tuple[Path, ...]
+    files: FileSystem = field(default_factory=lambda: SteppedFileSystem(UnsyncedFileSystem(), NoFaults()))
+    clock: ManualClock = field(default_factory=lambda: ManualClock(1_700_000_000_000))
+    configs: dict[str, LogConfig | None] = field(default_factory=dict)
+    overrides: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.scheduler = PeriodicManualScheduler(self.clock)
+
+    def manager(self, owner: DirectoryOwner = OWNER) -> LogManager:
+        self.scheduler = PeriodicManualScheduler(self.clock)
+        config = LogManagerConfig(directories=self.directories, owner=owner, cleaner=CLEANER)
+        return LogManager(
+            replace(config, **self.overrides),  # type: ignore[arg-type]  # whatever the test wants
+            files=self.files,
+            clock=self.clock,
+            ids=SeededIds(1, self.clock),
+            scheduler=self.scheduler,
+        )
+
+    def start(self) -> LogManager:
+        manager = self.manager()
+        manager.start(self.config_of, clean=False)
+        return manager
+
+    def config_of(self, log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
+        assert topic_id is None or topic_id.int
+        return self.configs.get(log.topic, SMALL)
+
+    def names(self, directory: int = 0) -> list[str]:
+        """Of the logs in a directory."""
+        return sorted(path.name for path in self.directories[directory].iterdir() if path.is_dir())
+
+
+def orders(manager: LogManager, partition: int = 0, config: LogConfig = SMALL) -> UnifiedLog:
+    return manager.get_or_create("orders", ORDERS_ID, partition, config)
+
+
+def name_of(partition: int) -> TopicPartition:
+    return TopicPartition("orders", partition)
+
+
+def crash(manager: LogManager) -> None:
+    """What the end of a process does: files and locks are let go, nothing is written."""
+    for log in manager.logs():
+        log.close_handles()
+    manager._directories.unlock_all()
+
+
+def fill(log: UnifiedLog, count: int, *, size: int = 100) -> None:
+    """Append so many records, each a batch, and let them be read."""
+    for _ in range(count):
+        log.append_as_leader(bytearray(batch(0, size=size)), 0)
+    log.update_high_watermark(log.log_end_offset)

@@ -1,0 +1,474 @@
+from __future__ import annotations
+
+import errno
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from core.errors import FatalError, InvalidInputError, NotFoundError, StaleStateError
+from local_tier.errors import LogClosedError, LogDirectoryOfflineError
+from local_tier.files.offset_checkpoint import OffsetCheckpoint
+from local_tier.log.log_view import Isolation
+from local_tier.manager.config import LogManagerConfig
+from local_tier.manager.data_directory import DirectoryOwner
+from local_tier.topic_partition import TopicPartition
+from tests.local_tier.batches import offsets_of
+from tests.local_tier.crash.disks import Disks
+from tests.local_tier.crash.unsynced import UnsyncedFileSystem
+from tests.local_tier.manager.managers import ORDERS_ID, OWNER, SMALL, Machine, crash, fill, name_of, orders
+from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem, Switch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.manager.log_manager import LogManager
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine((tmp_path / "a", tmp_path / "b"))
+
+
+def readable(log: UnifiedLog) -> list[int]:
+    if log.log_start_offset == log.high_watermark:
+        return []
+    offsets: list[int] = []
+    position = log.log_start_offset
+    while position < log.high_watermark:
+        offsets += offsets_of(log.read(position, 1 << 20, Isolation.HIGH_WATERMARK).data)
+        position = offsets[-1] + 1
+    return [offset for offset in offsets if offset >= log.log_start_offset]
+
+
+def test_a_new_log_goes_to_the_directory_with_the_fewest(machine: Machine) -> None:
+    manager = machine.start()
+    for partition in range(5):
+        orders(manager, partition)
+    manager.delete(name_of(0))
+    manager.delete(name_of(2))
+    for partition in (7, 8):
+        orders(manager, partition)
+    counts = [sum(log.directory.parent == path for log in manager.logs()) for path in machine.directories]
+    manager.close()
+
+    assert sorted(counts) == [2, 3]
+    assert orders_twice_is_one(machine)
+
+
+def orders_twice_is_one(machine: Machine) -> bool:
+    manager = machine.start()
+    same = orders(manager, 1) is orders(manager, 1) is manager.get(name_of(1))
+    manager.close()
+    return same
+
+
+def test_logs_come_back_after_a_clean_stop_without_recovery(machine: Machine) -> None:
+    manager = machine.start()
+    for partition in range(3):
+        fill(orders(manager, partition), 20 + partition)
+    manager.close()
+    marks = [(path / ".kafka_cleanshutdown").exists() for path in machine.directories]
+
+    again = machine.start()
+    segments = again.metrics().remaining_segments_to_recover
+    found = {log.topic_partition: (readable(log), log.recovery_point) for log in again.logs()}
+    left = [(path / ".kafka_cleanshutdown").exists() for path in machine.directories]
+    again.close()
+
+    assert (marks, left) == ([True, True], [False, False])
+    assert found == {name_of(p): (list(range(20 + p)), 20 + p) for p in range(3)}
+    assert not any(segments.values())
+
+
+def test_logs_come_back_after_a_crash(machine: Machine) -> None:
+    manager = machine.start()
+    fill(orders(manager), 30)
+    manager.upkeep.checkpoint_high_watermarks()
+    crash(manager)
+
+    again = machine.start()
+    log = again.get(name_of(0))
+    assert log is not None
+    content = readable(log)
+    again.close()
+
+    assert content == list(range(30))
+
+
+def test_directories_belong_to_one_process_and_one_owner(machine: Machine) -> None:
+    manager = machine.start()
+    with pytest.raises(InvalidInputError, match="in use by another process"):
+        machine.manager().start(machine.config_of)
+    fill(orders(manager), 1)
+    manager.close()
+    with pytest.raises(InvalidInputError, match="belongs to node 1 of cluster here, not to node 2"):
+        machine.manager(DirectoryOwner(cluster_id="here", node_id=2)).start(machine.config_of)
+    again = machine.start()
+    ids = [again.directory_id(path) for path in machine.directories]
+    again.close()
+
+    assert len(set(ids)) == 2
+    assert None not in ids
+
+
+def test_the_same_directory_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="no two of them the same"):
+        LogManagerConfig(directories=(tmp_path, tmp_path / "x" / ".."), owner=OWNER)
+
+
+def test_a_deleted_log_is_gone_at_once_and_its_files_later(machine: Machine) -> None:
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 5)
+    deleted = manager.delete(name_of(0))
+    after, gone = machine.names(), manager.get(name_of(0))
+    with pytest.raises(LogClosedError):
+        log.read(0, 100)
+    machine.scheduler.advance(59_999)
+    still = machine.names()
+    machine.scheduler.advance(1)
+    last = machine.names()
+    again = manager.delete(name_of(0))
+    manager.close()
+
+    assert (deleted, gone, again) == (True, None, False)
+    assert after == still
+    assert [name.endswith("-delete") for name in after] == [True]
+    assert last == []
+
+
+def test_a_log_that_was_being_deleted_does_not_come_back(machine: Machine) -> None:
+    manager = machine.start()
+    fill(orders(manager), 5)
+    manager.delete(name_of(0))
+    crash(manager)
+
+    again = machine.start()
+    logs, waiting = again.logs(), again.metrics().logs_waiting_for_deletion
+    machine.scheduler.advance(60_000)
+    names = machine.names()
+    fresh = orders(again)
+    end = fresh.log_end_offset
+    again.close()
+
+    assert (logs, waiting, names, end) == ([], 1, [], 0)
+
+
+def test_a_log_that_nobody_knows_is_set_aside(machine: Machine) -> None:
+    manager = machine.start()
+    fill(orders(manager), 5)
+    manager.close()
+    machine.configs["orders"] = None
+    strays = []
+    for _ in range(2):
+        again = machine.start()
+        strays.append((again.metrics().stray_logs, again.logs()))
+        machine.scheduler.advance(600_000)
+        again.close()
+
+    assert strays == [(1, []), (1, [])]
+    assert [name.endswith("-stray") for name in machine.names()] == [True]
+
+
+def test_a_crash_before_a_log_has_its_id_does_not_spoil_it(machine: Machine) -> None:
+    manager = machine.start()
+    path = orders(manager).directory / "partition.metadata"
+    crash(manager)
+    path.unlink()
+
+    again = machine.start()
+    log = orders(again)
+    fill(log, 3)
+    again.close()
+
+    assert log.topic_id == ORDERS_ID
+    assert path.exists()
+
+
+def test_the_log_of_an_older_topic_of_that_name_is_refused(machine: Machine) -> None:
+    manager = machine.start()
+    orders(manager)
+    with pytest.raises(StaleStateError, match="delete the old log first"):
+        manager.get_or_create("orders", UUID(int=5), 0, SMALL)
+    manager.delete(name_of(0))
+    fresh = manager.get_or_create("orders", UUID(int=5), 0, SMALL)
+    manager.close()
+
+    assert fresh.topic_id == UUID(int=5)
+
+
+def two_disks(machine: Machine) -> list[Switch]:
+    """Make the machine's directories disks of their own, which fail by what their switch is set to."""
+    switches = [Switch(NoFaults()) for _ in machine.directories]
+    disks = [SteppedFileSystem(UnsyncedFileSystem(), switch) for switch in switches]
+    machine.files = Disks(dict(zip(machine.directories, disks, strict=True)))
+    return switches
+
+
+@pytest.mark.parametrize("step", ["write .log", "fsync .log", "write recovery-point-offset-checkpoint.tmp"])
+def test_a_disk_that_fails_takes_its_logs_offline_and_no_others(machine: Machine, step: str) -> None:
+    switches = two_disks(machine)
+    manager = machine.start()
+    logs = [orders(manager, partition) for partition in range(4)]
+    for log in logs:
+        fill(log, 3)
+    lost = [log for log in logs if log.directory.parent == machine.directories[0]]
+    kept = [log for log in logs if log not in lost]
+    switches[0].faults = DiskError(step)
+
+    touch(manager, lost[0])
+    machine.scheduler.run()
+
+    for log in kept:
+        fill(log, 3)
+    assert [readable(log) for log in kept] == [list(range(6))] * 2
+    assert {log.topic_partition for log in manager.logs()} == {log.topic_partition for log in kept}
+    assert manager.live_directories == [machine.directories[1]]
+    metrics = manager.metrics()
+    assert metrics.offline_log_directory_count == 1
+    assert metrics.log_directory_offline == {str(machine.directories[0]): 1, str(machine.directories[1]): 0}
+    name = lost[0].topic_partition
+    with pytest.raises(LogDirectoryOfflineError, match="may be in a directory that is offline"):
+        orders(manager, name.partition)
+    with pytest.raises(LogDirectoryOfflineError):
+        manager.delete(name)
+    fresh = manager.get_or_create("orders", ORDERS_ID, name.partition, SMALL, is_new=True)
+    assert fresh.directory.parent == machine.directories[1]
+    machine.scheduler.advance(300_000)
+    manager.close()
+
+
+def touch(manager: LogManager, log: UnifiedLog) -> None:
+    """Come upon the failure in whatever way it shows."""
+    manager.upkeep.checkpoint_recovery_points()
+    try:
+        fill(log, 1)
+        log.flush()
+    except LogDirectoryOfflineError:
+        return
+
+
+def test_a_disk_that_fails_at_the_start_is_left_out(machine: Machine) -> None:
+    switches = two_disks(machine)
+    manager = machine.start()
+    for partition in range(2):
+        fill(orders(manager, partition), 3)
+    manager.close()
+    switches[1].faults = DiskError("list b")
+
+    again = machine.start()
+    live, logs = again.live_directories, again.logs()
+    again.close()
+
+    assert live == [machine.directories[0]]
+    assert [log.directory.parent for log in logs] == live
+
+
+def test_without_any_disk_nothing_starts(machine: Machine) -> None:
+    machine.files = SteppedFileSystem(UnsyncedFileSystem(), DiskError("mkdir"))
+
+    with pytest.raises(FatalError, match="no log directory can be used"):
+        machine.start()
+
+
+def test_a_new_log_avoids_a_disk_that_is_full(machine: Machine) -> None:
+    switches = two_disks(machine)
+    manager = machine.start()
+    switches[0].faults = DiskError("mkdir")
+    logs = [orders(manager, partition) for partition in range(1)]
+    machine.scheduler.run()
+    manager.close()
+
+    assert [log.directory.parent for log in logs] == [machine.directories[1]]
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+def test_a_checkpoint_that_cannot_be_read_costs_time_and_no_records(machine: Machine, name: str) -> None:
+    manager = machine.start()
+    fill(orders(manager), 20)
+    manager.close()
+    (machine.directories[0] / name).write_bytes(b"0\n7\nnonsense\n")
+    (machine.directories[0] / ".kafka_cleanshutdown").unlink()
+
+    again = machine.start()
+    content = [readable(log) for log in again.logs()]
+    again.close()
+
+    assert content == [list(range(20))]
+
+
+def test_a_log_that_was_moved_to_another_directory_takes_the_place_of_the_first(machine: Machine) -> None:
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 10)
+    target = next(path for path in machine.directories if path != log.directory.parent)
+    future = manager.create_future(name_of(0), target)
+    crash_names = machine.names(machine.directories.index(target))
+    while future.log_end_offset < log.log_end_offset:
+        future.append_as_follower(log.read(future.log_end_offset, 1 << 20).data)
+    moved = manager.replace_with_future(name_of(0))
+
+    assert [name.endswith("-future") for name in crash_names] == [True]
+    assert moved is future is manager.get(name_of(0))
+    assert manager.get(name_of(0), future=True) is None
+    assert (moved.directory, readable(moved)) == (target / "orders-0", list(range(10)))
+    machine.scheduler.advance(60_000)
+    fill(moved, 2)
+    manager.close()
+    again = machine.start()
+    found = [(log.directory, readable(log)) for log in again.logs()]
+    again.close()
+    assert found == [(target / "orders-0", list(range(12)))]
+
+
+def test_an_unfinished_move_is_known_after_a_crash(machine: Machine) -> None:
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 10)
+    target = next(path for path in machine.directories if path != log.directory.parent)
+    manager.create_future(name_of(0), target).append_as_follower(log.read(0, 300).data)
+    with pytest.raises(InvalidInputError, match="is being moved"):
+        manager.create_future(name_of(0), target)
+    orders(manager, 1)
+    with pytest.raises(InvalidInputError, match="cannot be moved to"):
+        manager.create_future(name_of(1), machine.directories[0] / "elsewhere")
+    manager.close()
+
+    again = machine.start()
+    future, current = again.get(name_of(0), future=True), again.get(name_of(0))
+    assert future is not None
+    assert current is not None
+    assert 0 < future.log_end_offset < current.log_end_offset == 10
+    again.delete(name_of(0), future=True)
+    assert again.get(name_of(0), future=True) is None
+    with pytest.raises(NotFoundError):
+        again.replace_with_future(name_of(0))
+    again.close()
+
+
+def test_a_log_in_two_directories_stops_the_start(machine: Machine) -> None:
+    manager = machine.start()
+    fill(orders(manager), 1)
+    manager.close()
+    (machine.directories[0] / "orders-0").rename(machine.directories[0] / "orders-7")
+    manager = machine.start()
+    fill(orders(manager, 0), 1)
+    manager.close()
+    holder = next(path for path in machine.directories if (path / "orders-0").exists())
+    other = next(path for path in machine.directories if path != holder)
+    source = next(path / "orders-7" for path in machine.directories if (path / "orders-7").exists())
+    source.rename(other / "orders-0")
+
+    with pytest.raises(FatalError, match="remove one of the two"):
+        machine.start()
+    other.joinpath("orders-0").rename(machine.directories[0].parent / "aside")
+    machine.start().close()
+
+
+def test_truncating_moves_the_checkpoints_back(machine: Machine) -> None:
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 20)
+    log.flush()
+    manager.truncate_to(name_of(0), 7)
+    offsets = [log.log_end_offset, log.recovery_point]
+    manager.truncate_fully(name_of(0), 100)
+    end = (log.log_start_offset, log.log_end_offset)
+    with pytest.raises(NotFoundError):
+        manager.truncate_to(TopicPartition("nowhere", 0), 0)
+    manager.close()
+    again = machine.start()
+    found = [(one.log_start_offset, one.log_end_offset) for one in again.logs()]
+    again.close()
+
+    assert offsets == [7, 7]
+    assert [end] == found == [(100, 100)]
+
+
+def test_where_a_log_begins_survives_a_crash(machine: Machine) -> None:
+    """What was deleted by request is not readable again."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 20)
+    manager.delete_records(name_of(0), 3)
+    text = (log.directory.parent / "log-start-offset-checkpoint").read_text()
+    crash(manager)
+    again = machine.start()
+    found = [(one.log_start_offset, one.log_end_offset) for one in again.logs()]
+    again.close()
+
+    assert text == "0\n1\norders 0 3\n"
+    assert found == [(3, 20)]
+
+
+def test_a_new_log_does_not_begin_where_one_of_its_name_did(machine: Machine) -> None:
+    """A crash between a log's deletion and the next checkpoint leaves its line behind."""
+    manager = machine.start()
+    for path in machine.directories:
+        (path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 15\n")
+    fill(orders(manager), 10)
+    crash(manager)
+    again = machine.start()
+    found = [(one.log_start_offset, one.log_end_offset) for one in again.logs()]
+    again.close()
+
+    assert found == [(0, 10)]
+
+
+def test_records_are_not_deleted_without_a_note_of_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asked for it would take them for deleted, and a crash would bring them back."""
+    manager = machine.start()
+    fill(orders(manager), 20)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk is broken")
+
+    monkeypatch.setattr(OffsetCheckpoint, "write", fail)
+    with pytest.raises(LogDirectoryOfflineError, match="orders-0"):
+        manager.delete_records(name_of(0), 3)
+    monkeypatch.undo()
+    manager.close()
+
+
+def test_an_older_checkpoint_does_not_replace_a_newer_one(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schedule has gathered where logs begin, and not written it yet, when a request deletes records."""
+    manager = machine.start()
+    log = orders(manager)
+    fill(log, 20)
+    manager.delete_records(name_of(0), 3)
+    request = threading.Thread(target=manager.delete_records, args=(name_of(0), 9))
+    write = OffsetCheckpoint.write
+
+    def write_late(self: OffsetCheckpoint, offsets: Mapping[TopicPartition, int]) -> None:
+        monkeypatch.setattr(OffsetCheckpoint, "write", write)
+        request.start()
+        request.join(0.3)  # it waits for this one, or else is overtaken by it
+        write(self, offsets)
+
+    monkeypatch.setattr(OffsetCheckpoint, "write", write_late)
+    manager.upkeep.checkpoint_log_start_offsets()
+    request.join()
+    text = (log.directory.parent / "log-start-offset-checkpoint").read_text()
+    manager.close()
+
+    assert text == "0\n1\norders 0 9\n"
+
+
+def test_a_topics_new_configuration_reaches_its_logs(machine: Machine) -> None:
+    manager = machine.start()
+    logs = [orders(manager, 0), orders(manager, 1)]
+    other = manager.get_or_create("clicks", UUID(int=9), 0, SMALL)
+    manager.update_config("orders", replace(SMALL, retention_ms=5))
+    configs = [log.config.retention_ms for log in (*logs, other)]
+    manager.close()
+
+    assert configs == [5, 5, SMALL.retention_ms]

@@ -1,0 +1,237 @@
+"""Agents, jobs, retention and garbage collection in any order: nothing is lost, nothing is left over."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from typing_extensions import override
+
+from catalog.model import JobState, PartitionId
+from catalog.open import open_catalog
+from core.clock import ManualClock
+from core.errors import StaleStateError
+from core.ids import SeededIds
+from maintenance.fsck import fsck
+from maintenance.garbage_collection import GarbageSettings, collect_garbage
+from object_store.interface import Purpose
+from object_store.local.store import LocalStore
+from planner.planning import plan_and_submit
+from planner.settings import PlannerSettings
+from tests.fixtures.postgres import PATIENT
+from tests.planner.system import Row, System
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from catalog.model import FileCommit, Job
+    from object_format.record_batch.records import Record
+
+pytestmark = pytest.mark.integration
+
+GRACE_MS = 60_000
+SILENCE_MS = 300_000
+GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=SILENCE_MS, batch=3)
+ROWS: st.SearchStrategy[list[Row]] = st.lists(
+    st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | st.binary(max_size=4)), min_size=1, max_size=4
+)
+PLANS = st.builds(PlannerSettings, max_job_files=st.integers(1, 4), force=st.booleans())
+
+
+class Lifecycle(RuleBasedStateMachine):
+    """Holds the system against what was acknowledged, partition by partition."""
+
+    make_url: Callable[..., str]
+    new_directory: Callable[[], Path]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        ids = SeededIds(3, self.clock)
+        self.catalog = open_catalog(self.make_url(), self.clock, ids, limits=PATIENT)
+        self.store = LocalStore(self.new_directory(), ids)
+        self.system = System.start(self.catalog, self.store, self.clock, ids)
+        self.written: dict[PartitionId, list[Row]] = {}
+        self.compacted: set[PartitionId] = set()
+        self.uploaded: list[tuple[FileCommit, dict[PartitionId, list[Row]]]] = []
+        self.running: list[Job] = []
+        self.starts: dict[PartitionId, int] = {}
+        self.kept: dict[PartitionId, set[int]] = {}  # while the topic is not compacted: what was there
+
+    @override
+    def teardown(self) -> None:
+        try:
+            self._wind_up()
+        finally:
+            self.catalog.close()
+            self.store.close()
+
+    @initialize()
+    def make_topics(self) -> None:
+        for name, policy in (("keyed", "compact"), ("plain", "delete")):
+            topic = self.system.topic(name, 2, cleanup_policy=policy)
+            for partition in range(2):
+                key = PartitionId(topic.topic_id, partition)
+                self.written[key] = []
+                if policy == "compact":
+                    self.compacted.add(key)
+
+    @rule(data=st.data(), number=st.integers(0, 3), commit=st.booleans())
+    def write(self, data: st.DataObject, number: int, commit: bool) -> None:
+        keys = sorted(self.written)
+        chosen = {keys[number], keys[data.draw(st.integers(0, 3))]}
+        rows = {key: data.draw(ROWS) for key in sorted(chosen)}
+        self.uploaded.append((self.system.upload(rows), rows))
+        if commit:
+            self.commit(len(self.uploaded) - 1)
+
+    @precondition(lambda self: self.uploaded)
+    @rule(index=st.integers(0, 10))
+    def commit(self, index: int) -> None:
+        """A slow agent commits at last, unless its session is over."""
+        commit, rows = self.uploaded.pop(index % len(self.uploaded))
+        try:
+            self.catalog.log.commit(commit)
+        except StaleStateError:
+            return
+        for key, added in rows.items():
+            self.written[key] += added
+
+    @rule(orderly=st.booleans())
+    def restart_agent(self, orderly: bool) -> None:
+        if orderly:
+            self.catalog.sessions.end(self.system.session_id)
+        self.system = System.start(self.catalog, self.store, self.clock, self.system.ids)
+
+    @rule(number=st.integers(0, 3), offset=st.integers(0, 12))
+    def delete_records(self, number: int, offset: int) -> None:
+        """Also of a partition that a job is just compacting."""
+        key = sorted(self.written)[number]
+        start = self.catalog.retention.advance_log_start(key.topic_id, key.partition, offset)
+        self.starts[key] = start
+        self.kept = {each: {o for o in kept if o >= self._start(each)} for each, kept in self.kept.items()}
+
+    @rule()
+    def reconfigure(self) -> None:
+        """From here on no record may go that is there now, whatever jobs are under way; or again it may."""
+        keep = not self.kept
+        self.catalog.topics.alter_config("keyed", {"cleanup.policy": "delete" if keep else "compact"})
+        keys = sorted(self.compacted)
+        self.kept = {key: {each.offset for each in self._records(key)} for key in keys} if keep else {}
+
+    def _start(self, key: PartitionId) -> int:
+        return self.starts.get(key, 0)
+
+    def _records(self, key: PartitionId) -> list[Record]:
+        """Those that a reader sees; an extent may begin below the log start."""
+        return [each for each in self.system.read_log(key) if each.offset >= self._start(key)]
+
+    @rule(limits=PLANS)
+    def plan(self, limits: PlannerSettings) -> None:
+        plan_and_submit(self.catalog, self.clock, self.system.ids, limits)
+
+    @rule(limit=st.integers(1, 3))
+    def claim(self, limit: int) -> None:
+        self.running += self.catalog.jobs.claim("a test", limit)
+
+    @precondition(lambda self: self.running)
+    @rule(index=st.integers(0, 10), end=st.sampled_from(["complete", "fail", "release", "vanish"]))
+    def end_attempt(self, index: int, end: str) -> None:
+        job = self.running.pop(index % len(self.running))
+        assert job.attempt_id is not None
+        result = self.system.write_outputs(job)
+        if end == "complete":
+            self.catalog.jobs.complete(result)
+        elif end == "fail":
+            self.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a test", lasting=False)
+        else:
+            self.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+            if end == "vanish":
+                with pytest.raises(StaleStateError):
+                    self.catalog.jobs.complete(result)
+
+    @rule(seconds=st.sampled_from([1, 59, 61, 400]))
+    def wait(self, seconds: int) -> None:
+        """Time passes; the agent says that it lives, unless it is silent for long."""
+        self.clock.advance(seconds)
+        if seconds * 1000 < SILENCE_MS:
+            try:
+                self.catalog.sessions.heartbeat(self.system.session_id)
+            except StaleStateError:
+                self.restart_agent(orderly=False)
+
+    @rule()
+    def collect(self) -> None:
+        collect_garbage(self.catalog, self.store, self.clock, GARBAGE)
+        self._check()
+
+    def _check(self) -> None:
+        report = fsck(self.catalog, self.store, self.clock, deep=True, grace_ms=10 * SILENCE_MS)
+        assert report.differences == ()
+        for key, rows in self.written.items():
+            records = {each.offset: (each.key, each.value) for each in self._records(key)}
+            there = dict(list(enumerate(rows))[self._start(key) :])
+            if key not in self.compacted:
+                assert records == there
+                continue
+            newest = {row[0]: offset for offset, row in there.items()}
+            assert all(records[offset] == rows[offset] for offset in newest.values())
+            assert self.kept.get(key, set()) <= set(records)
+            assert all(rows[offset] == row for offset, row in records.items())
+        open_jobs = self.catalog.jobs.list([JobState.SUBMITTED, JobState.RUNNING])
+        objects = {info.name for info in self.store.list("", purpose=Purpose.GC)}
+        assert all(file.object_name in objects for job in open_jobs for file in job.spec.inputs)
+
+    def _wind_up(self) -> None:
+        """Let everything come to its end: afterwards there is one object for each live file, and no more."""
+        self._check()
+        if self.kept:
+            self.reconfigure()
+        for job in self.running:
+            assert job.attempt_id is not None
+            self.catalog.jobs.release(job.spec.job_id, job.attempt_id)
+        while self.system.run_jobs():
+            pass
+        self.catalog.suspects.forgive()
+        while plan_and_submit(
+            self.catalog, self.clock, self.system.ids, PlannerSettings(max_job_files=3, force=True)
+        ).jobs:
+            self.system.run_jobs()
+        self.catalog.sessions.end(self.system.session_id)
+        for _ in range(2):  # the first round fences who is silent, the second clears up after them
+            self.clock.advance((SILENCE_MS + GRACE_MS) / 1000 + 1)
+            collect_garbage(self.catalog, self.store, self.clock, GARBAGE)
+        self._check()
+        report = fsck(self.catalog, self.store, self.clock, grace_ms=0)
+        assert (report.differences, dict(report.pending)) == ((), {})
+        files = self.catalog.garbage.known_files("")
+        assert {file.object_name for file in files} == {
+            info.name for info in self.store.list("", purpose=Purpose.GC)
+        }
+        for key in self.compacted & {key for key, rows in self.written.items() if rows}:
+            records = self._records(key)
+            assert len(records) == len({record.key for record in records})
+
+
+def test_nothing_is_lost_and_nothing_is_left_over(
+    new_catalog_url: Callable[..., str], tmp_path: Path
+) -> None:
+    numbers = count()
+
+    class Here(Lifecycle):
+        make_url = staticmethod(new_catalog_url)
+        new_directory = staticmethod(lambda: tmp_path / str(next(numbers)))
+
+    limits = hypothesis_settings(max_examples=12, stateful_step_count=25)
+    run_state_machine_as_test(Here, settings=limits)

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from array import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from core.errors import CorruptDataError, InvalidInputError
+from object_format.holes import holes_between, no_holes, parse_holes, survivors_between
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BASES = st.integers(0, 2**60)
+SPANS = st.one_of(st.integers(1, 300), st.integers(1, 2**22))
+BORDERS = [0, 2**16, 2**17, 2**20, 2**32 - 2**16, 2**32, 2**32 + 2**16, 2**33]
+
+
+def serialised(holes: BitMap64) -> bytes:
+    """As the library writes them, in their smallest form."""
+    holes.run_optimize()
+    return bytes(holes.serialize())
+
+
+@st.composite
+def bitmaps(draw: st.DrawFn) -> BitMap64:
+    """Runs, scattered values and dense alternations, so that every kind of container occurs."""
+    found = BitMap64()
+    for _ in range(draw(st.integers(0, 4))):
+        start = draw(st.sampled_from([0, 65_530, 2**32 - 3, 2**40])) + draw(st.integers(0, 1000))
+        match draw(st.integers(0, 2)):
+            case 0:
+                found.add_range(start, start + draw(st.integers(1, 200_000)))
+            case 1:
+                found |= BitMap64(array("Q", range(start, start + draw(st.integers(1, 20_000)), 2)))
+            case _:
+                found |= BitMap64(
+                    [start + step for step in draw(st.lists(st.integers(0, 60_000), max_size=9))]
+                )
+    return found
+
+
+def slow_holes(survivors: BitMap64, base: int, last: int) -> BitMap64:
+    """Every offset, less those that survive; made of values or of runs, as the smaller form is."""
+    window = BitMap64()
+    window.add_range(base, last + 1)
+    return (window - survivors).shift(-base)
+
+
+def _written(survivors: BitMap64, base: int, last: int) -> BitMap64:
+    """What the holes say, when they agree with themselves and are what the library writes."""
+    holes = holes_between(survivors, base, last)
+    data = b"".join(holes.parts)
+    parsed = parse_holes(data, span=last - base + 1)
+    assert (holes.count, holes.span) == (len(parsed), last - base + 1)
+    assert data == serialised(BitMap64(parsed))
+    return parsed
+
+
+@given(base=BASES, span=SPANS, data=st.data())
+def test_holes_are_what_survivors_leave_out(base: int, span: int, data: st.DataObject) -> None:
+    inside = st.integers(base, base + span - 1)
+    chosen = data.draw(st.lists(inside, max_size=30))
+    outside = [base + span, base + span + 70_000] + ([base - 1] if base else [])
+    survivors = BitMap64(chosen + outside)
+
+    holes = _written(survivors, base, base + span - 1)
+
+    assert len(holes) == span - len(set(chosen))
+    assert not any(offset - base in holes for offset in chosen)
+    assert survivors_between(holes, base, base + span - 1) == BitMap64(chosen)
+
+
+@given(
+    base=st.sampled_from([0, 5, 2**16, 2**32 - 70_000, 2**33 - 3]),
+    stretches=st.lists(
+        st.tuples(
+            st.sampled_from(BORDERS),
+            st.integers(-2, 2),
+            st.sampled_from([1, 2, 3000, 70_000, 140_000]),
+            st.sampled_from([1, 2, 3, 20, 66_000]),
+        ),
+        max_size=4,
+    ),
+    end=st.sampled_from(BORDERS),
+    beyond=st.integers(-2, 2),
+)
+def test_holes_are_those_of_the_slow_model_at_every_border(
+    base: int, stretches: list[tuple[int, int, int, int]], end: int, beyond: int
+) -> None:
+    """Dense and sparse survivors, in runs and one by one, about the borders of containers and groups."""
+    survivors = BitMap64()
+    for border, step, count, gap in stretches:
+        first = max(base + border + step, 0)
+        if gap == 1:
+            survivors.add_range(first, first + count)
+        else:
+            width = min(count, 3000 if gap > 100 else count) * gap
+            survivors |= BitMap64(np.arange(first, first + width, gap, dtype=np.uint64))
+    last = base + max(end + beyond, 0)
+
+    assert _written(survivors, base, last) == slow_holes(survivors, base, last)
+
+
+@pytest.mark.parametrize("span", [1, 2, 65_535, 65_536, 65_537, 2**32 - 1, 2**32, 2**32 + 1, 2**33])
+def test_nothing_everything_and_one_offset_survive(span: int) -> None:
+    base = 2**32 - 70_000
+    everything = BitMap64()
+    everything.add_range(base, base + span)
+
+    assert _written(BitMap64(), base, base + span - 1) == slow_holes(BitMap64(), base, base + span - 1)
+    assert not _written(everything, base, base + span - 1)
+    for offset in {base, base + span // 2, base + span - 1}:
+        one = BitMap64([offset])
+        assert _written(one, base, base + span - 1) == slow_holes(one, base, base + span - 1)
+
+
+def test_every_form_of_a_container_is_chosen_where_the_library_chooses_it() -> None:
+    """Numbers up to 4,096 holes, bits above, and runs where they are smaller; at each turn, and about it."""
+    for count in (1, 2, 3, 2047, 2048, 4095, 4096, 4097, 32_768):
+        for step in (2, 3, 16):
+            if count * step <= 65_536:
+                holes = BitMap64(np.arange(0, count * step, step, dtype=np.uint64))
+                every = BitMap64()
+                every.add_range(0, 65_536)
+                assert _written(every - holes, 0, 65_535) == holes
+                assert _written(holes, 0, 65_535) == every - holes
+
+
+@pytest.mark.parametrize("gap", [70_000, 10_000_000])
+def test_scattered_survivors_cost_bytes_and_not_bitmaps(gap: int) -> None:
+    """Written are some bytes for each survivor and each 65,536 offsets, in parts of which none is large."""
+    survivors = BitMap64(np.arange(0, 2000 * gap, gap, dtype=np.uint64))
+    containers = (2000 * gap >> 16) + 1
+
+    holes = holes_between(survivors, 0, 2000 * gap - 1)
+
+    assert sum(map(len, holes.parts)) <= 4 * 2000 + 15 * containers + 100
+    assert max(map(len, holes.parts)) <= 1 << 20
+    assert len(holes.parts) <= 100 + (2000 * gap >> 30)
+
+
+@given(holes=bitmaps())
+def test_parsing_mirrors_serialising(holes: BitMap64) -> None:
+    expected = BitMap64(holes)
+
+    data = serialised(holes)
+
+    assert parse_holes(data, span=2**41) == expected
+    assert parse_holes(memoryview(bytearray(data)), span=2**41) == expected
+
+
+def test_a_billion_holes_in_a_row_take_little_room() -> None:
+    holes = holes_between(BitMap64([5]), 0, 10**9)
+
+    assert sum(map(len, holes.parts)) < 300_000
+
+
+def test_no_hole_at_all_is_eight_zero_bytes() -> None:
+    assert b"".join(holes_between(BitMap64([7]), 7, 7).parts) == bytes(8)
+    assert no_holes(1) == holes_between(BitMap64([7]), 7, 7)
+
+
+@pytest.mark.parametrize(("base", "last"), [(5, 4), (-1, 4)])
+def test_a_range_that_is_none_is_refused(base: int, last: int) -> None:
+    with pytest.raises(InvalidInputError, match="cannot run"):
+        holes_between(BitMap64(), base, last)
+    with pytest.raises(InvalidInputError, match="cannot run"):
+        survivors_between(BitMap64(), base, last)
+
+
+def test_a_hole_beyond_the_section_is_refused() -> None:
+    data = serialised(BitMap64([3, 9]))
+
+    assert parse_holes(data, span=10) == BitMap64([3, 9])
+    with pytest.raises(CorruptDataError, match="hole 9 lies beyond the section's 9 offsets"):
+        parse_holes(data, span=9)
+
+
+SAMPLES = [
+    serialised(BitMap64([1, 2, 3, 70_000, 2**33])),
+    serialised(BitMap64(array("Q", range(0, 20_000, 2)))),
+    serialised(BitMap64(array("Q", [*range(100, 9000), *range(2**32, 2**32 + 70_000)]))),
+    bytes(8),
+]
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_bytes_behind_the_bitmap_are_refused(sample: bytes) -> None:
+    with pytest.raises(CorruptDataError, match="holes"):
+        parse_holes(sample + b"\0", span=2**40)
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_a_bitmap_cut_short_is_refused(sample: bytes) -> None:
+    for length in {*range(min(len(sample), 60)), len(sample) // 2, len(sample) - 1}:
+        with pytest.raises(CorruptDataError, match="holes"):
+            parse_holes(sample[:length], span=2**40)
+
+
+@given(
+    sample=st.sampled_from(SAMPLES),
+    edits=st.lists(st.tuples(st.integers(0, 80), st.binary(max_size=8)), min_size=1, max_size=3),
+)
+def test_a_forged_bitmap_is_an_error_or_exactly_what_it_says(
+    sample: bytes, edits: list[tuple[int, bytes]]
+) -> None:
+    data = bytearray(sample)
+    for position, patch in edits:
+        data[position : position + len(patch)] = patch
+    try:
+        holes = parse_holes(data, span=2**40)
+    except CorruptDataError:
+        return
+    assert bytes(holes.serialize()) == data
+    assert all(hole < 2**40 for hole, _ in zip(holes, range(1000), strict=False))
+
+
+@given(st.binary(max_size=64))
+def test_garbage_is_refused(data: bytes) -> None:
+    if data == bytes(8):
+        return
+    with pytest.raises(CorruptDataError, match="holes"):
+        parse_holes(b"\xf0" + data, span=2**63)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack("<Q", 2**64 - 1),
+        struct.pack("<QIII", 1, 0, 12346, 2**32 - 1),
+        struct.pack("<QII", 2**40, 0, 12347 | 0xFFFF << 16),
+    ],
+)
+def test_a_huge_count_allocates_nothing_huge(head: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(CorruptDataError, match="holes"):
+        parse_holes(head + bytes(100), span=2**63)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("complement", [holes_between, survivors_between])
+def test_a_span_that_would_need_a_giant_bitmap_is_refused(
+    complement: Callable[[BitMap64, int, int], object],
+) -> None:
+    """A footer can claim any span in 16 bytes; building its range would take memory by the span."""
+    with pytest.raises(InvalidInputError, match="above the limit"):
+        complement(BitMap64(), 0, 2**62)

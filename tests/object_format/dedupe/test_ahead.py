@@ -1,0 +1,275 @@
+"""What pass 1 does ahead is what pass 2 would do, to the byte, whatever there is room for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from object_format.codecs.codec import Codec, decompress
+from object_format.dedupe import KeyTable, Rewriting, SurvivorFinder, Survivors, ThinnedAhead, filter_batches
+from object_format.errors import MalformedBatchError
+from object_format.kernels.batches.layout import BATCH_ROW
+from object_format.record_batch.payloads import Scratch
+from object_format.record_batch.records import encode_batch
+from tests.object_format.dedupe.test_dedupe import FEW_KEYS, LARGE, NOW, SEED, sections
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from object_format.dedupe import FilteredBatches
+    from tests.object_format.model_log import Section
+
+MANY_KEYS = st.binary(min_size=1, max_size=2)
+NO_ROOM = 1
+ROOM = 1 << 20
+
+
+def pieces_of(section: Section) -> list[bytes]:
+    """Two batches in each."""
+    stored = section.stored()
+    return [b"".join(stored[at : at + 2]) for at in range(0, len(stored), 2)]
+
+
+def find_ahead(
+    log: Sequence[Section], ahead: ThinnedAhead, *, table: KeyTable, whole: bool, most: int
+) -> Survivors:
+    finder = SurvivorFinder(
+        table, SEED, reaches_log_start=whole, now_ms=NOW, max_held_records=most, ahead=ahead
+    )
+    for section in reversed(log):
+        finder.begin_section(unique_keys=section.unique_keys)
+        for piece in pieces_of(section):
+            finder.feed(piece, offset_shift=section.shift, leader_epoch=3)
+        finder.end_section()
+    return finder.finish()
+
+
+def what(filtered: FilteredBatches) -> tuple[object, ...]:
+    """All of it, however the bytes are cut."""
+    return (
+        b"".join(filtered.buffers),
+        filtered.size,
+        filtered.batch_count,
+        filtered.record_count,
+        filtered.min_timestamp,
+        filtered.max_timestamp,
+        filtered.merged_bytes_saved,
+    )
+
+
+@given(
+    sections(keys=FEW_KEYS) | sections(keys=MANY_KEYS),
+    st.builds(
+        Rewriting,
+        delete_horizon_ms=st.sampled_from([None, NOW + 9]),
+        merged_codec=st.none() | st.sampled_from(Codec),
+        most_batch_bytes=st.sampled_from([None, 200, 800]),
+    ),
+    st.sampled_from([NO_ROOM, 700, 2000, ROOM]),
+    st.sampled_from([NO_ROOM, 150, 600, ROOM]),
+    st.sampled_from([NO_ROOM, 100, 400, ROOM]),
+    st.sampled_from([150, 600, ROOM]),
+    st.sampled_from([NO_ROOM, 300, ROOM]),
+    st.sampled_from([KeyTable(16 * 12), LARGE]),
+    st.sampled_from([2, 1_000_000]),
+)
+def test_it_is_what_pass_2_would_have_made(
+    log: list[Section],
+    rewriting: Rewriting,
+    held_bytes: int,
+    open_bytes: int,
+    kept_bytes: int,
+    scratch_bytes: int,
+    group_bytes: int,
+    table: KeyTable,
+    most: int,
+) -> None:
+    """Also when the table is full, memory is short, or a section is too long to be judged at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.record_batch.payloads.SCRATCH_BYTES", scratch_bytes)
+        patch.setattr("object_format.dedupe.thinning.SCRATCH_BYTES", scratch_bytes)
+        patch.setattr("object_format.dedupe.survivors._GROUP_BYTES", group_bytes)
+        patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", min(most, 32_768))
+        ahead = ThinnedAhead(held_bytes=held_bytes, open_bytes=open_bytes, kept_bytes=kept_bytes)
+        ahead.begin_partition(rewriting)
+        whole = rewriting.delete_horizon_ms is not None
+        survivors = find_ahead(log, ahead, table=table, whole=whole, most=most)
+        assert ahead.nbytes <= held_bytes + open_bytes + kept_bytes
+        assert len(ahead.sections) == len(log)
+        horizon = rewriting.delete_horizon_ms if survivors.exact else None
+        for section, done in zip(reversed(log), ahead.sections, strict=True):
+            pieces = pieces_of(section)
+            assert len(done.pieces) == len(pieces)
+            for piece, made in zip(pieces, done.pieces, strict=True):
+                if made is None:
+                    continue
+                assert what(made.filtered) == what(
+                    filter_batches(
+                        piece,
+                        survivors,
+                        offset_shift=section.shift,
+                        leader_epoch=3,
+                        delete_horizon_ms=horizon,
+                        merged_codec=rewriting.merged_codec,
+                        most_batch_bytes=rewriting.most_batch_bytes,
+                        scratch=Scratch(),
+                    )
+                )
+
+
+def compressed(keys: Sequence[int], base: int, codec: Codec, *, tombstones: bool = False) -> bytes:
+    values = [None if tombstones else b"value %d" % key for key in keys]
+    return encode_batch(
+        [NOW] * len(keys), [b"%d" % key for key in keys], values, base_offset=base, codec=codec
+    )
+
+
+def run(ahead: ThinnedAhead, log: Sequence[Sequence[bytes]], table: KeyTable = LARGE) -> Survivors:
+    """Sections of pieces, oldest first."""
+    finder = SurvivorFinder(table, SEED, reaches_log_start=True, now_ms=NOW, ahead=ahead)
+    for section in reversed(log):
+        finder.begin_section(unique_keys=False)
+        for piece in section:
+            finder.feed(piece, offset_shift=0)
+        finder.end_section()
+    return finder.finish()
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_compressed_sections_are_done_when_pass_1_ends(codec: Codec) -> None:
+    log = [[compressed(range(100), 100 * n, codec)] for n in range(3)]
+    ahead = ThinnedAhead()
+    ahead.begin_partition(Rewriting(delete_horizon_ms=NOW))
+
+    run(ahead, log)
+
+    assert all(section.complete for section in ahead.sections)
+    newest, *older = (piece for section in ahead.sections for piece in section.pieces)
+    assert newest is not None
+    assert (newest.records_in, newest.filtered.record_count) == (100, 100)
+    assert b"".join(newest.filtered.buffers) == log[-1][0]
+    assert all(piece is not None and piece.filtered.buffers == () for piece in older)
+
+
+def test_what_is_not_compressed_is_left_to_pass_2() -> None:
+    ahead = ThinnedAhead()
+    ahead.begin_partition(Rewriting(delete_horizon_ms=None))
+    run(ahead, [[compressed(range(10), 0, Codec.NONE), compressed(range(10), 10, Codec.ZSTD)]])
+    assert [piece is None for piece in ahead.sections[0].pieces] == [True, False]
+    assert not ahead.sections[0].complete
+
+
+def test_a_piece_that_finds_no_room_leaves_those_before_it_alone() -> None:
+    pieces = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(9)]
+    ahead = ThinnedAhead(kept_bytes=4 * max(map(len, pieces)))
+    ahead.begin_partition(Rewriting(delete_horizon_ms=None))
+    run(ahead, [pieces])
+    done = [piece is not None for piece in ahead.sections[0].pieces]
+    assert done == sorted(done, reverse=True)
+    assert 4 <= sum(done) < 9
+
+
+def test_tombstones_whose_horizon_hangs_on_the_answer_are_given_up_when_it_is_not_exact() -> None:
+    """Pieces without a tombstone are not."""
+    newer = [compressed(range(5), 1000, Codec.ZSTD, tombstones=True), compressed([7], 1005, Codec.ZSTD)]
+    older = [compressed(range(10, 300), 0, Codec.ZSTD)]
+    for table, given_up in ((LARGE, False), (KeyTable(16 * 12), True)):
+        ahead = ThinnedAhead()
+        ahead.begin_partition(Rewriting(delete_horizon_ms=NOW + 9))
+        survivors = run(ahead, [older, newer], table)
+        assert survivors.exact is not given_up
+        assert [piece is None for piece in ahead.sections[0].pieces] == [given_up, False]
+        assert ahead.sections[1].complete
+
+
+@given(
+    st.lists(st.integers(1, 300), min_size=3, max_size=12),
+    st.integers(200, 900),
+    st.sampled_from([Codec.LZ4, Codec.ZSTD]),
+)
+def test_batches_are_merged_in_the_same_stretches(lengths: list[int], room: int, codec: Codec) -> None:
+    """What is opened together, which bounds what is merged, hangs on how much goes into the memory."""
+    old = b"".join(
+        encode_batch(
+            [NOW, NOW], [b"a%d" % n, b"b%d" % n], [b"v" * length] * 2, base_offset=2 * n, codec=codec
+        )
+        for n, length in enumerate(lengths)
+    )
+    new = encode_batch(
+        [NOW] * len(lengths), [b"a%d" % n for n in range(len(lengths))], [b"w"] * len(lengths), base_offset=50
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.record_batch.payloads.SCRATCH_BYTES", room)
+        patch.setattr("object_format.dedupe.thinning.SCRATCH_BYTES", room)
+        ahead = ThinnedAhead()
+        ahead.begin_partition(Rewriting(delete_horizon_ms=None))
+        survivors = run(ahead, [[old], [new]])
+        assert survivors.records_out == 2 * len(lengths)
+        (made,) = ahead.sections[1].pieces
+        expected = filter_batches(
+            old, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None, scratch=Scratch()
+        )
+        if made is None:  # a batch goes into no scratch memory
+            assert 2 * max(lengths) > room - 40
+        else:
+            assert what(made.filtered) == what(expected)
+
+
+def test_what_is_held_includes_the_rows_of_batches() -> None:
+    """Of batches of one small record, the rows are most of it."""
+    batches = [compressed([n], n, Codec.ZSTD) for n in range(200)]
+    taken = sum(map(len, batches)) + len(batches) * BATCH_ROW.itemsize
+    assert BATCH_ROW.itemsize > max(map(len, batches))
+    for held_bytes, done in ((taken, True), (taken - 1, False)):
+        ahead = ThinnedAhead(held_bytes=held_bytes)
+        ahead.begin_partition(Rewriting(delete_horizon_ms=None))
+        run(ahead, [[b"".join(batches[:100]), b"".join(batches[100:])]])
+        assert ahead.sections[0].complete is done
+        assert ahead.sections[0].pieces[0] is not None
+
+
+def test_the_memory_it_tells_of_includes_what_it_works_in() -> None:
+    """Survivors are written behind the open records before they are compressed."""
+    batches = [compressed(range(100), 0, Codec.ZSTD), compressed(range(50), 100, Codec.ZSTD)]
+    ahead = ThinnedAhead()
+    ahead.begin_partition(Rewriting(delete_horizon_ms=None, merge=False))
+    run(ahead, [[b"".join(batches)]])
+    (piece,) = ahead.sections[0].pieces
+    assert piece is not None
+    data = b"".join(piece.filtered.buffers)
+    thinned = data[: len(data) - len(batches[1])]
+    held = sum(map(len, batches)) + 2 * BATCH_ROW.itemsize
+    opened = sum(memoryview(decompress(Codec.ZSTD, batch[61:])).nbytes for batch in batches)
+    worked = 61 + memoryview(decompress(Codec.ZSTD, thinned[61:])).nbytes + len(batches[1])
+    assert ahead.nbytes == held + opened + worked + len(data)
+
+
+def test_a_section_need_not_fit_when_it_is_open() -> None:
+    """Each piece is opened on its own; one that is too large for that is left to pass 2, and no other."""
+    small = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(5)]
+    large = compressed(range(2000), 500, Codec.ZSTD)
+    ahead = ThinnedAhead(open_bytes=4_000)
+    ahead.begin_partition(Rewriting(delete_horizon_ms=None))
+    survivors = run(ahead, [[*small, large]])
+    assert survivors.records_out == 2000
+    assert [piece is None for piece in ahead.sections[0].pieces] == [False] * 5 + [True]
+
+
+def test_malformed_records_are_said_to_be_where_they_were_fed_from() -> None:
+    """They are only found when the section has come to its end."""
+    sound = compressed(range(5), 0, Codec.ZSTD)
+    broken = bytearray(compressed(range(5), 5, Codec.ZSTD))
+    broken[-9:] = bytes(9)
+    ahead = ThinnedAhead()
+    ahead.begin_partition(Rewriting(delete_horizon_ms=None))
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW, ahead=ahead)
+    finder.begin_section(unique_keys=False)
+    finder.feed(sound, offset_shift=0, origin="here")
+    finder.feed(bytes(broken), offset_shift=0, origin="there")
+    with pytest.raises(
+        MalformedBatchError, match=r"^there: malformed record batch at byte 0: the compressed"
+    ):
+        finder.end_section()

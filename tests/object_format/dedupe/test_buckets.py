@@ -1,0 +1,188 @@
+"""Pass 1 in buckets finds what pass 1 in one piece finds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from core.errors import CorruptDataError, FatalError, InvalidInputError
+from object_format.dedupe import KeyTable, Survivors
+from object_format.dedupe.buckets import BLOB_RECORDS, Blob, BucketCutter, BucketJudge, read_blob
+from object_format.errors import MalformedBatchError
+from object_format.record_batch.records import encode_batch
+from tests.object_format import model_log
+from tests.object_format.dedupe.test_dedupe import NOW, SEED, sections
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tests.object_format.model_log import Section
+
+TABLE = KeyTable(1 << 16)
+
+
+def cut(log: Iterable[Section], *, bits: int, chunk_records: int = 64) -> list[Blob]:
+    """The blobs of a stretch of the log."""
+    cutter = BucketCutter(SEED, bits=bits, now_ms=NOW, chunk_records=chunk_records)
+    blobs: list[Blob] = []
+    for section in log:
+        for stored in section.stored():
+            blobs += cutter.feed(stored, offset_shift=section.shift)
+    return [*blobs, *cutter.flush()]
+
+
+def judge(blobs: Iterable[Blob], *, reaches_log_start: bool, table: KeyTable = TABLE) -> list[Survivors]:
+    """The survivors of each bucket."""
+    found = []
+    ordered = sorted(blobs, key=lambda blob: (blob.bucket, -blob.first_offset))
+    for bucket in sorted({blob.bucket for blob in ordered}):
+        finder = BucketJudge(table, reaches_log_start=reaches_log_start)
+        for blob in ordered:
+            if blob.bucket == bucket:
+                finder.feed(blob.data)
+        found.append(finder.finish())
+    return found
+
+
+def plain_batch(count: int, *, first: int = 0) -> bytes:
+    keys = [b"%d" % (first + index) for index in range(count)]
+    return encode_batch([0] * count, keys, keys, [()] * count)
+
+
+@given(
+    log=sections(),
+    bits=st.integers(0, 3),
+    chunk_records=st.integers(1, 20),
+    reaches_log_start=st.booleans(),
+    cuts=st.sets(st.integers(0, 4)),
+)
+def test_survivors_are_those_of_dictionaries(
+    *, log: Sequence[Section], bits: int, chunk_records: int, reaches_log_start: bool, cuts: set[int]
+) -> None:
+    """Whoever cut which stretch of the log, and in however many chunks."""
+    edges = sorted({0, len(log), *(edge for edge in cuts if edge < len(log))})
+    blobs = [
+        blob
+        for first, end in pairwise(edges)
+        for blob in cut(log[first:end], bits=bits, chunk_records=chunk_records)
+    ]
+
+    found = judge(blobs, reaches_log_start=reaches_log_start)
+
+    expected = model_log.survivors(log, reaches_log_start=reaches_log_start, now_ms=NOW)
+    offsets = BitMap64()
+    for each in found:
+        offsets |= each.offsets
+    assert set(offsets) == expected
+    assert all(each.exact for each in found)
+    assert sum(each.records_in for each in found) == sum(
+        len(batch.records) for section in log for batch in section.batches
+    )
+    tombstones = {
+        record.offset
+        for section in log
+        for batch in section.batches
+        if not model_log.is_control(batch)
+        for record in batch.records
+        if record.value is None and record.offset in expected
+    }
+    assert {offset for each in found for offset in each.tombstones} == tombstones
+
+
+def test_keys_spread_over_all_buckets() -> None:
+    cutter = BucketCutter(SEED, bits=4, now_ms=NOW)
+    blobs = [*cutter.feed(plain_batch(2000), offset_shift=0), *cutter.flush()]
+
+    sizes = [len(read_blob(blob.data)[1]) for blob in blobs]
+
+    assert [blob.bucket for blob in blobs] == list(range(16))
+    assert sum(sizes) == cutter.records == 2000
+    assert min(sizes) > 60
+
+
+def test_the_keys_of_a_bucket_spread_over_the_table() -> None:
+    """It goes by their first words."""
+    cutter = BucketCutter(SEED, bits=4, now_ms=NOW)
+    blobs = [*cutter.feed(plain_batch(2000), offset_shift=0), *cutter.flush()]
+
+    for blob in blobs:
+        first_words = read_blob(blob.data)[0][::3]
+        assert {int(word) >> 29 for word in first_words} == set(range(8))
+
+
+def test_long_buckets_are_cut_into_bounded_blobs() -> None:
+    count = BLOB_RECORDS + 10
+    cutter = BucketCutter(SEED, bits=0, now_ms=NOW)
+
+    blobs = [*cutter.feed(plain_batch(count), offset_shift=5), *cutter.flush()]
+
+    assert [blob.first_offset for blob in blobs] == [5, 5 + BLOB_RECORDS]
+    (found,) = judge(blobs, reaches_log_start=True, table=KeyTable(1 << 21))
+    assert len(found.offsets) == count
+
+
+def test_offsets_far_apart_go_to_blobs_of_their_own() -> None:
+    """Places reach over 2^28 offsets."""
+    cutter = BucketCutter(SEED, bits=0, now_ms=NOW)
+    blobs = [*cutter.feed(plain_batch(1), offset_shift=0)]
+    blobs += cutter.feed(plain_batch(2), offset_shift=2**28 - 1)
+    blobs += cutter.feed(plain_batch(1), offset_shift=2**40)
+
+    blobs += cutter.flush()
+
+    assert [read_blob(blob.data)[1].tolist() for blob in blobs] == [[0, 2**28 - 1], [2**28], [2**40]]
+    (found,) = judge(blobs, reaches_log_start=True)
+    assert set(found.offsets) == {2**28, 2**40}
+
+
+def test_a_bucket_that_does_not_fit_keeps_what_it_cannot_judge() -> None:
+    table = KeyTable(1024)
+    blobs: list[Blob] = []
+    cutter = BucketCutter(SEED, bits=0, now_ms=NOW, chunk_records=100)
+    for shift in (0, 200):
+        blobs += cutter.feed(plain_batch(200), offset_shift=shift)
+    blobs += cutter.flush()
+
+    (found,) = judge(blobs, reaches_log_start=True, table=table)
+
+    assert not found.exact
+    assert found.keys == table.capacity
+    assert set(range(200, 400)) <= set(found.offsets)
+    assert len(found.offsets) == 400 - table.capacity
+
+
+def test_blobs_out_of_order_are_a_bug() -> None:
+    cutter = BucketCutter(SEED, bits=0, now_ms=NOW, chunk_records=10)
+    blobs = [*cutter.feed(plain_batch(20), offset_shift=0), *cutter.flush()]
+    finder = BucketJudge(TABLE, reaches_log_start=True)
+    finder.feed(blobs[0].data)
+
+    with pytest.raises(FatalError, match="was judged before"):
+        finder.feed(blobs[1].data)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(8), bytes(23), bytes(25)])
+def test_bytes_that_are_no_blob_are_refused(data: bytes) -> None:
+    with pytest.raises(CorruptDataError, match="no blob"):
+        read_blob(data)
+
+
+def test_malformed_batches_are_refused() -> None:
+    data = bytearray(plain_batch(2))
+    data[61] = 0xFF
+    cutter = BucketCutter(SEED, bits=2, now_ms=NOW)
+
+    with pytest.raises(MalformedBatchError):
+        list(cutter.feed(data, offset_shift=0))
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(InvalidInputError, match="16 bytes"):
+        BucketCutter(b"short", bits=1, now_ms=NOW)
+    with pytest.raises(InvalidInputError, match="17 leading bits"):
+        BucketCutter(SEED, bits=17, now_ms=NOW)

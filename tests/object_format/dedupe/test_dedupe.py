@@ -1,0 +1,455 @@
+"""Both passes against dictionaries: the same survivors, the same bytes of survivors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import FatalError, InvalidInputError
+from object_format.codecs.codec import Codec
+from object_format.dedupe import MAX_HELD_RECORDS, KeyTable, SurvivorFinder, Survivors, filter_batches
+from object_format.errors import Fault, MalformedBatchError
+from object_format.record_batch.records import Record, encode_batch
+from tests.object_format import model, model_log
+from tests.object_format.model_log import Section
+from tests.object_format.strategies import BLOBS, record_lists
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hypothesis.strategies import DrawFn
+
+NOW = 1_700_000_050_000
+SEED = bytes(range(16))
+FEW_KEYS = st.sampled_from([b"", b"a", b"b", b"c", b"key", b"k" * 40])
+KEYS: st.SearchStrategy[bytes | None] = st.one_of(FEW_KEYS, st.none())
+LARGE = KeyTable(1 << 16)
+
+
+@st.composite
+def log_batches(draw: DrawFn, first_offset: int, *, keys: st.SearchStrategy[bytes | None]) -> model.Batch:
+    values = draw(st.sampled_from([BLOBS, st.none(), st.binary(max_size=40)]))
+    batch = model.batch_of(
+        draw(record_lists(first_offset=first_offset, keys=keys, values=values)),
+        codec=draw(st.sampled_from(Codec)),
+    )
+    batch = replace(batch, last_offset_delta=batch.last_offset_delta + draw(st.integers(0, 3)))
+    kind = draw(
+        st.sampled_from(["plain", "plain", "plain", "control", "transactional", "horizon", "stamped"])
+    )
+    if kind == "control":
+        return replace(batch, attributes=batch.attributes | model_log.CONTROL)
+    if kind == "transactional":
+        return replace(batch, attributes=batch.attributes | model_log.TRANSACTIONAL)
+    if kind == "horizon":
+        horizon = draw(st.sampled_from([NOW - 1, NOW, NOW + 1]))
+        return replace(batch, attributes=batch.attributes | model_log.HORIZON, base_timestamp=horizon)
+    if kind == "stamped":
+        records = tuple(replace(record, timestamp=batch.max_timestamp) for record in batch.records)
+        return replace(batch, attributes=batch.attributes | 8, records=records)
+    return batch
+
+
+@st.composite
+def sections(draw: DrawFn, *, keys: st.SearchStrategy[bytes | None] = KEYS) -> list[Section]:
+    """A partition's sections in log order."""
+    made = []
+    offset = draw(st.integers(0, 2**33))
+    for _ in range(draw(st.integers(1, 4))):
+        shift = draw(st.sampled_from([0, offset]))
+        batches = []
+        for _ in range(draw(st.integers(0, 4))):
+            offset += draw(st.sampled_from([0, 0, 0, 7, 70_000]))
+            batches.append(draw(log_batches(offset, keys=keys)))
+            offset = batches[-1].next_offset
+        seen = [record.key for batch in batches for record in batch.records]
+        unique = draw(st.booleans()) and len(set(seen)) == len(seen)
+        made.append(Section(batches=tuple(batches), shift=shift, unique_keys=unique))
+    return made
+
+
+def find(
+    log: Sequence[Section],
+    *,
+    table: KeyTable = LARGE,
+    reaches_log_start: bool = True,
+    expected_records: int | None = None,
+    max_held_records: int = 1_000_000,
+) -> Survivors:
+    finder = SurvivorFinder(
+        table,
+        SEED,
+        reaches_log_start=reaches_log_start,
+        now_ms=NOW,
+        expected_records=expected_records,
+        max_held_records=max_held_records,
+    )
+    for section in reversed(log):
+        finder.begin_section(unique_keys=section.unique_keys)
+        stored = section.stored()
+        for at in range(0, len(stored), 2):
+            finder.feed(memoryview(b"".join(stored[at : at + 2])), offset_shift=section.shift)
+        finder.end_section()
+    return finder.finish()
+
+
+def all_records(log: Sequence[Section]) -> list[Record]:
+    return [record for section in log for batch in section.batches for record in batch.records]
+
+
+@given(sections(), st.booleans(), st.none() | st.integers(0, 200))
+def test_survivors_are_those_of_the_dictionary(log: list[Section], whole: bool, more: int | None) -> None:
+    records = all_records(log)
+    expected = model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)
+    found = find(log, reaches_log_start=whole, expected_records=None if more is None else len(records) + more)
+    assert set(found.offsets) == expected
+    assert set(found.tombstones) == {
+        record.offset
+        for section in log
+        for batch in section.batches
+        if not model_log.is_control(batch)
+        for record in batch.records
+        if record.value is None and record.offset in expected
+    }
+    keyed = [
+        record.key
+        for section in log
+        for batch in section.batches
+        if not model_log.is_control(batch)
+        for record in batch.records
+    ]
+    assert found.records_in == len(records)
+    assert found.records_out == len(expected)
+    assert found.keys == len(set(keyed) - {None})
+    assert found.records_invalid == keyed.count(None)
+    assert found.exact
+
+
+@given(sections(), st.booleans())
+def test_keys_that_are_settled_need_no_room(log: list[Section], whole: bool) -> None:
+    """A log that was cleaned up to some section is judged one such section after the other, in any order."""
+    seen: set[bytes | None] = set()
+    settled = 0
+    for section in log:
+        keys = [record.key for record in all_records([section])]
+        if len(set(keys)) < len(keys) or seen & set(keys):
+            break
+        seen |= set(keys)
+        settled += 1
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=whole, now_ms=NOW)
+    for section in reversed(log[settled:]):
+        feed_section(finder, section, settled=False)
+    answers = [finder.finish()]
+    remembered = answers[0].keys
+    for section in log[:settled]:
+        feed_section(finder, section, settled=True)
+        answers.append(finder.finish())
+
+    assert set().union(*(answer.offsets for answer in answers)) == model_log.survivors(
+        log, reaches_log_start=whole, now_ms=NOW
+    )
+    assert sum(answer.records_in for answer in answers) == len(all_records(log))
+    assert all(answer.keys == remembered for answer in answers)
+    assert answers[0].exact
+
+
+def feed_section(finder: SurvivorFinder, section: Section, *, settled: bool) -> None:
+    finder.begin_section(unique_keys=False, settled=settled)
+    for batch in section.stored():
+        finder.feed(batch, offset_shift=section.shift)
+    finder.end_section()
+
+
+@given(sections(), st.integers(0, 9), st.sampled_from([None, NOW + 9]), st.booleans())
+def test_what_is_written_is_what_kafkas_filter_would_leave(
+    log: list[Section], epoch: int, horizon: int | None, whole: bool
+) -> None:
+    survivors = find(log, reaches_log_start=whole)
+    kept = set(survivors.offsets)
+    for section in log:
+        written = filter_batches(
+            b"".join(section.stored()),
+            survivors,
+            offset_shift=section.shift,
+            leader_epoch=epoch,
+            delete_horizon_ms=horizon,
+            merge=False,
+        )
+        data = b"".join(written.buffers)
+        expected = model_log.filtered(section.batches, kept, leader_epoch=epoch, horizon=horizon)
+        assert model.decode_all(data) == expected
+        assert written.size == len(data)
+        assert (written.batch_count, written.record_count) == (
+            len(expected),
+            len(model.records_of(expected)),
+        )
+        assert written.max_timestamp == max((batch.max_timestamp for batch in expected), default=None)
+
+
+@given(sections(keys=FEW_KEYS), st.booleans())
+def test_compacting_twice_changes_nothing(log: list[Section], merge: bool) -> None:
+    """Not even a byte, once all the batches that may be merged were seen together."""
+
+    def compact(data: bytes, survivors: Survivors, shift: int) -> bytes:
+        return b"".join(
+            filter_batches(
+                data,
+                survivors,
+                offset_shift=shift,
+                leader_epoch=1,
+                delete_horizon_ms=NOW + 9,
+                merge=merge,
+            ).buffers
+        )
+
+    first = find(log, reaches_log_start=False)
+    once = b"".join(compact(b"".join(section.stored()), first, section.shift) for section in log)
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=False, now_ms=NOW)
+    finder.begin_section(unique_keys=True)
+    finder.feed(once, offset_shift=0)
+    finder.end_section()
+    second = finder.finish()
+    assert second.offsets == first.offsets
+    twice = compact(once, second, 0)
+    assert model.records_of(model.decode_all(twice)) == model.records_of(model.decode_all(once))
+    assert merge or twice == once
+    assert compact(twice, second, 0) == twice
+
+
+@given(sections(keys=st.binary(min_size=1, max_size=2)), st.booleans(), st.integers(16, 40))
+def test_a_table_too_small_loses_no_newest_record(log: list[Section], whole: bool, slots: int) -> None:
+    found = find(log, table=KeyTable(slots * 12), reaches_log_start=whole)
+    check_soundness(log, found, whole=whole)
+
+
+@given(sections(), st.booleans(), st.integers(1, 5))
+def test_sections_too_long_to_hold_lose_no_newest_record(log: list[Section], whole: bool, most: int) -> None:
+    """The bound is not below one step, so a patched step makes it bite."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", most)
+        found = find(log, reaches_log_start=whole, max_held_records=most)
+    check_soundness(log, found, whole=whole)
+
+
+@given(sections(keys=st.sampled_from([b"a", b"b", b"c"])), st.booleans())
+def test_a_long_section_of_few_keys_is_judged_exactly(log: list[Section], whole: bool) -> None:
+    """Superseded records make room for others, so that it is keys and not records that count."""
+    records_in = len(all_records(log))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", 5)
+        found = find(log, reaches_log_start=whole, max_held_records=5)
+    assert found.exact
+    assert found.records_in == records_in
+    assert set(found.offsets) == model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)
+
+
+def test_each_further_job_makes_up_for_another_part_of_a_long_section(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its seed chooses the keys that are held back, and what was left twice goes at last."""
+    monkeypatch.setattr("object_format.dedupe.survivors._STEP_RECORDS", 100)
+    offsets = np.arange(1000)
+    left = []
+    for job in range(30):
+        finder = SurvivorFinder(
+            LARGE, bytes([job] * 16), reaches_log_start=True, now_ms=NOW, max_held_records=200
+        )
+        finder.begin_section(unique_keys=False)
+        for offset in offsets.tolist():
+            key = b"%d" % (offset % 500)
+            finder.feed(encode_batch([1], [key], [b"v"], base_offset=offset), offset_shift=0)
+        finder.end_section()
+        found = finder.finish()
+        assert found.records_in == offsets.size
+        offsets = np.array(found.offsets)
+        assert set(range(500, 1000)) <= set(offsets.tolist())
+        left.append(offsets.size - 500)
+    assert left[0] < 450
+    assert left[9] < left[0] // 2
+    assert left[-1] < 25
+
+
+def test_a_section_longer_than_any_is_held_back_comes_out_exact() -> None:
+    """More records than the bound, of few keys: once each, and the newest; of too many keys, no fewer."""
+    for keys, exact in ((100_000, True), (2_000_003, False)):
+        count = MAX_HELD_RECORDS + 200_000
+        finder = SurvivorFinder(KeyTable(1 << 26), SEED, reaches_log_start=True, now_ms=NOW)
+        finder.begin_section(unique_keys=False)
+        step = 20_000
+        for start in range(0, count, step):
+            names = [b"%d" % (offset % keys) for offset in range(start, start + step)]
+            batch = encode_batch([1] * step, names, [b""] * step, base_offset=start)
+            finder.feed(batch, offset_shift=0)
+        finder.end_section()
+        found = finder.finish()
+        assert found.records_in == count
+        assert found.exact is exact
+        assert found.max_buffer_bytes < 64 << 20
+        assert found.offsets.rank(count - keys - 1) == found.records_out - keys
+        assert (found.records_out == keys) is exact
+
+
+@given(sections())
+def test_holding_more_and_more_changes_nothing(log: list[Section]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", 1)
+        found = find(log)
+    assert found.offsets == find(log).offsets
+    assert found.exact
+
+
+def check_soundness(log: Sequence[Section], found: Survivors, *, whole: bool) -> None:
+    """Everything that must stay is there, and where the newest record of a key went, so did all others."""
+    must_stay = model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)
+    kept = set(found.offsets)
+    assert must_stay <= kept
+    if found.exact:
+        assert kept == must_stay
+    plain = [
+        record
+        for section in log
+        for batch in section.batches
+        if not model_log.is_control(batch)
+        for record in batch.records
+        if record.key is not None
+    ]
+    newest = {record.key: record for record in plain}
+    for record in plain:
+        if record.offset in kept:
+            assert newest[record.key].offset in kept
+
+
+def test_a_full_table_says_how_many_records_it_could_not_judge() -> None:
+    keys = [b"%d" % i for i in range(1000)]
+    data = encode_batch([1] * 2000, keys * 2, [b"v"] * 2000)
+    table = KeyTable(120 * 12)
+    finder = SurvivorFinder(table, SEED, reaches_log_start=True, now_ms=NOW)
+    finder.begin_section(unique_keys=False)
+    finder.feed(data, offset_shift=0)
+    finder.end_section()
+    found = finder.finish()
+    assert 90 <= found.keys <= table.capacity
+    assert found.keys_outside_table == 2 * (1000 - found.keys)
+    assert found.records_out == found.keys + found.keys_outside_table
+    assert not found.exact
+
+
+def test_the_seed_does_not_show_in_the_answer() -> None:
+    """The answer is the same under every seed."""
+    data = encode_batch([1] * 50, [b"%d" % (i % 20) for i in range(50)], [b"v"] * 50)
+    answers = []
+    for seed in (bytes(16), bytes([1] * 16)):
+        finder = SurvivorFinder(LARGE, seed, reaches_log_start=True, now_ms=NOW)
+        finder.begin_section(unique_keys=False)
+        finder.feed(data, offset_shift=0)
+        finder.end_section()
+        answers.append(finder.finish().offsets)
+    assert answers[0] == answers[1]
+
+
+def test_whole_batches_are_copied_byte_for_byte() -> None:
+    batches = [
+        encode_batch([1, 2], [b"a%d" % i, b"b%d" % i], [b"v", b"w"], codec=codec, base_offset=2 * i)
+        for i, codec in enumerate(Codec)
+    ]
+    data = b"".join(batches)
+    survivors = find([Section(batches=tuple(model.decode_all(data)))])
+    written = filter_batches(
+        data, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=NOW, merge=False
+    )
+    assert [bytes(buffer) for buffer in written.buffers] == [data]
+
+
+def test_nothing_survives_of_nothing() -> None:
+    survivors = find([])
+    written = filter_batches(b"", survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None)
+    assert (written.buffers, written.size, written.min_timestamp) == ((), 0, None)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_other_bytes_than_those_of_pass_1_are_refused(codec: Codec) -> None:
+    """The survivors say offsets 0, 2 and 4; the batch that comes has others, or fewer records."""
+    data = encode_batch([1] * 5, [b"a", b"c", b"b", b"c", b"c"], [b"v"] * 5, codec=codec)
+    survivors = find([Section(batches=(model.decode(data),))])
+    assert list(survivors.offsets) == [0, 2, 4]
+    for deltas in ([0, 1, 3, 4], [0, 2]):
+        count = len(deltas)
+        other = encode_batch(
+            [1] * count,
+            [b"a"] * count,
+            [b"v"] * count,
+            codec=codec,
+            offset_deltas=deltas,
+            last_offset_delta=4,
+        )
+        with pytest.raises(MalformedBatchError) as caught:
+            filter_batches(other, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None)
+        assert caught.value.fault is Fault.SURVIVORS
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_malformed_batches_are_refused_by_both_passes(codec: Codec) -> None:
+    good = encode_batch([1, 1], [b"a", b"b"], [b"v"] * 2, base_offset=0)
+    batch = model.batch_of([Record(2, 1, b"a", b"v"), Record(3, 1, b"a", b"v")], codec=codec)
+    records = b"".join(model.encode_record(record, batch) for record in batch.records)
+    bad = model.seal(batch, records[:-1] + b"\x04")
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
+    finder.begin_section(unique_keys=False)
+    with pytest.raises(MalformedBatchError) as caught:
+        finder.feed(good + bad, offset_shift=0)
+    assert caught.value.fault is Fault.RECORD_FIELD
+    assert len(good) <= caught.value.position < len(good + bad)
+    survivors = find([Section(batches=(batch,))])
+    with pytest.raises(MalformedBatchError) as caught:
+        filter_batches(good + bad, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None)
+    assert caught.value.fault is Fault.RECORD_FIELD
+
+
+def feed_all(finder: SurvivorFinder, pieces: list[bytes], shift: int) -> None:
+    for piece in pieces:
+        finder.feed(piece, offset_shift=shift)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shift"), [(5, 5, 0), (5, 4, 0), (5, 7, -6), (2**62, 2**62 + 1, 0)]
+)
+def test_offsets_that_do_not_rise_are_refused(first: int, second: int, shift: int) -> None:
+    one, two = (encode_batch([1], [b"k"], [b"v"], base_offset=base) for base in (first, second))
+    for pieces in ([one + two], [one, two]):
+        finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
+        finder.begin_section(unique_keys=False)
+        with pytest.raises(MalformedBatchError) as caught:
+            feed_all(finder, pieces, shift)
+        assert caught.value.fault is Fault.OFFSET_RANGE
+
+
+def test_steps_out_of_order_are_refused() -> None:
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
+    with pytest.raises(FatalError, match="outside a section"):
+        finder.feed(b"", offset_shift=0)
+    with pytest.raises(FatalError, match="not begun"):
+        finder.end_section()
+    finder.begin_section(unique_keys=True)
+    with pytest.raises(FatalError, match="before the last has ended"):
+        finder.begin_section(unique_keys=True)
+    with pytest.raises(FatalError, match="inside a section"):
+        finder.finish()
+
+
+def test_a_seed_has_sixteen_bytes() -> None:
+    with pytest.raises(InvalidInputError, match="16 bytes, not 3"):
+        SurvivorFinder(LARGE, b"abc", reaches_log_start=True, now_ms=NOW)
+
+
+def test_bytes_behind_no_records_are_refused() -> None:
+    data = model.seal(model.Batch(last_offset_delta=4), b"\0" * 9)
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW)
+    finder.begin_section(unique_keys=False)
+    with pytest.raises(MalformedBatchError) as caught:
+        finder.feed(data, offset_shift=0)
+    assert caught.value.fault is Fault.TRAILING_BYTES

@@ -1,0 +1,110 @@
+"""The table of fingerprints: a set with a fixed memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import InvalidInputError
+from object_format.dedupe import KeyTable, keys_that_fit
+from object_format.kernels.dedupe.key_table import DROP, KEEP
+
+Words = npt.NDArray[np.uint32]
+
+
+def add(table: KeyTable, words: Words) -> list[bool]:
+    """For each fingerprint, whether it was kept as new."""
+    count = words.size // 3
+    verdicts = table.find_survivors(
+        words, np.zeros(count, np.uint8), count, newest_last=False, drop_tombstones=False
+    )
+    assert set(verdicts.tolist()) <= {DROP, KEEP}
+    return [bool(verdict) for verdict in verdicts.tolist()]
+
+
+def random_words(count: int, seed: int) -> Words:
+    words = np.random.default_rng(seed).integers(0, 2**32, 3 * count, np.uint32)
+    words[::3] |= 1
+    return words
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 2**31, 2**32 - 1]), st.integers(0, 2), st.integers(0, 2)),
+        max_size=60,
+    ),
+    st.none() | st.integers(0, 100),
+)
+def test_it_is_a_set_even_when_first_words_collide(
+    fingerprints: list[tuple[int, int, int]], expected: int | None
+) -> None:
+    table = KeyTable(4096)
+    table.clear(expected)
+    seen: set[tuple[int, int, int]] = set()
+    kept = add(table, np.array(fingerprints, np.uint32).reshape(-1))
+    for fingerprint, is_new in zip(fingerprints, kept, strict=True):
+        assert is_new == (fingerprint not in seen)
+        seen.add(fingerprint)
+    assert table.count == len(seen)
+
+
+def test_every_key_up_to_the_capacity_is_found_again() -> None:
+    table = KeyTable(3_000_000)
+    words = random_words(table.capacity, seed=1)
+    assert all(add(table, words))
+    assert not any(add(table, words))
+    assert table.count == table.capacity
+
+
+def test_a_full_table_takes_no_more_and_forgets_nothing() -> None:
+    table = KeyTable(120_000)
+    words, more = random_words(table.capacity, seed=2), random_words(1000, seed=3)
+    add(table, words)
+    assert all(add(table, more))
+    assert all(add(table, more))
+    assert not any(add(table, words))
+    assert table.count == table.capacity
+
+
+def test_cleared_it_is_empty_however_much_of_it_was_used() -> None:
+    table = KeyTable(1_200_000)
+    words = random_words(5000, seed=4)
+    for expected in (None, 5000, None, 6000, 5000):
+        table.clear(expected)
+        assert table.count == 0
+        assert all(add(table, words))
+        assert not any(add(table, words))
+
+
+@pytest.mark.parametrize("expected", [0, 1, 10, 1000])
+def test_as_many_keys_as_were_expected_fit(expected: int) -> None:
+    table = KeyTable(1_200_000)
+    for seed in range(20):
+        table.clear(expected)
+        add(table, random_words(expected, seed))
+        assert table.count == expected
+
+
+def test_ten_million_keys_fit_into_128_mib() -> None:
+    table = KeyTable(134_217_728)
+    assert table.capacity >= 10_000_000
+    assert table.table_bytes <= 134_217_728
+
+
+@pytest.mark.parametrize("table_bytes", [192, 1000, 1_200_000, 8_000_001])
+def test_how_many_keys_fit_is_known_without_a_table(table_bytes: int) -> None:
+    """It is what a table takes, to the key; and of a size that no machine has, too."""
+    table = KeyTable(table_bytes)
+    assert keys_that_fit(table_bytes) == table.capacity
+    add(table, random_words(table.capacity + 100, seed=5))
+    assert table.count == table.capacity
+    assert keys_that_fit(1 << 60) > 1 << 56
+
+
+def test_a_table_without_slots_is_refused() -> None:
+    for make in (KeyTable, keys_that_fit):
+        with pytest.raises(InvalidInputError, match="too small"):
+            make(100)

@@ -1,0 +1,116 @@
+"""A batch with very many records is filtered by stretches: to the same bytes as any other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from object_format.codecs.codec import Codec
+from object_format.dedupe import filter as filtering
+from object_format.dedupe import filter_batches
+from object_format.dedupe import offset_chunks as stretches
+from object_format.errors import Fault, MalformedBatchError
+from object_format.record_batch.records import decode_batch, encode_batch
+from tests.object_format.dedupe.test_dedupe import NOW, find, sections
+
+if TYPE_CHECKING:
+    from object_format.dedupe import FilteredBatches, Survivors
+    from tests.object_format.model_log import Section
+
+HORIZON = NOW + 1000
+
+
+def filtered(
+    data: bytes, survivors: Survivors, *, shift: int = 0, horizon: int | None = None
+) -> FilteredBatches:
+    return filter_batches(
+        data, survivors, offset_shift=shift, leader_epoch=3, delete_horizon_ms=horizon, merge=False
+    )
+
+
+@given(sections(), st.integers(1, 5), st.integers(2, 9), st.sampled_from([None, HORIZON]))
+def test_stretches_give_the_same_bytes(
+    log: list[Section], most_records: int, stretch_offsets: int, horizon: int | None
+) -> None:
+    """However few records and offsets are looked at together."""
+    survivors = find(log)
+    for section in log:
+        data = b"".join(section.stored())
+        expected = filtered(data, survivors, shift=section.shift, horizon=horizon)
+        with (
+            patch.object(filtering, "MOST_RECORDS", most_records),
+            patch.object(stretches, "STRETCH_OFFSETS", stretch_offsets),
+        ):
+            found = filtered(data, survivors, shift=section.shift, horizon=horizon)
+        assert b"".join(found.buffers) == b"".join(expected.buffers)
+        assert replace(found, buffers=(), buffer_bytes=0) == replace(expected, buffers=(), buffer_bytes=0)
+
+
+def survivors_at(offsets: set[int], tombstones: set[int]) -> Survivors:
+    return replace(find([]), offsets=BitMap64(offsets), tombstones=BitMap64(tombstones))
+
+
+def tombstones(codec: Codec, count: int = 50) -> bytes:
+    """A batch of nothing else."""
+    keys = [b"%03d" % each for each in range(count)]
+    return encode_batch(np.full(count, NOW), keys, [None] * count, codec=codec)
+
+
+@pytest.mark.parametrize("most_records", [5, 1000])
+@pytest.mark.parametrize("codec", Codec)
+def test_a_batch_gets_no_horizon_that_would_make_it_too_large(codec: Codec, most_records: int) -> None:
+    """Deltas to it take more bytes, and what is compressed must not open to more than may be opened."""
+    everything, some = set(range(50)), set(range(0, 50, 2))
+    data = tombstones(codec)
+    plain = len(tombstones(Codec.NONE)) - 61
+    for limit, offsets in ((plain, everything), (plain, some), (2 * plain, everything)):
+        with (
+            patch.object(filtering, "MOST_RECORDS", most_records),
+            patch.object(filtering, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
+            patch.object(stretches, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
+        ):
+            found = filtered(data, survivors_at(offsets, offsets), horizon=NOW + 10**9)
+        stamped = codec is Codec.NONE or offsets is some or limit > plain
+        batch = b"".join(found.buffers)
+        opened = decode_batch(batch)
+        assert opened.offsets.tolist() == sorted(offsets)
+        assert set(opened.timestamps.tolist()) == {NOW}
+        assert (int.from_bytes(batch[21:23], "big") & 64 != 0) is stamped
+        assert stamped or len(offsets) < 50 or batch[61:] == data[61:]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_bytes_that_pass_1_has_not_seen_are_malformed(codec: Codec) -> None:
+    data = encode_batch([NOW] * 3, [b"a", b"b", b"c"], [b""] * 3, offset_deltas=[0, 1, 5], codec=codec)
+    for offsets in ({0, 4}, {0, 1, 4, 5}):
+        with (
+            patch.object(filtering, "MOST_RECORDS", 1),
+            patch.object(stretches, "STRETCH_OFFSETS", 2),
+            pytest.raises(MalformedBatchError) as caught,
+        ):
+            filtered(data, survivors_at(offsets, set()))
+        assert caught.value.fault is Fault.SURVIVORS
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize(
+    ("count", "fault"), [(2, Fault.TRAILING_BYTES), (4, Fault.RECORD_LENGTH)], ids=["fewer", "more"]
+)
+def test_another_count_of_records_is_malformed(codec: Codec, count: int, fault: Fault) -> None:
+    data = bytearray(
+        encode_batch([NOW] * 3, [b"a", b"b", b"c"], [b"value"] * 3, last_offset_delta=9, codec=codec)
+    )
+    data[57:61] = count.to_bytes(4, "big")
+    with (
+        patch.object(filtering, "MOST_RECORDS", 1),
+        pytest.raises(MalformedBatchError) as caught,
+    ):
+        filtered(bytes(data), survivors_at({1}, set()))
+    assert caught.value.fault is fault

@@ -1,0 +1,244 @@
+"""Small batches become larger ones, and no consumer can tell but by the bytes that it fetches."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from object_format.buffers import readable
+from object_format.codecs.codec import Codec
+from object_format.dedupe import filter_batches
+from object_format.kernels.dedupe.merge import MOST_MERGED_BYTES, MOST_MERGED_COMPRESSED_BYTES
+from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.records import Record
+from tests.object_format import model, model_log
+from tests.object_format.dedupe.test_dedupe import NOW, find, sections
+from tests.object_format.model_log import Section
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from object_format.dedupe.filtered import FilteredBatches
+
+
+def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: int = 1) -> list[model.Batch]:
+    """Batches of one record each, all of which survive."""
+    return [
+        replace(
+            model.batch_of([Record(i * apart, NOW + i, b"%d" % i, value, (("h", b"x"),))], codec=codec),
+            producer_id=5,
+            producer_epoch=1,
+            base_sequence=i,
+        )
+        for i in range(count)
+    ]
+
+
+def write(section: Section, codec: Codec | None, most: int | None) -> FilteredBatches:
+    """What is written of a section of which all survives."""
+    return filter_batches(
+        b"".join(section.stored()),
+        find([section]),
+        offset_shift=0,
+        leader_epoch=0,
+        delete_horizon_ms=None,
+        merged_codec=codec,
+        most_batch_bytes=most,
+    )
+
+
+def merge(
+    batches: list[model.Batch], codec: Codec | None = None, most: int | None = None
+) -> tuple[list[model.Batch], int]:
+    """What is written of batches of which all survives, and how many bytes that saved."""
+    written = write(Section(batches=tuple(batches)), codec, most)
+    return model.decode_all(b"".join(written.buffers)), written.merged_bytes_saved
+
+
+@given(
+    sections(),
+    st.integers(0, 9),
+    st.sampled_from([None, NOW, NOW + 9]),
+    st.booleans(),
+    st.none() | st.sampled_from(Codec),
+)
+def test_batches_that_mean_the_same_become_one(
+    log: list[Section], epoch: int, horizon: int | None, whole: bool, codec: Codec | None
+) -> None:
+    survivors = find(log, reaches_log_start=whole)
+    kept = set(survivors.offsets)
+    for section in log:
+        written = filter_batches(
+            b"".join(section.stored()),
+            survivors,
+            offset_shift=section.shift,
+            leader_epoch=epoch,
+            delete_horizon_ms=horizon,
+            merged_codec=codec,
+        )
+        filtered = model_log.filtered(section.batches, kept, leader_epoch=epoch, horizon=horizon)
+        expected = model_log.merged(filtered, codec)
+        data = b"".join(written.buffers)
+        assert model.decode_all(data) == expected
+        assert written.size == len(data)
+        assert (written.batch_count, written.record_count) == (
+            len(expected),
+            len(model.records_of(expected)),
+        )
+        assert written.max_timestamp == max((batch.max_timestamp for batch in expected), default=None)
+        assert len(expected) < len(filtered) or not written.merged_bytes_saved
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_one_record_batches_become_few(codec: Codec) -> None:
+    made, saved = merge(plain(1000, codec=codec))
+    assert len(made) == 1
+    assert model.records_of(made) == model.records_of(plain(1000))
+    assert (made[0].producer_id, made[0].base_sequence) == (-1, -1)
+    assert saved > 1000 * 55
+
+
+def test_it_is_told_how_many_bytes_that_saved() -> None:
+    batches = plain(300)
+    made, saved = merge(batches)
+    before = sum(len(model.encode(batch)) for batch in batches)
+    assert saved == before - sum(len(model.encode(batch)) for batch in made)
+
+
+def test_merged_batches_take_the_codec_of_the_topic() -> None:
+    made, _saved = merge(plain(50, value=bytes(100)), Codec.ZSTD)
+    assert [batch.attributes for batch in made] == [int(Codec.ZSTD)]
+    made, _saved = merge(plain(50, value=bytes(100), codec=Codec.LZ4), Codec.NONE)
+    assert [batch.attributes for batch in made] == [0]
+
+
+@pytest.mark.parametrize(
+    ("codec", "most"), [(Codec.NONE, MOST_MERGED_BYTES), (Codec.LZ4, MOST_MERGED_COMPRESSED_BYTES)]
+)
+def test_merged_batches_stay_below_their_bound(codec: Codec, most: int) -> None:
+    """Uncompressed, even where the stored bytes are few."""
+    value = bytes(3000)
+    made, _saved = merge(plain(100, value=value, codec=codec))
+    assert 300_000 / most <= len(made) <= 300_000 / most + 2
+    for batch in made:
+        assert sum(len(model.encode_record(record, batch)) for record in batch.records) <= most
+    assert model.records_of(made) == model.records_of(plain(100, value=value))
+
+
+@given(
+    sections(),
+    st.sampled_from([None, NOW]),
+    st.none() | st.sampled_from(Codec),
+    st.integers(61, 400) | st.integers(600, 1000),
+)
+def test_no_merged_batch_is_larger_than_a_batch_may_be(
+    log: list[Section], horizon: int | None, codec: Codec | None, most: int
+) -> None:
+    """Each is one of those that were left, as it was, or whole ones of them, one behind the other."""
+    survivors = find(log)
+    for section in log:
+        written = filter_batches(
+            b"".join(section.stored()),
+            survivors,
+            offset_shift=section.shift,
+            leader_epoch=0,
+            delete_horizon_ms=horizon,
+            merged_codec=codec,
+            most_batch_bytes=most,
+        )
+        left = model_log.filtered(section.batches, set(survivors.offsets), leader_epoch=0, horizon=horizon)
+        data = b"".join(written.buffers)
+        made = model.decode_all(data)
+        assert model.records_of(made) == model.records_of(left)
+        assert written.batch_count == len(made)
+        for batch, row in zip(made, scan_batches(readable(data)), strict=True):
+            mine = [each for each in left if batch.base_offset <= each.base_offset < batch.next_offset]
+            if len(mine) == 1:
+                assert batch == mine[0]
+                continue
+            assert row["size"] <= most
+            assert batch == model_log.merge(mine, codec)
+
+
+def uneven(count: int, large: Callable[[int], bytes], codec: Codec) -> list[model.Batch]:
+    """Batches of a hundred records, of which the first alone will be left, and what overwrites the others."""
+    batches = []
+    for i in range(count):
+        values = [(b"large %d" % i, large(i)), *((b"x%d" % j, b"v") for j in range(99))]
+        records = [Record(100 * i + j, NOW, *pair, ()) for j, pair in enumerate(values)]
+        batches.append(model.batch_of(records, codec=codec))
+    last = [Record(100 * count + j, NOW, b"x%d" % j, b"w", ()) for j in range(99)]
+    return [*batches, model.batch_of(last, codec=codec)]
+
+
+def noise(size: int) -> Callable[[int], bytes]:
+    """A value for each number."""
+    return lambda i: random.Random(i).randbytes(size)
+
+
+@pytest.mark.parametrize(
+    ("codec", "merged_codec", "large", "most"),
+    [
+        (Codec.NONE, None, noise(40_000), None),
+        (Codec.NONE, None, noise(5000), 16_384),
+        (Codec.ZSTD, None, noise(30_000), None),
+        (Codec.ZSTD, None, noise(6000), 16_384),
+        (Codec.LZ4, Codec.ZSTD, noise(6000), 16_384),
+        (Codec.ZSTD, Codec.NONE, lambda i: b"ab%d" % i * 10_000, None),
+        (Codec.ZSTD, Codec.NONE, lambda i: b"ab%d" % i * 1000, 16_384),
+    ],
+)
+def test_records_of_very_different_size_do_not_make_large_batches(
+    codec: Codec, merged_codec: Codec | None, large: Callable[[int], bytes], most: int | None
+) -> None:
+    """What bounds a merged batch is what it holds in the end, and what it is stored as."""
+    batches = uneven(8, large, codec)
+    section = Section(batches=tuple(batches))
+    data = b"".join(write(section, merged_codec, most).buffers)
+    unpacked = model.decode_all(data)
+    sizes = scan_batches(readable(data))["size"].tolist()
+    largest = max(scan_batches(readable(b"".join(section.stored())))["size"].tolist())
+    for batch, size in zip(unpacked, sizes, strict=True):
+        held = sum(len(model.encode_record(record, batch)) for record in batch.records)
+        if len({record.offset // 100 for record in batch.records}) > 1:
+            packed = (codec if merged_codec is None else merged_codec) is not Codec.NONE
+            assert held <= (MOST_MERGED_COMPRESSED_BYTES if packed else MOST_MERGED_BYTES)
+            assert size <= (most or held + 600)
+        else:
+            assert size <= largest
+    assert len(unpacked) < len(batches) or most is None
+
+
+def test_offsets_too_far_apart_for_one_batch_stay_apart() -> None:
+    batches = plain(4, apart=2**30)
+    made, _saved = merge(batches)
+    assert [len(batch.records) for batch in made] == [2, 2]
+    assert model.records_of(made) == model.records_of(batches)
+
+
+def test_large_batches_are_left_alone() -> None:
+    large = model.batch_of([Record(5 + i, NOW, b"large %d" % i, bytes(100)) for i in range(50)])
+    around = plain(4)
+    behind = [model_log.moved(batch, 100) for batch in around]
+    behind = [
+        replace(batch, records=tuple(replace(each, key=b"behind %d" % i) for each in batch.records))
+        for i, batch in enumerate(behind)
+    ]
+    made, _saved = merge([*around, large, *behind])
+    assert [len(batch.records) for batch in made] == [4, 50, 4]
+    assert made[1] == large
+
+
+@pytest.mark.parametrize("size", [24, 300, 4000])
+def test_a_small_batch_that_is_left_alone_may_be_longer_than_its_records(size: int) -> None:
+    """Batches are opened a mebibyte at a time: the last one is alone in its own, and does not compress."""
+    noise = random.Random(size).randbytes(size)
+    batches = plain(31, value=b"v" * 33_000, codec=Codec.LZ4)
+    last = model.batch_of([Record(31, NOW + 31, b"31", noise)], codec=Codec.LZ4)
+    written, _ = merge([*batches, replace(last, producer_id=5, producer_epoch=1, base_sequence=31)])
+    assert [record.value for batch in written for record in batch.records] == [b"v" * 33_000] * 31 + [noise]

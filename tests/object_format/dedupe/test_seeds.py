@@ -1,0 +1,93 @@
+"""What somebody who knows a seed can do is worth nothing under another."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from object_format.dedupe import KeyTable, SurvivorFinder
+from object_format.kernels.dedupe.buckets import bucket_of
+from object_format.kernels.dedupe.fingerprints import WORDS, fingerprint_keys
+from object_format.record_batch.records import encode_batch
+
+KNOWN = bytes(range(16))
+OTHERS = (bytes(16), bytes(range(1, 17)), KNOWN[::-1])
+TRIED = 1 << 20
+LENGTH = 12
+NOW = 1_700_000_000_000
+
+
+def tried_keys() -> npt.NDArray[np.uint8]:
+    """One behind the other."""
+    return np.random.default_rng(1).integers(0, 256, TRIED * LENGTH, np.uint8)
+
+
+def chosen(keys: npt.NDArray[np.uint8], places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """Some of them."""
+    picked: npt.NDArray[np.uint8] = keys.reshape(TRIED, LENGTH)[places].reshape(-1)
+    return picked
+
+
+def fingerprints(keys: npt.NDArray[np.uint8], seed: bytes) -> npt.NDArray[np.uint32]:
+    """A row of words for each key."""
+    count = keys.size // LENGTH
+    k0, k1 = (np.uint64(int.from_bytes(half, "little")) for half in (seed[:8], seed[8:]))
+    words = np.empty(count * WORDS, np.uint32)
+    starts = LENGTH * np.arange(count)
+    fingerprint_keys(keys, starts, np.full(count, LENGTH), count, k0, k1, words, 0)
+    return words.reshape(count, WORDS)
+
+
+@pytest.fixture(scope="module")
+def colliding() -> npt.NDArray[np.uint8]:
+    """Keys of which each has another one's first word, its home in the table, under the known seed."""
+    keys = tried_keys()
+    first = fingerprints(keys, KNOWN)[:, 0]
+    order = np.argsort(first, kind="stable")
+    twins = np.flatnonzero(np.diff(first[order]) == 0)
+    both = np.unique(np.concatenate([order[twins], order[twins + 1]]))
+    return chosen(keys, both)
+
+
+@pytest.mark.parametrize("seed", OTHERS)
+def test_keys_made_to_collide_under_one_seed_do_not_under_another(
+    colliding: npt.NDArray[np.uint8], seed: bytes
+) -> None:
+    count = colliding.size // LENGTH
+    assert count > 100
+    assert np.unique(fingerprints(colliding, KNOWN)[:, 0]).size <= count // 2
+
+    assert np.unique(fingerprints(colliding, seed)[:, 0]).size == count
+
+
+@pytest.mark.parametrize("seed", OTHERS)
+def test_keys_made_to_crowd_a_bucket_under_one_seed_spread_under_another(seed: bytes) -> None:
+    bits = 8
+    keys = tried_keys()
+    crowd = chosen(keys, np.flatnonzero(fingerprints(keys, KNOWN)[:, 1] >> (32 - bits) == 7))
+    assert {bucket_of(word, 0, bits) for word in fingerprints(crowd, KNOWN)[:20, 1].tolist()} == {7}
+
+    sizes = np.bincount(fingerprints(crowd, seed)[:, 1] >> (32 - bits), minlength=1 << bits)
+
+    mean = crowd.size / LENGTH / (1 << bits)
+    assert sizes.size == 1 << bits
+    assert sizes.max() < mean + 8 * mean**0.5
+
+
+def test_not_even_under_the_known_seed_are_they_taken_for_each_other(
+    colliding: npt.NDArray[np.uint8],
+) -> None:
+    """A fingerprint is more than its first word."""
+    data = colliding.tobytes()
+    keys = [data[at:end] for at, end in pairwise(range(0, len(data) + 1, LENGTH))]
+    finder = SurvivorFinder(KeyTable(1 << 16), KNOWN, reaches_log_start=True, now_ms=NOW)
+    finder.begin_section(unique_keys=False)
+    finder.feed(encode_batch([NOW] * len(keys), keys, [b"v"] * len(keys)), offset_shift=0)
+    finder.end_section()
+
+    found = finder.finish()
+
+    assert found.records_out == found.keys == len(keys)

@@ -1,0 +1,169 @@
+"""Headers, checksums, and what is changed in place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import InvalidInputError
+from object_format.codecs.codec import Codec
+from object_format.errors import Fault, MalformedBatchError
+from object_format.record_batch.batch import (
+    TimestampType,
+    assign_offsets,
+    iter_headers,
+    patch_offsets,
+    place_batches,
+    read_header,
+    stamp_append_time,
+    stamp_max_timestamp,
+    stored_checksums,
+    trim_batches,
+    verify_checksum,
+)
+from object_format.record_batch.records import Record, encode_batch
+from tests.object_format import model
+from tests.object_format.strategies import batches, logs
+
+
+@given(batches(), st.binary(max_size=9))
+def test_a_header_says_what_the_model_wrote(batch: model.Batch, before: bytes) -> None:
+    data = model.encode(batch)
+    header = read_header(before + data, len(before))
+    assert header.size == len(data)
+    assert (header.base_offset, header.next_offset, header.last_offset) == (
+        batch.base_offset,
+        batch.next_offset,
+        batch.next_offset - 1,
+    )
+    assert (header.record_count, header.max_timestamp) == (len(batch.records), batch.max_timestamp)
+    assert header.codec == batch.attributes & 7
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+    )
+    verify_checksum(before + data, header, len(before))
+
+
+@pytest.mark.parametrize(
+    ("bit", "name"), [(0x10, "is_transactional"), (0x20, "is_control"), (0x08, "timestamp_type")]
+)
+def test_attribute_bits(bit: int, name: str) -> None:
+    plain = read_header(model.encode(model.Batch()))
+    marked = read_header(model.encode(model.Batch(attributes=bit)))
+    assert (bool(getattr(plain, name)), bool(getattr(marked, name))) == (False, True)
+
+
+def test_the_delete_horizon_stands_in_for_the_base_timestamp() -> None:
+    assert read_header(model.encode(model.Batch(base_timestamp=5))).delete_horizon_ms is None
+    assert read_header(model.encode(model.Batch(base_timestamp=5, attributes=0x40))).delete_horizon_ms == 5
+
+
+@pytest.mark.parametrize("position", [-1, 1, 70, 10**9])
+def test_a_position_outside_the_data_is_refused(position: int) -> None:
+    with pytest.raises(MalformedBatchError):
+        read_header(encode_batch([1], [b"k"], [b"v"])[:69], position)
+
+
+def test_positions_go_from_batch_to_batch() -> None:
+    one, two = encode_batch([1], [b"k"], [b"v"]), encode_batch([1], [b"key"], [b"v"])
+    assert [position for position, _ in iter_headers(one + two + one)] == [0, len(one), len(one + two)]
+    with pytest.raises(MalformedBatchError) as caught:
+        list(iter_headers(one + two[:-1]))
+    assert (caught.value.position, caught.value.fault) == (len(one), Fault.TRUNCATED)
+
+
+@given(logs(), st.integers(-(2**40), 2**40), st.integers(0, 2**31 - 1))
+def test_patching_changes_offsets_and_epochs_alone(log: list[model.Batch], shift: int, epoch: int) -> None:
+    data = bytearray(b"".join(map(model.encode, log)))
+    patch_offsets(data, shift, epoch)
+    assert model.decode_all(bytes(data)) == [shifted(batch, shift, epoch) for batch in log]
+
+
+@given(logs(), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
+def test_assigned_offsets_leave_no_gap(log: list[model.Batch], first: int, epoch: int) -> None:
+    data = bytearray(b"".join(map(model.encode, log)))
+    end = assign_offsets(data, first, epoch)
+    expected = []
+    for batch in log:
+        expected.append(shifted(batch, first - batch.base_offset, epoch))
+        first = expected[-1].next_offset
+    assert model.decode_all(bytes(data)) == expected
+    assert end == first
+
+
+@given(batches(), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
+def test_batches_that_lie_apart_are_placed_as_those_of_one_buffer(
+    batch: model.Batch, first: int, epoch: int
+) -> None:
+    """`place_batches` writes what `assign_offsets` does, and `stored_checksums` reads the CRC."""
+    placed, assigned = bytearray(model.encode(batch)), bytearray(model.encode(batch))
+    place_batches([memoryview(placed)], [first], epoch)
+    assert stored_checksums([memoryview(placed)]) == [read_header(placed).crc]
+    assign_offsets(assigned, first, epoch)
+    assert placed == assigned
+
+
+def test_assigning_starts_a_section_by_default() -> None:
+    data = bytearray(encode_batch([1], [b"k"], [b"v"], base_offset=77, leader_epoch=3))
+    assert assign_offsets(data) == 1
+    header = read_header(data)
+    assert (header.base_offset, header.partition_leader_epoch) == (0, 0)
+
+
+def test_what_is_read_only_is_not_patched() -> None:
+    with pytest.raises(InvalidInputError, match="read-only"):
+        patch_offsets(encode_batch([1], [b"k"], [b"v"]), 1, 1)
+
+
+def shifted(batch: model.Batch, shift: int, epoch: int) -> model.Batch:
+    return replace(
+        batch,
+        base_offset=batch.base_offset + shift,
+        leader_epoch=epoch,
+        records=tuple(replace(record, offset=record.offset + shift) for record in batch.records),
+    )
+
+
+@given(logs(), st.integers(-100, 100), st.data())
+def test_trimming_keeps_the_batches_that_overlap(
+    log: list[model.Batch], shift: int, draw: st.DataObject
+) -> None:
+    encoded = [model.encode(batch) for batch in log]
+    lowest, highest = log[0].base_offset + shift - 5, log[-1].next_offset + shift + 5
+    first = draw.draw(st.integers(lowest, highest))
+    last = draw.draw(st.integers(first, highest))
+    expected = [
+        data
+        for data, batch in zip(encoded, log, strict=True)
+        if batch.next_offset + shift > first and batch.base_offset + shift <= last
+    ]
+    data = b"".join(encoded)
+    trimmed = trim_batches(data, first_offset=first, last_offset=last, offset_shift=shift)
+    assert bytes(trimmed) == b"".join(expected)
+    limit = draw.draw(st.integers(0, len(data) + 10))
+    limited = trim_batches(data, first_offset=first, last_offset=last, offset_shift=shift, max_bytes=limit)
+    within = [end for end in range(len(expected) + 1) if end <= 1 or len(b"".join(expected[:end])) <= limit]
+    assert bytes(limited) == b"".join(expected[: within[-1]])
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_stamping_an_append_time_gives_it_to_all_records(codec: Codec) -> None:
+    first, second = (encode_batch([5, 6], [b"a", b"b"], [b"c", b"d"], codec=codec) for _ in range(2))
+    data = bytearray(first + second)
+    stamp_append_time(data, 99, len(first))
+    before, after = model.decode_all(bytes(data))
+    assert [record.timestamp for record in before.records] == [5, 6]
+    assert [record.timestamp for record in after.records] == [99, 99]
+    assert read_header(data, len(first)).timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def test_a_max_timestamp_is_corrected() -> None:
+    batch = model.batch_of([Record(0, 5, b"k", b"v")], max_timestamp=77)
+    data = bytearray(model.encode(batch))
+    stamp_max_timestamp(data, 5)
+    assert model.decode(bytes(data)) == replace(batch, max_timestamp=5)

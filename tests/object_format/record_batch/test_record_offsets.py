@@ -1,0 +1,120 @@
+"""The offsets of records found in bulk are those that decoding finds, however batches lie and are stored."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from object_format.codecs.codec import Codec
+from object_format.errors import Fault, MalformedBatchError
+from object_format.record_batch import offsets as record_offsets
+from object_format.record_batch.offsets import RecordOffsets
+from object_format.record_batch.records import decode_batches, encode_batch
+
+BATCHES = st.lists(
+    st.tuples(st.sets(st.integers(0, 30), max_size=20), st.integers(0, 3), st.sampled_from(Codec)),
+    max_size=12,
+)
+
+
+def stored(batches: list[tuple[set[int], int, Codec]]) -> list[bytes]:
+    """One behind the other; each has records at some offset deltas, and some offsets more at its end."""
+    made = []
+    base = 7
+    for deltas, more, codec in batches:
+        last = max(deltas, default=0) + more
+        times, nothing = [0] * len(deltas), [None] * len(deltas)
+        made.append(
+            encode_batch(
+                times,
+                nothing,
+                nothing,
+                base_offset=base,
+                codec=codec,
+                offset_deltas=sorted(deltas),
+                last_offset_delta=last,
+            )
+        )
+        base += last + 1
+    return made
+
+
+@given(BATCHES, st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.sampled_from([0, 2**40]))
+def test_offsets_are_those_that_decoding_finds(
+    batches: list[tuple[set[int], int, Codec]], room: int, pieces: int, ranges: int, shift: int
+) -> None:
+    """Whatever is pending at a time, and in however many pieces they come."""
+    made = stored(batches)
+    with (
+        patch.object(record_offsets, "_PENDING_OFFSETS", room),
+        patch.object(record_offsets, "_LONG_RANGE", 9),
+        patch.object(record_offsets, "_RANGES", ranges),
+    ):
+        found = RecordOffsets()
+        for _ in range(2):
+            for first in range(0, len(made), pieces):
+                found.add(b"".join(made[first : first + pieces]), offset_shift=shift)
+            expected = [
+                offset
+                for columns in decode_batches(b"".join(made), offset_shift=shift, control=True)
+                for offset in columns.offsets.tolist()
+            ]
+            assert list(found.take()) == expected
+
+
+def test_batches_that_have_all_their_records_are_not_opened() -> None:
+    """They need not even be readable; one with a gap must be."""
+    whole = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3, codec=Codec.LZ4)
+    spoilt = whole[:61] + bytes(len(whole) - 61)
+    gapped = encode_batch(
+        [0] * 2, [b"k"] * 2, [b"v"] * 2, base_offset=3, offset_deltas=[0, 2], codec=Codec.LZ4
+    )
+    found = RecordOffsets()
+
+    found.add(spoilt + gapped, offset_shift=0)
+
+    assert list(found.take()) == [0, 1, 2, 3, 5]
+    with pytest.raises(MalformedBatchError) as caught:
+        found.add(whole + gapped[:61] + bytes(len(gapped) - 61), offset_shift=0)
+    assert (caught.value.fault, caught.value.position) == (Fault.COMPRESSED_BYTES, len(whole))
+
+
+def test_records_that_do_not_rise_are_malformed() -> None:
+    sound = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3, offset_deltas=[0, 5, 9])
+    swapped = bytearray(sound)
+    second, third = (61 + each * (len(sound) - 61) // 3 for each in (1, 2))
+    swapped[second + 3], swapped[third + 3] = sound[third + 3], sound[second + 3]
+
+    with pytest.raises(MalformedBatchError) as caught:
+        RecordOffsets().add(swapped, offset_shift=0)
+
+    assert (caught.value.fault, caught.value.position) == (Fault.RECORD_OFFSET, third)
+
+
+def test_batches_do_not_overlap() -> None:
+    whole = encode_batch([0] * 3, [b"k"] * 3, [b"v"] * 3)
+    found = RecordOffsets()
+    found.add(whole, offset_shift=0)
+
+    for batches, shift, position in ((whole, 2, 0), (whole * 2, 3, len(whole)), (whole, 2**62, 0)):
+        with pytest.raises(MalformedBatchError) as caught:
+            found.add(batches, offset_shift=shift)
+        assert (caught.value.fault, caught.value.position) == (Fault.OFFSET_RANGE, position)
+
+
+def test_offsets_of_a_batch_do_not_fill_memory() -> None:
+    """A batch has as many as may be; what is pending is emptied between."""
+    count = record_offsets._PENDING_OFFSETS * 2 + 5
+    deltas = np.arange(count, dtype=np.int64)
+    deltas[-1] += 1
+    nothing = [None] * count
+    found = RecordOffsets()
+
+    found.add(encode_batch(np.zeros(count, np.int64), nothing, nothing, offset_deltas=deltas), offset_shift=0)
+
+    offsets = found.take()
+    assert (len(offsets), offsets.max()) == (count, count)

@@ -1,0 +1,204 @@
+"""What an agent learns of a producer's batches before it takes them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from object_format.buffers import readable
+from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES, Codec
+from object_format.errors import Fault, MalformedBatchError
+from object_format.record_batch.batch import BatchHeader, iter_headers, write_checksum
+from object_format.record_batch.records import Record, encode_batch
+from object_format.record_batch.validation import (
+    MOST_RECORDS_REPORTED,
+    BatchSummary,
+    sound_batches,
+    validate_batches,
+)
+from tests.object_format import model
+from tests.object_format.strategies import batches, logs
+
+ONE = model.batch_of([Record(0, 5, b"k", b"v")])
+
+
+def faults(*made: model.Batch | bytes, require_keys: bool = False) -> list[tuple[int, Fault]]:
+    data = b"".join(each if isinstance(each, bytes) else model.encode(each) for each in made)
+    return [
+        (problem.batch, problem.fault)
+        for problem in validate_batches(data, require_keys=require_keys).problems
+    ]
+
+
+@given(logs(gaps=False))
+def test_sound_batches_are_summed_up(log: list[model.Batch]) -> None:
+    encoded = [model.encode(batch) for batch in log]
+    found = validate_batches(b"".join(encoded), require_keys=False)
+    assert found.problems == ()
+    assert found.record_count == sum(len(batch.records) for batch in log)
+    position = 0
+    for summary, batch, data in zip(found.batches, log, encoded, strict=True):
+        timestamps = [record.timestamp for record in batch.records]
+        assert summary == BatchSummary(
+            position=position,
+            size=len(data),
+            last_offset_delta=batch.last_offset_delta,
+            record_count=len(batch.records),
+            min_timestamp=min(timestamps),
+            max_timestamp=max(timestamps),
+            header_max_timestamp=batch.max_timestamp,
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+            attributes=batch.attributes,
+        )
+        position += len(data)
+
+
+@given(batches(gaps=False), st.data())
+def test_one_batch_alone_is_judged_as_among_others(batch: model.Batch, data: st.DataObject) -> None:
+    """A batch that is all there is takes a shorter way, to the same verdict, whatever byte of it is wrong."""
+    encoded = bytearray(model.encode(batch))
+    if data.draw(st.booleans(), label="spoilt"):
+        where = data.draw(st.integers(0, len(encoded) - 1), label="where")
+        encoded[where] ^= data.draw(st.integers(1, 255), label="by")
+        if data.draw(st.booleans(), label="with its checksum"):
+            encoded[17:21] = crc32c.crc32c(bytes(encoded[21:])).to_bytes(4, "big")
+    require_keys = data.draw(st.booleans(), label="keys are required")
+    alone = validate_batches(encoded, require_keys=require_keys)
+    first = model.encode(ONE)
+    among = validate_batches(first + encoded, require_keys=require_keys)
+    assert alone.batches == tuple(
+        each._replace(position=each.position - len(first)) for each in among.batches[1:]
+    )
+    assert [(each.fault, each.batch, each.record_indexes) for each in alone.problems] == [
+        (each.fault, each.batch - 1, each.record_indexes) for each in among.problems
+    ]
+
+
+@given(logs(gaps=False), st.data())
+def test_batches_are_judged_all_at_once_as_one_by_one(log: list[model.Batch], data: st.DataObject) -> None:
+    """Nothing comes back where any has a problem, and else the same rows, whatever byte is wrong."""
+    encoded = bytearray(b"".join(map(model.encode, log)))
+    if encoded and data.draw(st.booleans(), label="spoilt"):
+        where = data.draw(st.integers(0, len(encoded) - 1), label="where")
+        encoded[where] ^= data.draw(st.integers(1, 255), label="by")
+        for position, header in _headers_while_sound(encoded):
+            if data.draw(st.booleans(), label="with its checksum"):
+                write_checksum(memoryview(encoded), position, header.size)
+    require_keys = data.draw(st.booleans(), label="keys are required")
+    one_by_one = validate_batches(encoded, require_keys=require_keys)
+    at_once = sound_batches(readable(encoded), require_keys=require_keys)
+    if one_by_one.problems or not encoded:
+        assert at_once is None
+        return
+    assert at_once is not None
+    each = one_by_one.batches
+    for name in ("position", "size", "record_count", "producer_id", "base_sequence", "attributes"):
+        assert at_once.rows[name].tolist() == [getattr(batch, name) for batch in each]
+    assert at_once.largest == max(batch.size for batch in each)
+    assert at_once.min_timestamp == min(batch.min_timestamp for batch in each)
+    assert at_once.max_timestamp == max(batch.max_timestamp for batch in each)
+    assert at_once.stamps_agree == all(batch.header_max_timestamp == batch.max_timestamp for batch in each)
+
+
+def _headers_while_sound(data: bytearray) -> list[tuple[int, BatchHeader]]:
+    found: list[tuple[int, BatchHeader]] = []
+    with suppress(MalformedBatchError):
+        found.extend(iter_headers(data))
+    return found
+
+
+@given(batches(gaps=False))
+def test_keyless_records_are_named_where_keys_are_required(batch: model.Batch) -> None:
+    expected = tuple(i for i, record in enumerate(batch.records) if record.key is None)
+    first = model.encode(ONE)
+    found = validate_batches(first + model.encode(batch), require_keys=True)
+    if not expected:
+        assert found.problems == ()
+        return
+    [problem] = found.problems
+    assert (problem.batch, problem.fault, problem.position) == (1, Fault.KEYLESS_RECORDS, len(first))
+    assert (problem.record_indexes, problem.keyless_count) == (expected, len(expected))
+    assert "key" in problem.message
+
+
+def test_only_so_many_keyless_records_are_named() -> None:
+    count = MOST_RECORDS_REPORTED + 5
+    data = encode_batch([1] * count, [None] * count, [b"v"] * count, codec=Codec.LZ4)
+    [problem] = validate_batches(data, require_keys=True).problems
+    assert problem.record_indexes == tuple(range(MOST_RECORDS_REPORTED))
+    assert problem.keyless_count == count
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"attributes": 0x20}, Fault.CONTROL_BATCH),
+        ({"attributes": 0x08}, Fault.TIMESTAMP_TYPE),
+        ({"producer_id": 4}, Fault.SEQUENCE),
+        ({"last_offset_delta": 1}, Fault.OFFSETS_NOT_CONSECUTIVE),
+        ({"records": ()}, Fault.OFFSETS_NOT_CONSECUTIVE),
+        ({"records": (Record(0, 1, b"", b""), Record(2, 1, b"", b"")), "last_offset_delta": 1}, None),
+        ({"records": (Record(1, 1, b"", b""),)}, Fault.OFFSETS_NOT_CONSECUTIVE),
+    ],
+)
+def test_what_producers_may_not_send(codec: Codec, change: dict[str, object], fault: Fault | None) -> None:
+    changed = replace(ONE, **change)  # type: ignore[arg-type]  # each case names fields with their types
+    changed = replace(changed, attributes=changed.attributes | codec)
+    expected = Fault.OFFSETS_NOT_CONSECUTIVE if fault is None else fault
+    assert faults(ONE, changed, ONE) == [(1, expected)]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_damaged_records_are_a_problem_of_their_batch(codec: Codec) -> None:
+    batch = replace(ONE, attributes=int(codec))
+    record = model.encode_record(batch.records[0], batch)
+    assert faults(ONE, model.seal(batch, record + b"\0"), ONE) == [(1, Fault.TRAILING_BYTES)]
+    assert faults(ONE, model.seal(batch, record[:-1] + b"\x02"), ONE) == [(1, Fault.RECORD_FIELD)]
+    assert faults(ONE, model.seal(batch, b"\x7e" + record[1:]), ONE) == [(1, Fault.RECORD_LENGTH)]
+
+
+def test_a_wrong_checksum_hides_all_else() -> None:
+    damaged = bytearray(model.encode(replace(ONE, attributes=0x20)))
+    damaged[-1] ^= 1
+    assert faults(ONE, bytes(damaged), ONE) == [(1, Fault.CHECKSUM)]
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+def test_compressed_bytes_that_are_not(codec: Codec) -> None:
+    plain = model.seal(model.Batch(), b"not compressed at all", count=1)
+    data = bytearray(plain)
+    data[22] = codec
+    data[17:21] = model.crc32c(bytes(data[21:])).to_bytes(4, "big")
+    assert faults(ONE, bytes(data)) == [(1, Fault.COMPRESSED_BYTES)]
+
+
+def test_a_bomb_is_a_problem_of_its_batch() -> None:
+    values = [bytes(MAX_DECOMPRESSED_BATCH_BYTES // 8)] * 8
+    data = encode_batch([1] * 8, [b"k"] * 8, values, codec=Codec.ZSTD)
+    assert faults(ONE, data) == [(1, Fault.DECOMPRESSED_TOO_LARGE)]
+
+
+def test_behind_a_malformed_header_nothing_is_known() -> None:
+    sound = model.encode(ONE)
+    found = validate_batches(sound + sound[:-1], require_keys=True)
+    assert len(found.batches) == 1
+    [problem] = found.problems
+    assert (problem.batch, problem.fault, problem.position) == (1, Fault.TRUNCATED, len(sound))
+
+
+def test_nothing_is_sound() -> None:
+    found = validate_batches(b"", require_keys=True)
+    assert (found.batches, found.problems, found.record_count) == ((), (), 0)
+
+
+def test_a_wrong_max_timestamp_shows() -> None:
+    [summary] = validate_batches(model.encode(replace(ONE, max_timestamp=77)), require_keys=True).batches
+    assert (summary.header_max_timestamp, summary.max_timestamp) == (77, 5)

@@ -1,0 +1,129 @@
+"""Every call waits for what passes, gives up in time, and counts each try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from object_store.accounting import RequestKind
+from object_store.errors import (
+    ObjectsNotDeletedError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
+from object_store.interface import Purpose
+from tests.object_store.s3.fault_proxy import Fault
+from tests.object_store.s3.scenes import ATTEMPTS, DATA, LIMITS, slow_down
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.clock import ManualClock
+    from object_store.s3.store import S3Store
+    from tests.object_store.s3.fault_proxy import FaultProxy
+
+GET, PUT = RequestKind.GET, RequestKind.PUT
+
+
+CALLS: dict[str, tuple[str, RequestKind, Callable[[S3Store], object]]] = {
+    "put": ("PUT", PUT, lambda store: store.put("v1/y", [b"1"], purpose=Purpose.FSCK)),
+    "create": ("PUT", PUT, lambda store: store.create("v1/y", [b"1"], purpose=Purpose.FSCK)),
+    "range": ("GET", GET, lambda store: store.read_range("v1/x", 1, 2, purpose=Purpose.FSCK)),
+    "tail": ("GET", GET, lambda store: store.read_tail("v1/x", 2, purpose=Purpose.FSCK)),
+    "list": ("GET", RequestKind.LIST, lambda store: list(store.list("v1/", purpose=Purpose.FSCK))),
+    "delete": ("POST", RequestKind.DELETE, lambda store: store.delete(["v1/x"], purpose=Purpose.FSCK)),
+    "sweep": ("GET", RequestKind.LIST, lambda store: store.sweep_unfinished(9, purpose=Purpose.FSCK)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+class TestTroubledServers:
+    @pytest.mark.parametrize(
+        "fault",
+        [
+            {"status": 503, "code": "SlowDown"},
+            {"status": 500, "code": "InternalError"},
+            {"status": 400, "code": "RequestTimeout"},
+            {"status": 429, "code": "TooManyRequests"},
+        ],
+        ids=lambda fault: fault["code"],
+    )
+    def test_what_passes_is_waited_for(
+        self,
+        store: S3Store,
+        direct: S3Store,
+        proxy: FaultProxy,
+        clock: ManualClock,
+        call: str,
+        fault: dict[str, int | str],
+    ) -> None:
+        direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
+        method, kind, act = CALLS[call]
+        status, code = int(fault["status"]), str(fault["code"])
+        proxy.plan(Fault(method=method, times=ATTEMPTS - 1, status=status, code=code))
+        act(store)
+        tally = store.counts.snapshot().of(kind, Purpose.FSCK)
+        assert (tally.requests, tally.errors, tally.retries) == (ATTEMPTS, ATTEMPTS - 1, ATTEMPTS - 1)
+        longest = sum(min(LIMITS.longest_pause_seconds, LIMITS.first_pause_seconds * 2**i) for i in range(3))
+        assert 0 < clock.monotonic() <= longest
+
+    def test_what_does_not_pass_is_given_up(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy, call: str
+    ) -> None:
+        direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
+        method, kind, act = CALLS[call]
+        proxy.plan(slow_down(method, 100))
+        with pytest.raises(
+            StoreUnavailableError, match=r"failed in bucket 'test-.*' at http://127.*SlowDown"
+        ):
+            act(store)
+        tally = store.counts.snapshot().of(kind, Purpose.FSCK)
+        assert (tally.requests, tally.errors, tally.retries) == (ATTEMPTS, ATTEMPTS, ATTEMPTS - 1)
+
+    def test_a_connection_that_ends_without_an_answer(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy, call: str
+    ) -> None:
+        direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
+        method, kind, act = CALLS[call]
+        proxy.plan(Fault(method=method, lose_answer=True), Fault(method=method, lose_answer=True, reset=True))
+        act(store)
+        tally = store.counts.snapshot().of(kind, Purpose.FSCK)
+        assert tally.errors >= 2
+        assert tally.requests == len([asked for asked in proxy.log if asked.method == method])
+
+    def test_a_refusal_is_not_repeated(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy, call: str
+    ) -> None:
+        direct.put("v1/x", [DATA], purpose=Purpose.INGEST)
+        method, kind, act = CALLS[call]
+        proxy.plan(Fault(method=method, status=403, code="AccessDenied"))
+        with pytest.raises(StoreAccessError, match=r"bucket 'test-.*' at http://127.*AccessDenied.*allow"):
+            act(store)
+        assert store.counts.snapshot().of(kind, Purpose.FSCK).requests == 1
+
+
+class TestOtherAnswers:
+    def test_names_that_stay_are_told_with_their_reasons(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        names = [f"v1/{i}" for i in range(1500)]
+        answer = (
+            "<DeleteResult><Error><Key>some/prefix/v1/7</Key><Code>InternalError</Code>"
+            "<Message>planned</Message></Error><Error><Key>some/prefix/v1/8</Key><Code>NoSuchKey</Code>"
+            "<Message>planned</Message></Error></DeleteResult>"
+        )
+        direct.put("v1/1400", [b"1"], purpose=Purpose.INGEST)
+        proxy.plan(Fault(method="POST", status=200, body=answer.encode()))
+        with pytest.raises(ObjectsNotDeletedError, match="v1/7") as caught:
+            store.delete(names, purpose=Purpose.GC)
+        assert caught.value.failures == {"v1/7": "InternalError planned"}
+        assert list(direct.list("", purpose=Purpose.GC)) == []
+
+    def test_an_answer_that_is_no_xml_is_counted_and_tried_again(
+        self, store: S3Store, proxy: FaultProxy
+    ) -> None:
+        proxy.plan(Fault(method="GET", status=200, body=b"<html>hello", times=2))
+        assert list(store.list("", purpose=Purpose.GC)) == []
+        tally = store.counts.snapshot().of(RequestKind.LIST, Purpose.GC)
+        assert (tally.requests, tally.errors, tally.retries) == (3, 2, 2)

@@ -1,0 +1,156 @@
+"""Writes whose answer was lost, and uploads that fail on their way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from object_store.accounting import RequestKind
+from object_store.errors import (
+    ObjectExistsError,
+    StoreUnavailableError,
+    UploadLostError,
+)
+from object_store.interface import Purpose
+from object_store.names import compacted_name
+from tests.object_store.s3.fault_proxy import Fault
+from tests.object_store.s3.scenes import DATA, read_all, slow_down
+
+if TYPE_CHECKING:
+    from object_store.s3.store import S3Store
+    from tests.object_store.s3.fault_proxy import FaultProxy
+
+POST = RequestKind.POST
+OURS = compacted_name(*[UUID(int=1)] * 3)  # a sweep passes by what is not called so
+
+
+class TestCreateInDoubt:
+    def test_an_own_write_whose_answer_was_lost_is_recognised(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        proxy.plan(Fault(method="PUT", lose_answer=True))
+        assert store.create("v1/x", [b"mine"], purpose=Purpose.INGEST) == 4
+        assert direct.read_range("v1/x", 0, 4, purpose=Purpose.FETCH) == b"mine"
+        assert proxy.count("PUT") == 2
+        assert proxy.count("HEAD") == 1
+
+    def test_somebody_elses_write_of_the_same_bytes_is_not_taken_for_ours(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        proxy.plan(
+            slow_down("PUT", 1),
+            Fault(method="PUT", before=lambda: direct.create("v1/x", [b"same"], purpose=Purpose.INGEST)),
+        )
+        with pytest.raises(ObjectExistsError):
+            store.create("v1/x", [b"same"], purpose=Purpose.INGEST)
+
+    def test_a_plain_refusal_costs_one_request(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        direct.create("v1/x", [b"theirs"], purpose=Purpose.INGEST)
+        with pytest.raises(ObjectExistsError):
+            store.create("v1/x", [b"mine"], purpose=Purpose.INGEST)
+        assert len(proxy.log) == 1
+
+    def test_a_conflict_of_writers_is_tried_again(self, store: S3Store, proxy: FaultProxy) -> None:
+        proxy.plan(Fault(method="PUT", status=409, code="ConditionalRequestConflict", times=2))
+        assert store.create("v1/x", [b"mine"], purpose=Purpose.INGEST) == 4
+        proxy.plan(Fault(method="PUT", status=409, code="ConditionalRequestConflict", times=100))
+        with pytest.raises(StoreUnavailableError):
+            store.create("v1/y", [b"mine"], purpose=Purpose.INGEST)
+
+    def test_what_was_there_and_vanished_is_somebody_elses(self, store: S3Store, proxy: FaultProxy) -> None:
+        proxy.plan(slow_down("PUT", 1), Fault(method="PUT", status=412, code="PreconditionFailed"))
+        with pytest.raises(ObjectExistsError):
+            store.create("v1/x", [b"mine"], purpose=Purpose.INGEST)
+
+
+class TestMultipart:
+    def test_parts_and_their_frame_are_tried_again(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        proxy.plan(
+            slow_down("POST", 1, "uploads"),
+            slow_down("PUT", 1, "partNumber=2"),
+            Fault(method="PUT", part="partNumber=3", lose_answer=True),
+            slow_down("POST", 1, "uploadId"),
+        )
+        upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
+        for _ in range(6):
+            upload.write(DATA)
+        assert upload.complete() == 6 * len(DATA)
+        assert read_all(direct)[0] == DATA * 6
+        assert proxy.all_happened
+        snapshot = store.counts.snapshot()
+        assert snapshot.of(RequestKind.PART, Purpose.COMPACTION).retries == 2
+        assert snapshot.of(RequestKind.PART, Purpose.COMPACTION).requests == proxy.count("PUT") == 5
+        assert snapshot.of(POST, Purpose.COMPACTION).requests == proxy.count("POST") == 4
+
+    def test_a_completion_whose_answer_was_lost_is_recognised(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        proxy.plan(
+            Fault(method="POST", part="uploadId", lose_answer=True),
+            Fault(method="POST", part="uploadId", status=404, code="NoSuchUpload"),
+        )
+        upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
+        upload.write(DATA * 3)
+        assert upload.complete() == 3 * len(DATA)
+        assert read_all(direct)[0] == DATA * 3
+
+    @pytest.mark.parametrize("in_doubt", [False, True])
+    def test_an_upload_that_was_swept_is_lost(
+        self, store: S3Store, proxy: FaultProxy, *, in_doubt: bool
+    ) -> None:
+        if in_doubt:
+            proxy.plan(slow_down("POST", 1, "uploadId"))
+        proxy.plan(Fault(method="POST", part="uploadId", status=404, code="NoSuchUpload"))
+        upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
+        upload.write(DATA * 3)
+        with pytest.raises(UploadLostError, match="v1/x"):
+            upload.complete()
+        upload.abort()
+
+    def test_an_error_inside_an_answer_that_looks_good(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        """S3 sends its status before it knows whether the completion will succeed."""
+        error = b"<Error><Code>InternalError</Code><Message>planned</Message></Error>"
+        proxy.plan(Fault(method="POST", part="uploadId", status=200, body=error))
+        upload = store.start_upload("v1/x", purpose=Purpose.COMPACTION)
+        upload.write(DATA * 3)
+        upload.complete()
+        assert proxy.count("POST", "uploadId") == 2
+        assert read_all(direct)[0] == DATA * 3
+
+    def test_a_failed_part_fails_the_upload_and_abort_leaves_nothing(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        proxy.plan(slow_down("PUT", 100, "partNumber=1"))
+        upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
+        upload.write(DATA * 3)
+        with pytest.raises(StoreUnavailableError, match="part 1"):
+            upload.complete()
+        upload.abort()
+        assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 0
+        assert list(direct.list("", purpose=Purpose.GC)) == []
+
+    def test_an_abort_that_fails_is_left_to_the_sweep(
+        self, store: S3Store, direct: S3Store, proxy: FaultProxy
+    ) -> None:
+        proxy.plan(slow_down("DELETE", 100))
+        upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
+        upload.write(DATA * 3)
+        upload.abort()
+        assert direct.sweep_unfinished(1 << 50, purpose=Purpose.GC) == 1
+
+    def test_an_upload_that_ended_meanwhile_is_no_trouble_for_the_sweep(
+        self, store: S3Store, proxy: FaultProxy
+    ) -> None:
+        upload = store.start_upload(OURS, purpose=Purpose.COMPACTION)
+        upload.write(DATA * 3)
+        proxy.plan(Fault(method="DELETE", status=404, code="NoSuchUpload"))
+        store.sweep_unfinished(1 << 50, purpose=Purpose.GC)
+        upload.abort()

@@ -1,0 +1,123 @@
+"""Two agents that many tests share: each test takes topics and groups of its own."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from catalog.open import Catalog, open_catalog
+from core.clock import SystemClock
+from core.ids import SeededIds
+from object_store.local.store import LocalStore
+from planner.planning import plan_and_submit
+from planner.settings import PlannerSettings
+from spark_jobs.task.compaction_task import run_compaction
+from tests.agent.faulty_store import FaultyStore
+from tests.agent.kafka.brokers import BrokerThread
+from tests.agent.kafka.coordinators import LASTING
+from tests.agent.kafka.waiting import QUICK_GROUPS, until
+from tests.agent.small_compaction import compact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from catalog.model import Topic
+    from object_format.record_batch.records import Record
+    from tests.fixtures.postgres import PostgresForTests
+
+_PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
+# Clients that are killed shall be missed soon.
+_QUICK = {
+    **LASTING,
+    "groups": replace(QUICK_GROUPS, consumer_session_timeout_ms=2000),
+    "stop_timeout_ms": 5000,
+}
+
+
+class Agents:
+    """Agents over one catalog and one store, which know of each other."""
+
+    def __init__(self, catalog: Catalog, store: FaultyStore) -> None:
+        self.catalog = catalog
+        self.store = store
+        self._clock = SystemClock()
+        self._ids = SeededIds(7, self._clock)
+        self._names = count()
+        self.running: list[BrokerThread] = []
+
+    def add(self) -> BrokerThread:
+        """One more agent; returns when all others see it."""
+        broker = BrokerThread(self.catalog, self.store, self._clock, self._ids, _QUICK)
+        self.running.append(broker)
+        broker.start()
+        self._settle()
+        return broker
+
+    def remove(self, broker: BrokerThread) -> None:
+        """Stop an agent in good order."""
+        self.running.remove(broker)
+        broker.stop()
+
+    def _settle(self) -> None:
+        for each in self.running:
+            groups = each.agent._groups
+            assert groups is not None
+            brokers = groups.held._brokers
+            until(lambda each=each, b=brokers: len(each.run(b.live())) == len(self.running))  # type: ignore[misc]  # defaults bind them
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.running)
+
+    def new_name(self) -> str:
+        """For a topic or a group of one test."""
+        return f"stratum-{next(self._names)}"
+
+    def create_topic(self, partitions: int = 1, **config: str) -> str:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        name = self.new_name()
+        self.catalog.topics.create(name, partitions, settings)
+        return name
+
+    def clean(self) -> None:
+        """Plan and run every compaction that there is to do, as `siltstone compact` does, without Spark."""
+        plan_and_submit(self.catalog, self._clock, self._ids, _PLANNER)
+        for job in self.catalog.jobs.claim("cleaner", 100):
+            assert job.attempt_id is not None
+            result = run_compaction(
+                job.spec, self.store, attempt_id=job.attempt_id, clock=self._clock, ids=self._ids
+            )
+            self.catalog.jobs.complete(result)
+
+    def compact(self, name: str, keep: Callable[[Record], bool], partition: int = 0) -> None:
+        """Put one compacted file in the place of all that a partition holds."""
+        topic: Topic = self.catalog.topics.get(name)
+        compact(self.catalog, self.store, self._ids, topic, partition=partition, keep=keep)
+
+    def delete_before(self, name: str, offset: int) -> None:
+        """Raise the log start offset of partition 0."""
+        topic = self.catalog.topics.get(name)
+        self.catalog.retention.advance_log_start(topic.topic_id, 0, offset)
+
+    def stop(self) -> None:
+        for broker in self.running:
+            broker.stop()
+
+
+@contextmanager
+def two_agents(postgres: PostgresForTests, directory: Path) -> Iterator[Agents]:
+    """Both run until the block ends."""
+    clock = SystemClock()
+    address = postgres.create()
+    with ExitStack() as stack:
+        stack.callback(postgres.drop, address)
+        catalog = stack.enter_context(open_catalog(address, clock, SeededIds(3, clock)))
+        store = FaultyStore(LocalStore(directory / "objects", SeededIds(4, clock)))
+        agents = Agents(catalog, store)
+        stack.callback(agents.stop)
+        agents.add()
+        agents.add()
+        yield agents

@@ -1,0 +1,50 @@
+"""What the tests with real clients share."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.real_clients.agents import Agents, two_agents
+from tests.real_clients.driving import CLIENTS, Driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.fixtures.postgres import PostgresForTests
+
+
+@pytest.fixture(scope="package")
+def agents(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    """Two agents for all tests of the package."""
+    with two_agents(postgres, tmp_path_factory.mktemp("store")) as running:
+        yield running
+
+
+@pytest.fixture
+def new_driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
+    """Starts drivers, which end with the test."""
+    with ExitStack() as stack:
+        yield lambda client: stack.enter_context(Driver(client, tmp_path_factory.mktemp("driver")))
+
+
+@pytest.fixture(scope="package")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
+    """One driver for each client, started when it is first asked for."""
+    started: dict[str, Driver] = {}
+    with ExitStack() as stack:
+
+        def driver(client: str) -> Driver:
+            if client not in started:
+                started[client] = stack.enter_context(Driver(client, tmp_path_factory.mktemp("driver")))
+            return started[client]
+
+        yield driver
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest, drivers: Callable[[str], Driver]) -> Driver:
+    """Each client in turn."""
+    return drivers(request.param)

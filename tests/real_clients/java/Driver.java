@@ -1,0 +1,226 @@
+// Does with Kafka's own client what it is told, a request and an answer on each line: see tests/real_clients.
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Future;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.NewPartitions;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.CommitFailedException;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
+import org.apache.kafka.common.errors.RetriableException;
+import org.apache.kafka.common.errors.StaleMemberEpochException;
+import org.apache.kafka.common.errors.UnknownMemberIdException;
+import org.apache.kafka.common.serialization.StringDeserializer;
+import org.apache.kafka.common.serialization.StringSerializer;
+
+public final class Driver {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
+    private static String protocol;
+    private static Member member;
+
+    /** Takes the group protocol of its members: classic or consumer. */
+    public static void main(String[] words) throws Exception {
+        protocol = words[0];
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            Map<String, Object> answer = new HashMap<>();
+            try {
+                answer.put("result", act(JSON.readTree(line)));
+            } catch (Exception failure) {
+                answer.put("error", failure + (failure.getCause() == null ? "" : ", for " + failure.getCause()));
+            }
+            System.out.println(JSON.writeValueAsString(answer));
+        }
+        System.exit(0);
+    }
+
+    private static Object act(JsonNode given) throws Exception {
+        switch (given.get("do").asText()) {
+            case "traits":
+                return Map.of("codecs", CODECS, "acks", List.of(0, 1, -1), "idempotent", true);
+            case "produce":
+                return produce(given);
+            case "bounds":
+                return bounds(given);
+            case "read":
+                return read(given);
+            case "administer":
+                return administer(given);
+            case "join":
+                member = new Member(given);
+                member.thread.start();
+                return null;
+            case "seen":
+                return member.seen();
+            case "leave":
+                member.leave();
+                return null;
+            default:
+                throw new IllegalArgumentException("no such request");
+        }
+    }
+
+    private static Object produce(JsonNode given) throws Exception {
+        Map<String, Object> settings = new HashMap<>();
+        settings.put("bootstrap.servers", given.get("bootstrap").asText());
+        settings.put("compression.type", given.get("codec").asText());
+        settings.put("acks", given.get("acks").asText());
+        settings.put("enable.idempotence", given.get("idempotent").asBoolean());
+        StringSerializer text = new StringSerializer();
+        try (KafkaProducer<String, String> producer = new KafkaProducer<>(settings, text, text)) {
+            List<Future<RecordMetadata>> sent = new ArrayList<>();
+            for (JsonNode each : given.get("values")) {
+                String value = each.asText();
+                sent.add(producer.send(new ProducerRecord<>(given.get("topic").asText(), 0, value, value)));
+            }
+            for (Future<RecordMetadata> each : sent) {
+                each.get();
+            }
+        }
+        return null;
+    }
+
+    /** A member of the classic protocol says itself how long it may be silent. */
+    private static KafkaConsumer<String, String> consumer(JsonNode given, String group, String protocol) {
+        Map<String, Object> settings = new HashMap<>();
+        settings.put("bootstrap.servers", given.get("bootstrap").asText());
+        settings.put("group.id", group);
+        settings.put("group.protocol", protocol);
+        settings.put("auto.offset.reset", "earliest");
+        settings.put("enable.auto.commit", false);
+        if (protocol.equals("classic") && given.has("session")) {
+            settings.put("session.timeout.ms", given.get("session").asInt());
+            settings.put("heartbeat.interval.ms", 200);
+        }
+        StringDeserializer text = new StringDeserializer();
+        return new KafkaConsumer<>(settings, text, text);
+    }
+
+    private static Object bounds(JsonNode given) {
+        TopicPartition place = new TopicPartition(given.get("topic").asText(), 0);
+        try (KafkaConsumer<String, String> consumer = consumer(given, "unused", protocol)) {
+            return List.of(
+                consumer.beginningOffsets(List.of(place)).get(place),
+                consumer.endOffsets(List.of(place)).get(place),
+                consumer.offsetsForTimes(Map.of(place, given.get("timestamp").asLong())).get(place).offset());
+        }
+    }
+
+    private static Object read(JsonNode given) {
+        TopicPartition place = new TopicPartition(given.get("topic").asText(), 0);
+        List<Object> found = new ArrayList<>();
+        try (KafkaConsumer<String, String> consumer = consumer(given, given.get("group").asText(), protocol)) {
+            consumer.assign(List.of(place));
+            consumer.seek(place, given.get("offset").asLong());
+            while (found.size() < given.get("count").asInt()) {
+                for (ConsumerRecord<String, String> each : consumer.poll(Duration.ofSeconds(1))) {
+                    found.add(List.of(each.offset(), each.value()));
+                }
+            }
+        }
+        return found;
+    }
+
+    private static Object administer(JsonNode given) throws Exception {
+        String topic = given.get("topic").asText();
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", given.get("bootstrap").asText()))) {
+            NewTopic wanted = new NewTopic(topic, 2, (short) 1).configs(Map.of("cleanup.policy", "compact"));
+            admin.createTopics(List.of(wanted)).all().get();
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get();
+            ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+            AlterConfigOp change =
+                new AlterConfigOp(new ConfigEntry("retention.ms", "1000"), AlterConfigOp.OpType.SET);
+            admin.incrementalAlterConfigs(Map.of(resource, List.of(change))).all().get();
+            String retention =
+                admin.describeConfigs(List.of(resource)).all().get().get(resource).get("retention.ms").value();
+            int partitions =
+                admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().size();
+            boolean listed = admin.listTopics().names().get().contains(topic);
+            admin.deleteTopics(List.of(topic)).all().get();
+            return Map.of("partitions", partitions, "retention", retention, "listed", listed);
+        }
+    }
+
+    /** Polls in a thread and commits what it polled. */
+    private static final class Member implements Runnable {
+        final Thread thread = new Thread(this);
+        private final List<Object> records = Collections.synchronizedList(new ArrayList<>());
+        private final KafkaConsumer<String, String> consumer;
+        private volatile int assigned;
+        private volatile boolean leaving;
+        private volatile Throwable failure;
+
+        Member(JsonNode given) {
+            consumer = consumer(given, given.get("group").asText(), protocol);
+            consumer.subscribe(List.of(given.get("topic").asText()));
+        }
+
+        @Override
+        public void run() {
+            try {
+                work();
+            } catch (Throwable anything) {
+                failure = anything;
+            }
+        }
+
+        private void work() {
+            while (!leaving) {
+                try {
+                    pollAndCommit();
+                } catch (CommitFailedException | RebalanceInProgressException | RetriableException rebalance) {
+                    System.err.println(rebalance); // it is read again
+                } catch (UnknownMemberIdException | StaleMemberEpochException fenced) {
+                    System.err.println(fenced); // where it asks for offsets; its next heartbeat lets it join again
+                }
+            }
+            consumer.close();
+        }
+
+        private void pollAndCommit() {
+            Iterable<ConsumerRecord<String, String>> polled = consumer.poll(Duration.ofMillis(100));
+            assigned = consumer.assignment().size();
+            for (ConsumerRecord<String, String> each : polled) {
+                records.add(List.of(each.partition(), each.offset(), each.value()));
+            }
+            consumer.commitSync();
+        }
+
+        private void check() {
+            if (failure != null) {
+                throw new IllegalStateException("the member has died", failure);
+            }
+        }
+
+        Object seen() {
+            check();
+            synchronized (records) {
+                return Map.of("assigned", assigned, "records", new ArrayList<>(records));
+            }
+        }
+
+        void leave() throws InterruptedException {
+            leaving = true;
+            thread.join();
+            check();
+        }
+    }
+}

@@ -1,0 +1,58 @@
+"""Logs whose last offsets have no record any more, as a dropped tombstone leaves them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, consume, produce
+
+if TYPE_CHECKING:
+    from tests.real_clients.agents import Agents
+
+pytestmark = pytest.mark.integration
+
+
+def _compacted(agents: Agents, *kept: int) -> str:
+    topic = agents.create_topic(cleanup_policy="compact")
+    produce(agents.bootstrap, topic, [(str(n).encode(), str(n).encode()) for n in range(10)])
+    agents.compact(topic, keep=lambda record: record.offset in kept)
+    return topic
+
+
+def _read_to_the_end(agents: Agents, topic: str, offset: int) -> tuple[list[int | None], int]:
+    """The offsets that were read until librdkafka told of the end, and where it is then."""
+    consumer = Consumer(
+        {"bootstrap.servers": agents.bootstrap, "group.id": "unused", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, 0, offset)])
+    found: list[int | None] = []
+    try:
+        while True:
+            message = consumer.poll(PATIENCE_SECONDS)
+            assert message is not None, f"the end did not come behind {found}"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return found, message.offset() or 0
+            found.append(message.offset())
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("offset", [0, 5, 9])
+def test_a_consumer_comes_to_the_end_behind_the_last_hole(agents: Agents, offset: int) -> None:
+    """It knows that nothing is left, wherever it began, and reads what comes later."""
+    topic = _compacted(agents, 1, 4)
+    kept = [each for each in (1, 4) if each >= offset]
+    assert _read_to_the_end(agents, topic, offset) == (kept, 10)
+    produce(agents.bootstrap, topic, [(b"late", b"late")])
+    assert _read_to_the_end(agents, topic, offset) == ([*kept, 10], 11)
+    assert [message.offset() for message in consume(agents.bootstrap, topic, 1, offset=7)] == [10]
+
+
+def test_a_log_without_any_record_has_an_end_too(agents: Agents) -> None:
+    """All of it is one hole."""
+    assert _read_to_the_end(agents, _compacted(agents), 0) == ([], 10)

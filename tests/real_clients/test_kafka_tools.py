@@ -1,0 +1,234 @@
+"""Kafka's command line tools before two agents, as an operator uses them; all in one Java machine."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from agent.kafka.apis.describe_configs import _TYPES
+from agent.kafka.codec import Struct
+from agent.kafka.resources import ResourceType
+from agent.kafka.table import APIS
+from catalog.config.group_config import GROUP_SETTINGS
+from catalog.config.topic_settings import SETTINGS
+from tests.agent.kafka.coordinators import groups_of
+from tests.agent.kafka.wire import Wire
+from tests.fixtures import kafka_tools
+from tests.real_clients.driving import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.real_clients.agents import Agents
+
+pytestmark = pytest.mark.integration
+_TOOLS = "org.apache.kafka.tools"
+_CLASSES = {
+    "kafka-topics": f"{_TOOLS}.TopicCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-consumer-groups": f"{_TOOLS}.consumer.group.ConsumerGroupCommand",
+    "kafka-get-offsets": f"{_TOOLS}.GetOffsetShell",
+    "kafka-log-dirs": f"{_TOOLS}.LogDirsCommand",
+    "kafka-broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
+    "kafka-delete-records": f"{_TOOLS}.DeleteRecordsCommand",
+    "kafka-producer-perf-test": f"{_TOOLS}.ProducerPerformance",
+    "kafka-consumer-perf-test": f"{_TOOLS}.ConsumerPerformance",
+    "kafka-leader-election": f"{_TOOLS}.LeaderElectionCommand",
+    "kafka-reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
+    "kafka-transactions": f"{_TOOLS}.TransactionsCommand",
+}
+# By themselves these give up after five or ten seconds.
+_PATIENT = {
+    "kafka-consumer-groups": "--timeout 120000",
+    "kafka-consumer-perf-test": "--timeout 120000",
+}
+_PATIENCE_SECONDS = 300
+_SESSION = "consumer.session.timeout.ms"
+
+
+class Tools:
+    """Kafka's tools, each by the name of its script."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        source = ROOT / "tests" / "real_clients" / "java" / "Tools.java"
+        self.process = subprocess.Popen(
+            kafka_tools.command(str(source)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def _ask(self, words: list[str]) -> Any:  # noqa: ANN401  # JSON
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(orjson.dumps(words, option=orjson.OPT_APPEND_NEWLINE))
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], _PATIENCE_SECONDS)
+        assert ready, f"no answer comes to {words}"
+        line = self.process.stdout.readline()
+        assert line, f"Java went away over {words}"
+        return orjson.loads(line)
+
+    def settings(self) -> dict[str, Any]:
+        """What Kafka knows of settings: type and default by name, of topics, groups and brokers."""
+        found: dict[str, Any] = self._ask(["settings"])
+        return found
+
+    def answer(self, line: str) -> tuple[int, str]:
+        """The status of a command, and what it prints."""
+        name, *words = line.split()
+        where = ["--bootstrap-server", self._bootstrap, *_PATIENT.get(name, "").split()]
+        answer = self._ask([_CLASSES[name], *where, *words])
+        return answer["status"], answer["told"]
+
+    def __call__(self, line: str) -> str:
+        """What a command prints that succeeds."""
+        status, told = self.answer(line)
+        assert status == 0, told
+        return told
+
+    def refused(self, line: str) -> str:
+        """What a command prints that fails."""
+        status, told = self.answer(line)
+        assert status == 1, told
+        return told
+
+
+@pytest.fixture(scope="module")
+def tools(agents: Agents) -> Iterator[Tools]:
+    started = Tools(agents.bootstrap)
+    yield started
+    started.process.kill()
+    started.process.communicate()
+
+
+def test_topics_and_settings(agents: Agents, tools: Tools) -> None:
+    """Created, changed, described with where each value comes from, and refused in words."""
+    name, group = agents.new_name(), agents.new_name()
+    created = tools(
+        f"kafka-topics --create --topic {name} --partitions 3 --config remote.storage.enable=false"
+    )
+    assert f"Created topic {name}." in created
+    tools(f"kafka-topics --alter --topic {name} --partitions 4")
+    described = tools(f"kafka-topics --describe --topic {name}")
+    assert "PartitionCount: 4\tReplicationFactor: 1\tConfigs: remote.storage.enable=false" in described
+    assert described.count("Leader: ") == 4
+    assert name in tools("kafka-topics --list").split()
+    tools(f"kafka-configs --alter --topic {name} --add-config retention.ms=1000")
+    assert (
+        "retention.ms=1000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=1000,"
+        " DEFAULT_CONFIG:log.retention.ms=604800000}"
+    ) in tools(f"kafka-configs --describe --topic {name}")
+    everything = tools(f"kafka-configs --describe --topic {name} --all")
+    assert all(f"  {setting}=" in everything for setting in SETTINGS)
+    refused = tools.refused(f"kafka-configs --alter --topic {name} --add-config remote.log.copy.disable=true")
+    assert "give false: storage.mode says" in refused
+    assert "when it starts" in tools.refused("kafka-configs --alter --broker 1 --add-config log.roll.ms=5")
+    tools(f"kafka-configs --alter --group {group} --add-config {_SESSION}=50000")
+    assert f"Dynamic configs for group {group} are:" in tools("kafka-configs --describe --entity-type groups")
+    assert f"{_SESSION}=50000" in tools(f"kafka-configs --describe --group {group}")
+    refused = tools.refused(f"kafka-configs --alter --group {group} --add-config {_SESSION}=5")
+    assert "give 45000 to 60000" in refused
+    tools(f"kafka-topics --delete --topic {name}")
+    assert name not in tools("kafka-topics --list").split()
+
+
+def test_records_and_groups(agents: Agents, tools: Tools, tmp_path: Path) -> None:
+    """Written, read in a group, counted, deleted; the group is shown, reset and deleted."""
+    topic, group = agents.create_topic(), agents.new_name()
+    of_group = f"kafka-consumer-groups --group {group}"
+
+    def positions() -> list[list[str]]:
+        """Partition, offset, end and lag of each row."""
+        rows = [line.split() for line in tools(f"{of_group} --describe --offsets").splitlines()]
+        return [row[2:6] for row in rows if row[:2] == [group, topic]]
+
+    sent = tools(
+        f"kafka-producer-perf-test --topic {topic} --num-records 100 --record-size 10 --throughput -1"
+    )
+    assert "100 records sent" in sent
+    assert f"{topic}:0:100" in tools(f"kafka-get-offsets --topic {topic}").split()
+    tools(f"kafka-consumer-perf-test --topic {topic} --group {group} --num-records 100")
+    assert positions() == [["0", "100", "100", "0"]]
+    assert "Empty" in tools(f"{of_group} --describe --state")
+    for asked, found in (
+        ("--state Empty", True),
+        ("--type classic", True),
+        ("--state Stable", False),
+        ("--type consumer", False),
+    ):
+        assert (group in tools(f"kafka-consumer-groups --list {asked}")) == found
+    tools(f"{of_group} --reset-offsets --topic {topic} --to-offset 5 --execute")
+    assert positions() == [["0", "5", "100", "95"]]
+    tools(f"{of_group} --delete-offsets --topic {topic}")
+    assert positions() == []
+    assert "successful" in tools(f"{of_group} --delete")
+    assert "GroupIdNotFoundException" in tools(f"{of_group} --describe")
+    wanted = tmp_path / "delete.json"
+    wanted.write_bytes(orjson.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 5}]}))
+    deleted = tools(f"kafka-delete-records --offset-json-file {wanted}")
+    assert f"partition: {topic}-0\tlow_watermark: 5" in deleted
+    assert f"{topic}:0:5" in tools(f"kafka-get-offsets --topic {topic} --time earliest").split()
+    described = tools(f"kafka-log-dirs --describe --topic-list {topic}").splitlines()[-1]
+    brokers = orjson.loads(described)["brokers"]
+    shown = [part for each in brokers for found in each["logDirs"] for part in found["partitions"]]
+    assert [part["partition"] for part in shown] == [f"{topic}-0"]
+    assert len(brokers) == 2
+
+
+def test_what_is_not_served_is_named_by_the_tools(agents: Agents, tools: Tools, tmp_path: Path) -> None:
+    """They see by themselves what a broker does not have; nothing hangs."""
+    topic = agents.create_topic()
+    patient = tmp_path / "client.properties"
+    patient.write_text("request.timeout.ms=120000\n")
+    versions = tools(f"kafka-broker-api-versions --command-config {patient}")
+    for api in APIS:
+        lowest, highest = api.advertised
+        found = f"{lowest} to {highest}" if lowest < highest else str(highest)
+        assert versions.count(f"({api.key}): {found} [usable: {highest}]") == 2
+    assert "ElectLeaders(43): UNSUPPORTED" in versions
+    election = "kafka-leader-election --election-type preferred --all-topic-partitions"
+    assert "does not support ELECT_LEADERS" in tools.refused(election)
+    moves = tmp_path / "moves.json"
+    wanted = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1]}]}
+    moves.write_bytes(orjson.dumps(wanted))
+    moving = tools.refused(f"kafka-reassign-partitions --execute --reassignment-json-file {moves}")
+    assert "does not support LIST_PARTITION_REASSIGNMENTS" in moving
+    clients = tools.refused("kafka-configs --describe --entity-type clients")
+    assert "does not support DESCRIBE_CLIENT_QUOTAS" in clients
+    assert "TransactionalId" in tools("kafka-transactions list")
+
+
+def test_settings_are_those_that_kafka_knows(agents: Agents, tools: Tools) -> None:
+    """All of them, with its types, defaults and the brokers' names for them; ours are more by one."""
+    known = tools.settings()
+    kinds = {"replicas": "list"}
+
+    def ours(settings: object) -> dict[str, list[str]]:
+        assert isinstance(settings, dict)
+        return {
+            name: [kinds.get(each.kind, each.kind), each.default]
+            for name, each in settings.items()
+            if name not in {"storage.mode", "consumer.assignment.interval.ms"}
+        }
+
+    assert ours(dict(SETTINGS)) == known["topic"]
+    assert known["synonyms"] == {
+        name: each.broker_name for name, each in SETTINGS.items() if each.broker_name is not None
+    }
+    of_consumers = {name for name in known["group"] if name.startswith("consumer.")}
+    assert of_consumers == GROUP_SETTINGS.keys()
+    assert ours(dict(GROUP_SETTINGS)).items() <= known["group"].items()
+    broker = agents.running[0]
+    own = str(groups_of(broker).held._brokers.own.node_id)
+    asked = Struct(resource_type=ResourceType.BROKER, resource_name=own, configuration_keys=None)
+    with Wire(broker.host_and_port) as wire:
+        (answer,) = wire.ask("describe_configs", 4, Struct(resources=[asked])).results
+    shown = {each.name: each.config_type for each in answer.configs}
+    assert shown == {name: _TYPES[known["broker"][name][0]] for name in shown}
+    assert shown.keys() >= set(known["synonyms"].values())

@@ -1,0 +1,226 @@
+"""The command as a process: what a user sees of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from core.errors import FatalError, RetryableError
+from siltstone.cli.entry import COMMANDS, cli
+from siltstone.cli.failures import explain_failure
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX
+from tests.end_to_end.processes import as_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COMMON_OPTIONS = ("--data-dir", "--object-store", "--s3-endpoint", "--catalog", "--config-file", "--debug")
+
+
+def _siltstone(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+    return subprocess.run(
+        [sys.executable, "-m", "siltstone", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=kept | environment,
+    )
+
+
+def _all_commands() -> Iterator[tuple[str, ...]]:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        yield (name,)
+        if isinstance(command, click.Group):
+            yield from ((name, inner) for inner in command.list_commands(context))
+
+
+def test_the_front_door_lists_every_command_without_loading_one() -> None:
+    answer = _siltstone("--help")
+    assert answer.returncode == 0
+    for name, summary in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(summary[:40])}", answer.stdout, re.MULTILINE)
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import sys, siltstone.cli.entry as e; print([m for m in"
+                " ('pyspark', 'boto3', 'fastapi', 'psycopg', 'numba', 'rich', 'confluent_kafka')"
+                " if m in sys.modules])"
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=True,
+    )
+    assert loaded.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", list(_all_commands()), ids=" ".join)
+def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
+    answer = CliRunner().invoke(cli, [*words, "--help"])
+    assert answer.exit_code == 0
+    if words != ("topics",):
+        for option in COMMON_OPTIONS:
+            assert option in answer.output
+    if len(words) == 1:
+        assert COMMANDS[words[0]] in " ".join(answer.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["agent", "--http", "127.0.0.1:99999"], 2, "setting http (from the command line, --http)"),
+        (["agent", "--object-store", "gs://x"], 2, "gs:// is not supported"),
+        (["agent", "--object-store", "s3:/x"], 2, "two slashes"),
+        (["topics", "list", "--config", "absent.toml"], 2, "absent.toml does not exist"),
+        (["topics", "list", "--catalog", "postgresql://nobody@127.0.0.1:9/x"], 75, "127.0.0.1"),
+        (["produce", "t"], 75, "no agent serves from data directory"),
+        (["agent", "--kafka", "nowhere"], 2, "setting kafka (from the command line, --kafka)"),
+        (["produce", "t", "-b", "127.0.0.1:9"], 75, "no Kafka broker can be reached: 127.0.0.1:9"),
+        (["produce", "t", "-b", "http://127.0.0.1:9"], 75, "No brokers configured"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-X", "nope=1"], 1, 'configuration property: "nope"'),
+        (["produce", "t", "-b", "127.0.0.1:9", "-X", "secret"], 1, "(-X) is not NAME=VALUE"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-F", "absent"], 1, "properties in absent cannot be read"),
+        (["produce", "t", "-b", "127.0.0.1:9", "--acks", "1", "--idempotence"], 1, "`acks` must be set"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-k", "a", "-K", ":"], 2, "give one of them"),
+        (["produce", "t", "-b", "127.0.0.1:9", "--json-lines", "-K", ":"], 2, "no meaning with --json-lines"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-H", "name"], 2, "NAME=VALUE"),
+        (["produce", "t", "-b", "127.0.0.1:9", "--whole-files"], 2, "needs FILES"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-K", ""], 2, "--key-separator is empty"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-k", "x", "--key-encoding", "hex"], 2, "is not hex"),
+        (["consume", "t", "-b", "127.0.0.1:9"], 75, "no Kafka broker can be reached: 127.0.0.1:9"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--offset", "7"], 2, "needs --partition"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--offset", "soon"], 2, "not earliest, latest or a number"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--offset", "7", "--timestamp", "1"], 2, "one of them"),
+        (["consume", "t", "-b", "127.0.0.1:9", "-G", "g", "-p", "1"], 2, "which partitions are read"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--timestamp", "noon"], 1, "is not a time"),
+        (["nonsense"], 2, "No such command"),
+    ],
+)
+def test_an_error_is_a_sentence_and_an_exit_code(
+    arguments: list[str], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SILTSTONE_DATA_DIR", str(tmp_path / "data"))
+    answer = CliRunner().invoke(cli, arguments)
+    assert words in answer.output
+    assert "Traceback" not in answer.output
+    assert answer.exit_code == code
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "list"],
+        ["topics", "describe", "t"],
+        ["topics", "delete", "t"],
+        ["plan"],
+        ["fsck"],
+        ["compact", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_looks_makes_nothing(arguments: list[str], tmp_path: Path) -> None:
+    answer = CliRunner().invoke(cli, [*arguments, "--data-dir", str(tmp_path / "typo")])
+    assert "there is nothing in data directory" in answer.output
+    assert answer.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["agent", "compact", "demo", "topics create t"])
+def test_a_data_directory_that_cannot_be_is_an_error_with_a_remedy(command: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for place in (file, file / "below"):
+        answer = CliRunner().invoke(cli, [*command.split(), "--data-dir", str(place)])
+        assert f"data directory {place} cannot be made" in answer.output
+        assert "--data-dir" in answer.output
+        assert answer.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "words"),
+    [
+        (FatalError("it broke", remedy="mend it"), 1, "error: it broke (mend it)"),
+        (RetryableError("it is away"), 75, "error: it is away"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero"),
+    ],
+)
+def test_every_kind_of_failure_has_its_code(
+    failure: BaseException,
+    code: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert explain_failure(failure, debug=False) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_a_bug_leaves_its_traceback_in_a_file_that_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    explain_failure(ZeroDivisionError("by zero"), debug=False)
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in capsys.readouterr().err
+    assert "ZeroDivisionError" in kept.read_text()
+    explain_failure(ZeroDivisionError("by zero"), debug=True)
+    assert "ZeroDivisionError: by zero" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+def test_topics_live_from_creation_to_deletion(tmp_path: Path, catalog_url: str) -> None:
+    where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
+
+    def topics(*words: str, code: int = 0, stdin: str = "") -> Result:
+        answer = CliRunner().invoke(cli, ["topics", *words, *where], input=stdin)
+        assert answer.exit_code == code, answer.output
+        return answer
+
+    topics("list")
+    made = topics("create", "t", "--partitions", "3", "--config", "cleanup.policy=compact", "--json")
+    topic = orjson.loads(made.stdout)
+    assert (topic["name"], topic["partitions"]) == ("t", 3)
+    assert topic["overrides"] == {"cleanup.policy": "compact"}
+    described = orjson.loads(topics("describe", "t", "--json").stdout)
+    assert [each["partition"] for each in described["partition_states"]] == [0, 1, 2]
+    assert "cleanup.policy" in topics("describe", "t").stdout
+    assert "'t'" in topics("create", "t", code=1).stderr
+    assert "NAME=VALUE" in topics("create", "u", "--config", "compact", code=1).stderr
+    assert "cleanup.policy" in topics("create", "u", "--config", "cleanup.polcy=compact", code=1).stderr
+    assert "not deleted" in topics("delete", "t", stdin="n\n", code=1).stderr
+    assert orjson.loads(topics("list", "--json").stdout)["topics"][0]["name"] == "t"
+    assert orjson.loads(topics("delete", "t", "--yes", "--json").stdout)["deleted"] == "t"
+    assert "'t'" in topics("describe", "t", code=1).stderr
+
+
+@pytest.mark.integration
+def test_an_empty_catalog_has_nothing_to_plan_and_nothing_amiss(tmp_path: Path, catalog_url: str) -> None:
+    where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url), "--json"]
+    planned = CliRunner().invoke(cli, ["plan", *where])
+    assert orjson.loads(planned.stdout)["jobs"] == []
+    checked = CliRunner().invoke(cli, ["fsck", "--deep", *where])
+    assert checked.exit_code == 0
+    assert orjson.loads(checked.stdout)["differences"] == []

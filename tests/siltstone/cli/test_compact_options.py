@@ -1,0 +1,74 @@
+"""Options of `siltstone compact` that contradict one another, and what the choice of a plan reaches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from siltstone.cli import compact as module
+from siltstone.compaction.run import CompactionChoices, CompactionRun
+from siltstone.settings.configuration import Settings
+from spark_jobs.shuffle.plan import PlanChoice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--watch", "--once"], "--once is for a single run, not for --watch"),
+        (["--watch", "--rounds", "2"], "--rounds is for a single run, not for --watch"),
+        (["--watch", "--dry-run"], "--dry-run is for a single run, not for --watch"),
+        (["--interval", "5"], "--interval is for --watch"),
+        (["--metrics", "127.0.0.1:0"], "--metrics is for --watch"),
+        (["--watch", "--metrics", "nine"], "'nine' is not HOST:PORT"),
+        (["--watch", "--interval", "0"], "0.0 is not in the range"),
+        (["--once", "--rounds", "3"], "--once is --rounds 1"),
+        (["--dry-run", "--plan", "task"], "--dry-run runs none"),
+        (["--plan", "fastest"], "'fastest' is not one of 'auto', 'task', 'shuffle'"),
+    ],
+)
+def test_a_bad_combination_is_wrong_usage(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    """Said before anything is opened or made."""
+    data_dir = tmp_path / "data"
+
+    ran = CliRunner().invoke(module.command, [*arguments, "--data-dir", str(data_dir)])
+
+    assert ran.exit_code == 2
+    assert sentence in " ".join(ran.output.replace("│", " ").split())
+    assert not data_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], CompactionChoices()),
+        (["--plan", "task", "--force"], CompactionChoices(force=True, plan=PlanChoice.TASK)),
+        (["--plan", "Shuffle", "--rounds", "7"], CompactionChoices(max_rounds=7, plan=PlanChoice.SHUFFLE)),
+        (["--once"], CompactionChoices(max_rounds=1)),
+    ],
+)
+def test_choices_reach_the_run(
+    arguments: list[str], expected: CompactionChoices, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[CompactionChoices] = []
+
+    def compact(_settings: object, choices: CompactionChoices, **_options: object) -> CompactionRun:
+        made.append(choices)
+        return CompactionRun()
+
+    monkeypatch.setattr(module, "_compact", compact)
+
+    ran = CliRunner().invoke(module.command, [*arguments, "--data-dir", str(tmp_path)])
+
+    assert ran.exit_code == 0, ran.output
+    assert made == [expected]
+
+
+def test_who_runs_tasks_alone_is_planned_no_exact_jobs(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    told = {choice: CompactionChoices(plan=choice).planner(settings).exact for choice in PlanChoice}
+    assert told == {PlanChoice.AUTO: True, PlanChoice.TASK: False, PlanChoice.SHUFFLE: True}

@@ -1,0 +1,38 @@
+"""`siltstone expire` on a real catalog."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+from click.testing import CliRunner
+
+from siltstone.cli.entry import cli
+from tests.catalog.scene import Scene, run_of
+from tests.end_to_end.processes import as_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.open import Catalog
+    from core.ids import Ids
+
+
+def test_what_has_expired_goes_and_is_counted(
+    tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
+) -> None:
+    """The second round has nothing left to do."""
+    scene = Scene.set_up(catalog, ids)
+    old, kept = scene.topic("old", retention_ms="1000"), scene.topic("kept", retention_ms="-1")
+    for topic in (old, kept):
+        scene.commit(topic, run_of(3))
+    where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
+    reports = []
+    for _ in range(2):
+        answer = CliRunner().invoke(cli, ["expire", "--json", *where])
+        assert answer.exit_code == 0, answer.output
+        reports.append(orjson.loads(answer.stdout))
+    assert [report["expired_extents"] for report in reports] == [1, 0]
+    assert (scene.extents(old), len(scene.extents(kept))) == ([], 1)
+    people = CliRunner().invoke(cli, ["expire", *where])
+    assert people.stdout.startswith("Expired 0 extents (0 B)")

@@ -1,0 +1,71 @@
+"""`siltstone fsck --restored`: who is forgotten, and when that is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from catalog.open import open_catalog
+from core.clock import SystemClock
+from core.ids import SeededIds
+from siltstone.cli.entry import cli
+from tests.catalog.scene import Scene, run_of
+from tests.end_to_end.processes import as_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+    from catalog.open import Catalog
+    from core.ids import Ids
+
+
+@pytest.fixture
+def where(tmp_path: Path, catalog_url: str) -> list[str]:
+    """How the command finds the catalog."""
+    return ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
+
+
+def fsck(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["fsck", *words])
+
+
+def test_who_has_been_silent_is_forgotten_and_counted(catalog: Catalog, ids: Ids, where: list[str]) -> None:
+    """A session and a job whose heartbeats are years old; a second time there is nobody left."""
+    scene = Scene.set_up(catalog, ids)
+    topic = scene.topic()
+    scene.commit(topic, run_of(3))
+    scene.claimed(scene.extents(topic))
+    answers = [orjson.loads(fsck("--restored", "--json", *where).stdout) for _ in range(2)]
+    assert [answer["forgotten"] for answer in answers] == [
+        {"sessions": 1, "jobs": 1},
+        {"sessions": 0, "jobs": 0},
+    ]
+    assert catalog.sessions.active() == []
+    assert orjson.loads(fsck("--json", *where).stdout)["forgotten"] is None
+
+
+def test_nobody_is_forgotten_while_an_agent_or_a_driver_is_at_work(
+    catalog_url: str, where: list[str]
+) -> None:
+    """Unless it is forced; --force alone means nothing."""
+    clock = SystemClock()
+    with open_catalog(catalog_url, clock, SeededIds(1, clock)) as catalog:
+        scene = Scene.set_up(catalog, SeededIds(2, clock))
+        topic = scene.topic()
+        scene.commit(topic, run_of(3))
+        scene.claimed(scene.extents(topic))
+        refused = fsck("--restored", *where)
+        assert refused.exit_code != 0
+        assert "1 agents and of 1 running jobs" in " ".join(refused.stderr.split())
+        catalog.sessions.end(scene.session_id)
+        assert fsck("--restored", *where).exit_code != 0, "the driver is at work"
+        scene = Scene.set_up(catalog, SeededIds(3, clock))
+        assert "--restored" in fsck("--force", *where).stderr
+        assert len(catalog.sessions.active()) == 1
+        assert "Forgot 1 session and 1 open job." in fsck("--restored", "--force", *where).stdout
+        assert catalog.sessions.active() == []

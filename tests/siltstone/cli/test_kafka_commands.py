@@ -1,0 +1,261 @@
+"""`siltstone produce` and `siltstone consume` before agents that serve Kafka clients."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from siltstone.cli import produce
+from siltstone.cli.entry import cli
+from siltstone.kafka_client import sending
+from tests.agent.kafka.in_process_clients import consume
+from tests.end_to_end.processes import environment
+from tests.real_clients.agents import Agents, two_agents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fixtures.postgres import PostgresForTests
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def agents(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
+    """Two agents for all tests of this module; what they log does not mix with what commands print."""
+    structlog.configure(logger_factory=structlog.stdlib.LoggerFactory())
+    with two_agents(postgres, tmp_path_factory.mktemp("store")) as running:
+        yield running
+    structlog.reset_defaults()
+
+
+def run(agents: Agents, *words: str, stdin: bytes = b"", code: int = 0) -> Result:
+    answer = CliRunner().invoke(cli, [*words, "-b", agents.bootstrap], input=stdin)
+    assert answer.exit_code == code, answer.output
+    return answer
+
+
+def report(agents: Agents, *words: str, stdin: bytes = b"", code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(
+        run(agents, *words, "--json", stdin=stdin, code=code).stdout.splitlines()[-1]
+    )
+    return found
+
+
+@pytest.mark.parametrize("options", [["-z", codec] for codec in ("gzip", "snappy", "lz4", "zstd")], ids=str)
+def test_lines_come_back_as_they_were_sent(agents: Agents, options: list[str]) -> None:
+    topic = agents.create_topic(3)
+    lines = [f"key {number}:value {number}" for number in range(50)]
+    made = report(agents, "produce", topic, "-K", ":", *options, stdin="\n".join(lines).encode())
+    assert (made["accepted"], made["refused"], made["unconfirmed"]) == (50, 0, 0)
+    assert sum(place["records"] for place in made["partitions"].values()) == 50
+    assert sorted(run(agents, "consume", topic, "-K", ":").stdout.splitlines()) == sorted(lines)
+
+
+@pytest.mark.parametrize("options", [["--acks", "0"], ["--acks", "1"], ["--no-idempotence"]], ids=str)
+def test_any_acknowledgement_may_be_asked_for(agents: Agents, options: list[str]) -> None:
+    topic = agents.create_topic()
+    assert report(agents, "produce", topic, *options, stdin=b"one\ntwo\n")["accepted"] == 2
+    # With acks 0 nobody says when: a consumer waits for both.
+    read = run(agents, "consume", topic, "--follow", "-c", "2", "--format", "value")
+    assert read.stdout == "one\ntwo\n"
+
+
+def test_files_are_read_and_failures_name_them(agents: Agents, tmp_path: Path) -> None:
+    topic = agents.create_topic()
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text("a\nb\n")
+    second.write_bytes(b"c\r\n")
+    assert report(agents, "produce", topic, str(first), str(second))["accepted"] == 3
+    assert report(agents, "produce", topic, "--whole-files", "-k", "k", str(first))["accepted"] == 1
+    assert [message.value() for message in consume(agents.bootstrap, topic, 4)] == [
+        b"a",
+        b"b",
+        b"c",
+        b"a\nb\n",
+    ]
+    second.write_text("no separator")
+    failed = run(agents, "produce", topic, "-K", ":", str(first), str(second), code=1)
+    assert f"{first}, line 1 has no ':'" in failed.stderr
+    assert "absent cannot be read" in run(agents, "produce", topic, "absent", code=1).stderr
+
+
+def test_json_lines_are_lossless_both_ways(agents: Agents) -> None:
+    topic, copy = agents.create_topic(2), agents.create_topic(2)
+    record = {
+        "partition": 1,
+        "offset": 0,
+        "timestamp": 5,
+        "key": "/w==",
+        "key_encoding": "base64",
+        "value": None,
+        "headers": [{"key": "h", "value": "/w==", "value_encoding": "base64"}, {"key": "n", "value": None}],
+    }
+    run(agents, "produce", topic, "--json-lines", stdin=orjson.dumps(record))
+    read = run(agents, "consume", topic, "--format", "json").stdout
+    assert orjson.loads(read) == record
+    run(agents, "produce", copy, "--json-lines", stdin=read.encode())
+    assert run(agents, "consume", copy, "--format", "json").stdout == read
+
+
+def test_headers_nulls_encodings_and_partitions_are_as_told(agents: Agents) -> None:
+    topic = agents.create_topic(2)
+    words = ("-K", ":", "-Z", "-", "--key-encoding", "hex", "-H", "by=me", "-p", "1")
+    run(agents, "produce", topic, *words, stdin=b"ff00:-\n")
+    (message,) = consume(agents.bootstrap, topic, 1, partition=1)
+    assert (message.key(), message.value(), message.headers()) == (b"\xff\x00", None, [("by", b"me")])
+    text = run(agents, "consume", topic, "--key-encoding", "base64", "-Z", "null", "-K", "=")
+    assert text.stdout == "/wA==null\n"
+
+
+def test_refused_records_are_listed_and_counted(agents: Agents) -> None:
+    topic = agents.create_topic(cleanup_policy="compact")
+    answer = run(agents, "produce", topic, "--json", stdin=b"a\nb\n", code=1)
+    assert orjson.loads(answer.stdout)["refused"] == 2
+    assert "line 1: refused: INVALID_RECORD" in answer.stderr
+    assert "line 2: refused: INVALID_RECORD" in answer.stderr
+    assert "without a key" in answer.stderr
+
+
+def test_a_record_beyond_the_topics_limit_is_refused(agents: Agents) -> None:
+    topic = agents.create_topic(max_message_bytes="1000")
+    answer = run(agents, "produce", topic, "--batch-records", "1", stdin=b"a\n" + b"b" * 2000, code=1)
+    assert "1 records accepted, 1 refused" in answer.stdout
+    assert "line 2: refused: MSG_SIZE_TOO_LARGE" in answer.stderr
+
+
+def test_what_is_not_delivered_in_time_is_unconfirmed(agents: Agents) -> None:
+    """A broker that takes a while: here one that need not even be slow, the time is so short."""
+    topic = agents.create_topic()
+    agents.store.gate.clear()
+    try:
+        words = ("-X", "message.timeout.ms=300", "--no-idempotence", "--json")
+        answer = run(agents, "produce", topic, *words, stdin=b"a\n", code=75)
+    finally:
+        agents.store.gate.set()
+    assert orjson.loads(answer.stdout)["unconfirmed"] == 1
+    assert "line 1: unconfirmed: _MSG_TIMED_OUT" in answer.stderr
+    assert "of 1 records it is not known whether they were appended" in answer.stderr
+
+
+def test_who_waits_long_for_an_acknowledgement_is_told_so(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent whose store is full says "again", and the client repeats without a word for two minutes."""
+    topic = agents.create_topic()
+    tell = produce._tell_of_waiting
+
+    def tell_and_go_on(records: int) -> None:
+        tell(records)
+        agents.store.gate.set()
+
+    monkeypatch.setattr(sending, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(produce, "_tell_of_waiting", tell_and_go_on)
+    agents.store.gate.clear()
+    try:
+        answer = run(agents, "produce", topic, stdin=b"a\n")
+    finally:
+        agents.store.gate.set()
+    assert "waiting for 1 record to be acknowledged" in answer.stderr
+    assert "1 records accepted" in answer.stdout
+
+
+def test_reading_begins_where_it_is_told(agents: Agents) -> None:
+    topic = agents.create_topic(2)
+    lines = [orjson.dumps({"value": str(n), "partition": n % 2, "timestamp": 1000 + n}) for n in range(10)]
+    run(agents, "produce", topic, "--json-lines", stdin=b"\n".join(lines))
+
+    def values(*words: str) -> list[str]:
+        return sorted(run(agents, "consume", topic, "--format", "value", *words).stdout.split())
+
+    assert values() == values("-o", "beginning") == [str(n) for n in range(10)]
+    assert values("-o", "end") == []
+    assert values("-o", "-1") == ["8", "9"]
+    assert values("-p", "1", "-o", "3") == ["7", "9"]
+    assert values("--timestamp", "1006") == values("--timestamp", "1970-01-01T00:00:01.006Z")
+    assert values("--timestamp", "1006") == ["6", "7", "8", "9"]
+    assert values("--timestamp", "2000000000000") == []
+    assert len(values("-c", "3")) == 3
+    outside = run(agents, "consume", topic, "-p", "1", "-o", "6", code=1)
+    assert f"offset 6 is outside of {topic}-1, which has 0 to 5" in outside.stderr
+    assert "no partition 7" in run(agents, "consume", topic, "-p", "7", code=1).stderr
+    assert report(agents, "consume", topic)["next_offsets"] == {"0": 5, "1": 5}
+
+
+def test_an_unknown_topic_is_an_error_with_a_remedy(agents: Agents) -> None:
+    for command in ("produce", "consume"):
+        answer = run(agents, command, "absent", code=1)
+        assert "no topic 'absent'" in answer.stderr
+        assert "siltstone topics create absent" in answer.stderr
+
+
+def test_a_group_goes_on_where_it_stopped(agents: Agents) -> None:
+    topic, group = agents.create_topic(2), agents.new_name()
+    run(agents, "produce", topic, stdin=b"".join(b"%d\n" % n for n in range(20)))
+    first = run(agents, "consume", topic, "-G", group, "-c", "7", "--format", "value").stdout.split()
+    second = run(agents, "consume", topic, "-G", group, "-e", "--format", "value").stdout.split()
+    assert len(first) == 7
+    assert sorted(first + second, key=int) == [str(n) for n in range(20)]
+    assert report(agents, "consume", topic, "-G", group, "-e")["records"] == 0
+
+
+def test_properties_of_the_client_come_from_files_and_options(agents: Agents, tmp_path: Path) -> None:
+    topic = agents.create_topic()
+    file = tmp_path / "client.properties"
+    file.write_text(f"# where\n\nbootstrap.servers={agents.bootstrap}\nacks=0\n")
+    answer = CliRunner().invoke(
+        cli, ["produce", topic, "-F", str(file), "-X", "acks=all", "--json"], input=b"a\n"
+    )
+    # With acks 0 the offset would not be known.
+    assert orjson.loads(answer.stdout)["partitions"]["0"]["first_offset"] == 0
+
+
+def test_a_follower_prints_what_comes_and_leaves_in_good_order(agents: Agents) -> None:
+    """^C is how it ends: it is no failure, and what was printed is committed."""
+    topic, group = agents.create_topic(), agents.new_name()
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "siltstone", "consume", topic, "-b", agents.bootstrap),
+            *("-G", group, "--json", "--format", "value"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdout is not None
+        for word in (b"one", b"two"):
+            run(agents, "produce", topic, stdin=word)
+            assert process.stdout.readline() == word + b"\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert orjson.loads(out) == {"topic": topic, "records": 2, "next_offsets": {"0": 2}}
+    assert report(agents, "consume", topic, "-G", group, "-e")["records"] == 0
+
+
+def test_a_producer_that_is_interrupted_sends_what_it_read(agents: Agents) -> None:
+    topic = agents.create_topic()
+    with subprocess.Popen(
+        [sys.executable, "-m", "siltstone", "produce", topic, "-b", agents.bootstrap, "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        assert len(consume(agents.bootstrap, topic, 2)) == 2  # while it waits for more
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=240)
+    assert process.returncode == 130, err
+    assert orjson.loads(out)["accepted"] == 2
+    assert b"no more is read" in err

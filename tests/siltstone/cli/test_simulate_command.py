@@ -1,0 +1,134 @@
+"""`siltstone simulate` from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from click.testing import CliRunner, Result
+
+from core.clock import SystemClock
+from cost_model.report.figures import CURVES, FIGURES
+from cost_model.report.text_report import sparkline
+from siltstone.cli.entry import cli
+from tests.catalog.scene import Scene, run_of
+from tests.end_to_end.processes import as_url
+
+if TYPE_CHECKING:
+    from catalog.open import Catalog
+    from core.ids import Ids
+
+_SMALL = """
+days = 0.05
+planning_seconds = 120
+agents = 1
+zones = 1
+flush_interval_ms = 60000
+[[topics]]
+name = "a"
+partitions = 2
+mb_per_second = 0.01
+keys = 50
+config = {"cleanup.policy" = "compact"}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", "110")
+    file = tmp_path / "small.toml"
+    file.write_text(_SMALL)
+    return str(file)
+
+
+def simulate(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["simulate", *arguments])
+
+
+@pytest.mark.parametrize("how", [[], ["--exact"]])
+def test_policies_stand_side_by_side(small: str, tmp_path: Path, how: list[str]) -> None:
+    """One column for the settings in force, for each file and for each --set."""
+    (tmp_path / "thrifty.toml").write_text("dead_share = 0.9\ntarget_file_bytes = '64MiB'\n")
+    policies = ["--policy", str(tmp_path / "thrifty.toml"), "--set", "merge_fan_in=2,force=true"]
+    answer = simulate(small, *policies, "--json", *how)
+    assert answer.exit_code == 0, answer.output
+    report = orjson.loads(answer.stdout)
+    assert [each["policy"] for each in report["policies"]] == [
+        "in force",
+        "thrifty",
+        "merge_fan_in=2,force=true",
+    ]
+    for each in report["policies"]:
+        assert set(each["figures"]) == {figure.name for figure in FIGURES}
+        assert set(each["series"]) == {curve.name for curve in CURVES}
+        assert {len(values) for values in each["series"].values()} == {len(each["days_of_samples"])}
+        assert len(each["dollars_per_month"]) == 4
+        assert each["figures"]["write_amplification"] > 1
+    people = simulate(small, *policies, *how)
+    assert people.exit_code == 0, people.output
+    for words in ("thrifty", "catalog rows", "Kafka, three zones", "GET for consumers", "aws.amazon.com"):
+        assert words in people.stdout
+
+
+def test_curves_are_drawn_as_a_picture(small: str, tmp_path: Path) -> None:
+    """A PNG, of some size."""
+    picture = tmp_path / "curves.png"
+    answer = simulate(small, "--plot", str(picture), "--json")
+    assert answer.exit_code == 0, answer.output
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert picture.stat().st_size > 10_000
+    lost = simulate(small, "--plot", str(tmp_path / "nowhere" / "curves.png"), "--json")
+    assert (lost.exit_code, "cannot be written" in lost.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "give --live alone"),
+        (["trial", "--live"], "give --live alone"),
+        (["trail"], "did you mean trial?"),
+        (["absent.toml"], "absent.toml cannot be read"),
+        (["trial", "--set", "merge_fan=3"], "did you mean merge_fan_in?"),
+        (["trial", "--set", "merge_fan_in"], "sets nothing"),
+        (["trial", "--set", "merge_fan_in=few"], "merge_fan_in cannot be 'few'"),
+        (["trial", "--set", "merge_fan_in=1"], "merge_fan_in is 1"),
+        (["trial", "--policy", "absent.toml"], "policy file absent.toml cannot be read"),
+        (["trial", "--prices", "absent.toml"], "price file absent.toml cannot be read"),
+        (["platform", "--exact"], "leave out --exact"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(small: str, arguments: list[str], words: str) -> None:
+    """With a remedy."""
+    assert Path(small).exists()
+    answer = simulate(*arguments)
+    assert answer.exit_code == 1
+    assert words in answer.stderr
+
+
+def test_a_live_catalog_is_taken_for_a_workload(
+    small: str, tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
+) -> None:
+    """Rates, sizes and settings of its topics are those of its extents."""
+    assert Path(small).exists()
+    where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
+    empty = simulate("--live", "--json", *where)
+    assert empty.exit_code == 1
+    assert "no topic of the catalog got records" in empty.stderr
+    scene = Scene.set_up(catalog, ids)
+    topic = scene.topic("a", cleanup_policy="compact")
+    now_ms = SystemClock().now_ms()  # which the command goes by
+    for age_ms in (40_000, 20_000, 0):
+        scene.commit(topic, run_of(100, at=now_ms - age_ms))
+    answer = simulate("--live", "--days", "0.1", "--json", *where)
+    assert answer.exit_code == 0, answer.output
+    report = orjson.loads(answer.stdout)
+    assert report["workload"] == "live"
+
+
+def test_a_line_of_text_shows_a_curve() -> None:
+    """Its highest point is a full block, and peaks are not lost between columns."""
+    assert sparkline([0, 1, 2, 4], 4) == "▁▃▅█"
+    assert sparkline([0.0] * 5, 3) == "▁▁▁"
+    assert sparkline([0, 0, 9, 0], 2) == "▁█"

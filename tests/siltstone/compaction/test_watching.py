@@ -1,0 +1,288 @@
+"""Watchers over a real catalog and real jobs, which run where they are, without Spark."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, cast
+from urllib.request import urlopen
+
+import psycopg
+import pytest
+from typing_extensions import override
+
+from catalog.model import JobState, PartitionId
+from core.clock import SystemClock
+from core.errors import InvalidInputError
+from core.ids import SystemIds
+from object_store.binding import tie
+from object_store.local.store import LocalStore
+from object_store.open import StoreConfig, open_store
+from siltstone.compaction.run import DEAD_AFTER_MS, CompactionChoices, claim_jobs, plan_jobs
+from siltstone.compaction.watch import Watch, Watcher
+from siltstone.compaction.watch_metrics import WatchCollector, served_metrics
+from siltstone.context import Rooms
+from siltstone.interrupts import Interrupts
+from siltstone.settings.sources import load_settings
+from spark_jobs.compact import JobOutcome
+from spark_jobs.errors import JobCancelledError, SparkUnavailableError
+from spark_jobs.report import CompactionReport
+from spark_jobs.session.manager import KeptSession
+from spark_jobs.session.spark_session import SparkSettings
+from spark_jobs.task.compaction_task import run_compaction
+from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.published_log import PublishedLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from catalog.model import Job
+    from catalog.open import Catalog
+    from core.ids import Ids
+    from spark_jobs.compact import JobBook
+
+pytestmark = pytest.mark.integration
+PATIENCE_SECONDS = 240
+
+
+class HereSession(KeptSession):
+    """Runs jobs in the caller's thread; `before` is called with each, and may raise."""
+
+    def __init__(self, slots: int, before: Callable[[Job], None] = lambda _job: None) -> None:
+        super().__init__(SparkSettings())
+        self.before = before
+        self.starts = 0
+        self._slots = slots
+        self._is_there = False
+
+    @property
+    @override
+    def is_started(self) -> bool:
+        return self._is_there
+
+    @override
+    def start(self) -> None:
+        self.starts += not self._is_there
+        self._is_there = True
+
+    @property
+    @override
+    def slots(self) -> int:
+        return self._slots
+
+    @override
+    def drop(self) -> None:
+        self._is_there = False
+
+    @override
+    def run(self, jobs: Sequence[Job], **options: object) -> CompactionReport:
+        report = CompactionReport(jobs=len(jobs))
+        clock = SystemClock()
+        ids = SystemIds(clock)
+        config = cast("StoreConfig", options["store"])
+        book = cast("JobBook", options["book"])
+        for job in jobs:
+            self.before(job)
+            if cast("threading.Event", options["cancelled"]).is_set():
+                raise JobCancelledError("the run was stopped")
+            assert job.attempt_id is not None
+            with closing(open_store(config, clock, ids)) as store:
+                result = run_compaction(job.spec, store, attempt_id=job.attempt_id, clock=clock, ids=ids)
+            book.complete(result)
+            report.add(result)
+            cast("Callable[[JobOutcome], None]", options["progress"])(
+                JobOutcome(job=job, result=result, failure=None)
+            )
+        return report
+
+
+class Log(PublishedLog):
+    """A log, and watchers over it."""
+
+    def __init__(self, catalog: Catalog, directory: Path, ids: Ids) -> None:
+        self.directory = directory
+        self.partitions: list[PartitionId] = []
+        super().__init__(catalog, LocalStore(directory, ids), ids)
+        tie(self.store, catalog.home, ids)
+
+    def add(self, name: str) -> None:
+        """A topic with a file of two records of one key."""
+        here = PartitionId(self.create_topic(name, "compact").topic_id, 0)
+        self.partitions.append(here)
+        self.ingest({here: [batch((b"k", b"old"), (b"k", b"new"))]})
+
+    def rooms(self) -> Rooms:
+        clock = SystemClock()
+        return Rooms(
+            catalog=self.catalog,
+            store=self.store,
+            store_config=StoreConfig(str(self.directory)),
+            clock=clock,
+            ids=SystemIds(clock),
+        )
+
+    def watcher(self, session: HereSession) -> Watcher:
+        settings = load_settings({"data_dir": self.directory.parent / "data", "max_job_files": 1})
+        return Watcher(self.rooms(), settings, CompactionChoices(), interval_seconds=0.05, session=session)
+
+    def is_compacted(self) -> bool:
+        return all([each.value for each in self.read(here)] == [b"new"] for here in self.partitions)
+
+
+@pytest.fixture
+def log(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[Log]:
+    made = Log(catalog, tmp_path / "objects", ids)
+    yield made
+    made.store.close()
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Look again and again."""
+    clock = SystemClock()
+    end = clock.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert clock.monotonic() < end
+        clock.sleep(0.02)
+
+
+def test_two_watchers_share_the_work(log: Log) -> None:
+    """Neither goes on before the other has a job too; no job is done twice."""
+    both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
+    met = [False, False]
+
+    def meeting(number: int) -> Callable[[Job], None]:
+        def meet(_job: Job) -> None:
+            if not met[number]:
+                met[number] = True
+                both.wait()
+
+        return meet
+
+    for number in range(7):
+        log.add(f"topic-{number}")
+    interrupts = [Interrupts(), Interrupts()]
+    watchers = [log.watcher(HereSession(2, meeting(number))) for number in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        running = [threads.submit(each.run, stop) for each, stop in zip(watchers, interrupts, strict=True)]
+        try:
+            until(lambda: any(each.done() for each in running) or log.is_compacted())
+        finally:
+            for stop in interrupts:
+                stop.requested.set()
+        watches = [each.result(PATIENCE_SECONDS) for each in running]
+
+    done = [watch.run.compaction.jobs_completed for watch in watches]
+    assert min(done) > 0
+    assert sum(done) == 7
+    assert log.catalog.jobs.counts()[JobState.COMPLETED] == 7
+
+
+def test_what_has_expired_is_not_compacted(log: Log) -> None:
+    """Retention comes before the plan, and the run says what went."""
+    here = PartitionId(log.create_topic("old", "delete").topic_id, 0)
+    log.ingest({here: [batch((b"k", b"v"))]})
+    watcher = log.watcher(HereSession(1))
+
+    watcher._look_and_log(Interrupts())
+
+    done = watcher.watch.run
+    assert (done.compaction.jobs, done.expired.extents) == (0, 1)
+    assert done.as_dict()["expired_bytes"] == done.expired.size > 0
+
+
+def test_a_watcher_takes_over_from_the_dead(log: Log, catalog_url: str) -> None:
+    """Once one that had claimed a job was silent for long enough, and not before."""
+    log.add("flights")
+    planned = log.watcher(HereSession(1))
+    plan_jobs(log.rooms(), planned._planner)
+    assert len(claim_jobs(log.rooms(), 10)) == 1  # by one that is not heard of again
+    watcher = log.watcher(HereSession(1))
+
+    assert not watcher._look_and_log(Interrupts())
+    assert log.catalog.jobs.counts()[JobState.RUNNING] == 1
+
+    with psycopg.connect(catalog_url) as connection:
+        connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (DEAD_AFTER_MS + 1,))
+    assert watcher._look_and_log(Interrupts())
+    assert log.is_compacted()
+
+
+def test_a_watcher_that_is_stopped_gives_its_jobs_back(log: Log) -> None:
+    for name in ("flights", "weather"):
+        log.add(name)
+    stop = Interrupts()
+    watcher = log.watcher(HereSession(2, lambda _job: stop.requested.set()))
+
+    watch = watcher.run(stop)
+
+    counts = log.catalog.jobs.counts()
+    assert (counts[JobState.SUBMITTED], counts[JobState.RUNNING]) == (2, 0)
+    assert (watch.run.compaction.jobs_completed, watch.jobs_running) == (0, 0)
+
+
+def test_a_session_that_dies_is_started_anew(log: Log) -> None:
+    """The round ends early and its jobs go back; the next one does them."""
+    log.add("flights")
+    deaths = [SparkUnavailableError("it is gone")]
+
+    def die_once(_job: Job) -> None:
+        if deaths:
+            raise deaths.pop()
+
+    session = HereSession(1, die_once)
+    watcher = log.watcher(session)
+
+    assert not watcher._look_and_log(Interrupts())
+    assert log.catalog.jobs.counts()[JobState.SUBMITTED] == 1
+    assert watcher._look_and_log(Interrupts())
+
+    assert log.is_compacted()
+    assert (session.starts, watcher.watch.looks, watcher.watch.looks_failed) == (2, 2, 1)
+
+
+def test_metrics_are_what_the_watch_has_counted(log: Log) -> None:
+    """By the names of job reports, over HTTP, from a scrape's moment."""
+    log.add("flights")
+    watcher = log.watcher(HereSession(1))
+    watcher._look_and_log(Interrupts())
+
+    with served_metrics(watcher.watch, ("127.0.0.1", 0)) as address:
+        assert address is not None
+        with urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=240) as answer:
+            lines = answer.read().decode().splitlines()
+        with pytest.raises(InvalidInputError, match="name another"), served_metrics(Watch(), address):
+            pass
+
+    found = dict(line.split() for line in lines if not line.startswith("#"))
+    assert found["siltstone_compaction_jobs_completed_total"] == "1.0"
+    assert found["siltstone_compaction_get_requests_total"] == "2.0"
+    assert found["siltstone_compaction_looks_total"] == "1.0"
+    assert float(found["siltstone_compaction_peak_rss_bytes_max"]) > 0
+
+
+def test_metrics_tell_what_waits_and_what_spoils_jobs(log: Log) -> None:
+    """A file that fails alone is quarantined: it is not among those that wait, however old it gets."""
+    log.add("flights")
+    watcher = log.watcher(HereSession(1))
+    plan_jobs(log.rooms(), watcher._planner)
+    (job,) = claim_jobs(log.rooms(), 1)
+    assert job.attempt_id is not None
+    log.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a batch that no worker survives")
+    watcher._look_and_log(Interrupts())
+
+    found = {
+        metric.name.removeprefix("siltstone_compaction_"): metric
+        for metric in WatchCollector(watcher.watch).collect()
+    }
+    gauges = {name: metric.samples[0].value for name, metric in found.items() if metric.type == "gauge"}
+    expected = {
+        "quarantined_files": 1,
+        "suspected_files": 1,
+        "ingestion_files": 0,
+        "ingestion_bytes": 0,
+        "jobs_waiting": 0,
+        "jobs_deferred": 0,
+    }
+    assert {name: gauges[name] for name in expected} == expected

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from core.errors import InvalidInputError
+from siltstone.kafka_client import lines as lines_module
+from siltstone.kafka_client.lines import (
+    ENCODINGS,
+    Outgoing,
+    TextForm,
+    decoded,
+    encoded,
+    json_line,
+    json_parser,
+    read_lines,
+    text_parser,
+    text_renderer,
+)
+
+
+class _Dribble(io.RawIOBase):
+    """Gives what there is in pieces of chosen sizes, as a pipe does."""
+
+    def __init__(self, data: bytes, sizes: list[int]) -> None:
+        self._data = data
+        self._sizes = sizes
+
+    @override
+    def read(self, size: int = -1) -> bytes:
+        take = min(size, self._sizes.pop() if self._sizes else size)
+        piece, self._data = self._data[:take], self._data[take:]
+        return piece
+
+
+@given(
+    lines=st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line)),
+    sizes=st.lists(st.integers(1, 30)),
+    ended=st.booleans(),
+)
+def test_lines_come_whole_however_the_pipe_cuts_them(
+    lines: list[bytes], sizes: list[int], ended: bool
+) -> None:
+    data = b"".join(line + b"\n" for line in lines)
+    if not ended and lines and lines[-1]:
+        data = data[:-1]
+    read = [line for group in read_lines(_Dribble(data, sizes)) for line in group]  # type: ignore[arg-type]  # a stream as far as it is used
+    assert read == lines
+
+
+def test_lines_that_are_there_are_given_before_more_are_waited_for() -> None:
+    stream = _Dribble(b"a\nb\nc\n", [2, 4])
+    groups = read_lines(stream)  # type: ignore[arg-type]  # a stream as far as it is used
+    assert next(groups) == [b"a", b"b"]
+
+
+def test_a_line_without_an_end_is_refused_rather_than_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 10)
+    with pytest.raises(InvalidInputError, match="longer than 10 bytes"):
+        list(read_lines(io.BytesIO(b"x" * 11)))
+
+
+def test_a_line_becomes_key_and_value_at_the_first_separator() -> None:
+    parse = text_parser(TextForm(key_separator="::"))
+    assert parse("line 1", b"k::v::w") == Outgoing(b"k", b"v::w")
+    with pytest.raises(InvalidInputError, match="line 7 has no '::'"):
+        parse("line 7", b"kv")
+
+
+def test_a_line_without_a_separator_is_a_value_of_the_one_key() -> None:
+    assert text_parser(TextForm())("line 1", b"a:b") == Outgoing(None, b"a:b")
+    form = TextForm(key=b"k", headers=(("by", b"me"),))
+    assert text_parser(form)("line 1", b"v") == Outgoing(b"k", b"v", (("by", b"me"),))
+
+
+def test_a_chosen_text_means_null() -> None:
+    parse = text_parser(TextForm(key_separator=":", null="-"))
+    assert parse("line 1", b"-:-") == Outgoing(None, None)
+    assert parse("line 1", b":") == Outgoing(b"", b"")
+
+
+@given(data=st.binary(), encoding=st.sampled_from(ENCODINGS))
+def test_every_encoding_gives_back_what_it_took(data: bytes, encoding: str) -> None:
+    assert decoded(encoded(data, encoding), encoding) == data
+
+
+@pytest.mark.parametrize("encoding", ["base64", "hex"])
+def test_text_that_is_not_of_its_encoding_is_named(encoding: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"the value on line 3 is not {encoding}"):
+        text_parser(TextForm(value_encoding=encoding))("line 3", b"!")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{", "line 3 is not a record as JSON: Invalid JSON"),
+        (b"[1]", "line 3 is not a record as JSON: Input should be"),
+        (b'{"key": 1}', "line 3 is not a record as JSON: field key"),
+        (b'{"kay": "1"}', "field kay"),
+        (b'{"key": "!", "key_encoding": "base64"}', "line 3: key is not base64"),
+        (b'{"timestamp": 0}', "line 3: librdkafka takes timestamp 0"),
+    ],
+)
+def test_a_line_that_is_no_json_record_is_named(line: bytes, words: str) -> None:
+    with pytest.raises(InvalidInputError, match=words):
+        json_parser(())("line 3", line)
+
+
+class _Message:
+    """As far as rendering looks at one."""
+
+    def __init__(self, record: Outgoing, offset: int) -> None:
+        self._record = record
+        self._offset = offset
+
+    def partition(self) -> int | None:
+        return self._record.partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int | None]:
+        return 1, self._record.timestamp
+
+    def key(self) -> bytes | None:
+        return self._record.key
+
+    def value(self) -> bytes | None:
+        return self._record.value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return list(self._record.headers) or None
+
+
+_BYTES = st.none() | st.binary(max_size=10)
+_RECORDS = st.builds(
+    Outgoing,
+    key=_BYTES,
+    value=_BYTES,
+    headers=st.lists(st.tuples(st.text(max_size=5), _BYTES), max_size=3).map(tuple),
+    timestamp=st.integers(1, 2**63 - 1),
+    partition=st.integers(0, 100),
+)
+
+
+@given(record=_RECORDS, offset=st.integers(0, 2**62))
+def test_a_record_that_is_read_as_json_can_be_sent_as_it_is(record: Outgoing, offset: int) -> None:
+    line: Any = json_line(_Message(record, offset))  # type: ignore[arg-type]  # a message as far as it is used
+    assert json_parser(())("line 1", line) == record
+
+
+@given(record=_RECORDS)
+def test_a_record_that_is_read_as_encoded_text_can_be_sent_again(record: Outgoing) -> None:
+    form = TextForm(key_separator=":", key_encoding="hex", value_encoding="base64", null="null")
+    line = text_renderer(form)(_Message(record, 0))  # type: ignore[arg-type]  # as above
+    assert text_parser(form)("line 1", line.removesuffix(b"\n")) == Outgoing(record.key, record.value)

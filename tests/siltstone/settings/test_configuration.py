@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ByteSize
+
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX, Settings, split_address
+from siltstone.settings.sources import ConfigurationError, load_settings
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"{ENVIRONMENT_PREFIX}{name.upper()}", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_later_sources_win_setting_by_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(
+        tmp_path / "d" / "siltstone.toml",
+        'http = "127.0.0.1:1"\nflush_interval_ms = 1\nspark_master = "local[1]"\ns3_region = "here"\n',
+    )
+    monkeypatch.setenv("SILTSTONE_HTTP", "127.0.0.1:2")
+    monkeypatch.setenv("SILTSTONE_FLUSH_INTERVAL_MS", "2")
+    settings = load_settings({"data_dir": str(tmp_path / "d"), "http": "127.0.0.1:3", "s3_region": None})
+    assert settings.http == "127.0.0.1:3"
+    assert settings.flush_interval_ms == 2
+    assert settings.spark_master == "local[1]"
+    assert settings.s3_region == "here"
+
+
+def test_a_named_file_is_read_instead_of_the_one_in_the_data_directory(tmp_path: Path) -> None:
+    _write(tmp_path / "siltstone-data" / "siltstone.toml", "grace_seconds = 1\n")
+    named = _write(tmp_path / "other.toml", f'data_dir = "{tmp_path}/elsewhere"\n')
+    settings = load_settings({}, named)
+    assert settings.grace_seconds == 60
+    assert settings.data_dir == tmp_path / "elsewhere"
+    assert settings.object_store_url == f"{tmp_path}/elsewhere/objects"
+
+
+def test_sizes_are_given_in_units_that_people_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILTSTONE_FLUSH_BYTES", "2MiB")
+    assert load_settings({}).flush_bytes == 2 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"http": "nowhere"}, ["setting http", "--http", "HOST:PORT"]),
+        ({"http": "127.0.0.1:99999"}, ["99999", "0 (any free one) to 65535"]),
+        ({"http": "::1:80"}, ["brackets"]),
+        ({"object_store": "gs://bucket"}, ["object_store", "--object-store", "gs://", "s3://bucket/prefix"]),
+        ({"object_store": "s3:///prefix"}, ["names no bucket"]),
+        ({"object_store": "s3:/bucket"}, ["object_store", "two slashes", "s3://bucket/prefix"]),
+        ({"object_store": "s3:bucket"}, ["two slashes"]),
+        ({"object_store": "gs:/bucket"}, ["gs:// is not supported"]),
+        ({"object_store": "file:/objects"}, ["two slashes"]),
+        ({"object_store": ""}, ["it is empty"]),
+        ({"s3_endpoint": "localhost:9000"}, ["s3_endpoint", "not a URL"]),
+        ({"flush_interval_ms": "soon"}, ["flush_interval_ms", "integer"]),
+        ({"flush_bytes": "-3"}, ["setting flush_bytes", "not a size", "8MiB"]),
+        ({"flush_bytes": "0"}, ["setting flush_bytes", "at least 1B"]),
+        ({"flush_bytes": "8 elephants"}, ["setting flush_bytes", "not a size", "8MiB"]),
+        ({"flush_bytes": "2GiB"}, ["flush_bytes", "at most 1.0GiB"]),
+        ({"grace_seconds": -1}, ["grace_seconds", "at least 0"]),
+        ({"s3_endpoint": "http://h:9000"}, ["setting s3_endpoint", "--s3-endpoint", "s3://bucket/prefix"]),
+        ({"log_level": "loud"}, ["log_level", "debug, info, warning, error"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_source_and_rule(
+    options: dict[str, object], parts: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(options)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_a_directory_whose_name_has_a_colon_is_no_url() -> None:
+    for path in ("./s3:/bucket", "/objects/a:b", "10:30"):
+        assert load_settings({"object_store": path}).object_store_url == path
+
+
+def test_every_wrong_setting_is_in_the_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILTSTONE_MAX_JOB_FILES", "0")
+    with pytest.raises(
+        ConfigurationError, match=r"setting max_job_files .*SILTSTONE_MAX_JOB_FILES.*; setting http .*--http"
+    ):
+        load_settings({"http": "x"})
+
+
+def test_a_misspelt_setting_in_the_file_is_refused(tmp_path: Path) -> None:
+    file = _write(tmp_path / "siltstone.toml", "flush_byte = 1\n")
+    with pytest.raises(ConfigurationError, match=r"siltstone.toml\): there is no such.*flush_bytes\?"):
+        load_settings({}, file)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SILTSTONE_SERVICE_HOST",
+        "SILTSTONE_PORT",
+        "SILTSTONE_SERVICE_PORT_HTTP",
+        "SILTSTONE_AGENT_PORT_8080_TCP_ADDR",
+    ],
+)
+def test_variables_of_kubernetes_are_no_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives every pod near a service named siltstone such variables."""
+    monkeypatch.setenv(name, "10.0.0.1")
+    assert load_settings({}) == Settings()
+
+
+def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SILTSTONE_FLUSH_BYTE", "1")
+    with pytest.raises(ConfigurationError, match=r"SILTSTONE_FLUSH_BYTE\): there is no such.*flush_bytes\?"):
+        load_settings({})
+
+
+def test_the_data_directory_cannot_move_from_inside_itself(tmp_path: Path) -> None:
+    _write(tmp_path / "siltstone-data" / "siltstone.toml", 'data_dir = "elsewhere"\n')
+    with pytest.raises(ConfigurationError, match="points away"):
+        load_settings({})
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"absent\.toml does not exist"):
+        load_settings({}, tmp_path / "absent.toml")
+    with pytest.raises(ConfigurationError, match=r"broken.toml is not TOML.*line 1"):
+        load_settings({}, _write(tmp_path / "broken.toml", "http = \n"))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_settings({}, tmp_path)
+
+
+def test_the_catalog_password_stays_unseen() -> None:
+    settings = load_settings({"catalog": "postgresql://me:hunter2@db/log"})
+    assert "hunter2" not in f"{settings!r} {settings} {settings.model_dump_json()}"
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings({"catalog": "mysql://me:hunter2@db/log"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_addresses_of_both_families_are_split() -> None:
+    assert split_address("localhost:0") == ("localhost", 0)
+    assert split_address("[::1]:8080") == ("::1", 8080)
+    assert load_settings({}).http_is_local
+    assert not load_settings({"http": "0.0.0.0:8080"}).http_is_local
+
+
+def test_the_document_lists_every_setting_with_its_default() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    documented = {name: (default, text) for name, default, text in rows}
+    expected = {
+        name: (_shown(getattr(Settings(), name)), field.description)
+        for name, field in Settings.model_fields.items()
+    }
+    assert documented == expected
+
+
+def _shown(default: object) -> str:
+    if default is None:
+        return "unset"
+    if isinstance(default, ByteSize):
+        return f"`{default.human_readable().replace('.0', '')}`"
+    return f"`{default}`"

@@ -1,0 +1,62 @@
+"""Commands work with the catalog's own object store, or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from object_store.accounting import RequestKind
+from object_store.errors import ForeignStoreError
+from object_store.interface import Purpose
+from siltstone.cli.entry import cli
+from siltstone.context import opened
+from siltstone.settings.configuration import Settings
+from tests.end_to_end.processes import as_url
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+
+def settings(tmp_path: Path, catalog_url: str, store: str) -> Settings:
+    return Settings.model_validate(
+        {"data_dir": tmp_path, "catalog": as_url(catalog_url), "object_store": str(tmp_path / store)}
+    )
+
+
+def test_the_first_command_that_touches_a_store_binds_the_catalog_to_it(
+    tmp_path: Path, catalog_url: str
+) -> None:
+    with opened(settings(tmp_path, catalog_url, "right"), tied=False) as rooms:
+        assert rooms.catalog.home.recorded() is None
+        assert rooms.store.counts.snapshot().of().requests == 0
+    with opened(settings(tmp_path, catalog_url, "right")) as rooms:
+        home = rooms.catalog.home.recorded()
+        assert home is not None
+        assert home.url == rooms.store.url
+    with opened(settings(tmp_path, catalog_url, "right")) as rooms:
+        made = rooms.store.counts.snapshot()
+        assert made.of().requests == made.of(RequestKind.GET, Purpose.CHECK).requests == 1
+        assert rooms.catalog.home.recorded() == home
+    with pytest.raises(ForeignStoreError), opened(settings(tmp_path, catalog_url, "wrong")):
+        pytest.fail("it goes on")
+
+
+@pytest.mark.parametrize("words", [["compact"], ["fsck"], ["agent", "--http", "127.0.0.1:0"]], ids=" ".join)
+def test_a_command_with_the_wrong_store_says_which_is_right(
+    tmp_path: Path, catalog_url: str, words: list[str]
+) -> None:
+    with opened(settings(tmp_path, catalog_url, "right")) as rooms:
+        right = rooms.store.url
+    where = ["--data-dir", str(tmp_path), "--catalog", as_url(catalog_url)]
+    answer = CliRunner().invoke(cli, [*words, *where, "--object-store", str(tmp_path / "wrong")])
+    assert f"this catalog's objects are in {right}, and" in answer.output
+    assert f"give --object-store {right}" in answer.output
+    assert "delete the records" not in answer.output
+    assert answer.exit_code == 1
+    assert not [path for path in (tmp_path / "wrong").rglob("*") if path.is_file()]
+    topics = CliRunner().invoke(cli, ["topics", "list", *where, "--object-store", str(tmp_path / "wrong")])
+    assert topics.exit_code == 0

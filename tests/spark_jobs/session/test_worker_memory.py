@@ -1,0 +1,64 @@
+"""Tables as small, and buckets as many, as the memory of workers asks for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from catalog.model import PartitionId
+from spark_jobs.session.worker_memory import LEAST_TABLE_BYTES, TASK_BYTES, fitted, worker_limit_bytes
+from spark_jobs.shuffle.plan import plan_shuffle
+from tests.spark_jobs.bench import Bench
+from tests.spark_jobs.model_log import batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ({}, None),
+        ({"memory": "2g"}, 2048 * MIB),
+        ({"memory": "2048"}, 2048 * MIB),
+        ({"memory": "4096M", "cores": "4"}, 1024 * MIB),
+        ({"memory": "1gb", "cores": "4", "master": "local[4]"}, 1024 * MIB),
+    ],
+)
+def test_the_limit_of_a_worker_is_its_part_of_the_executors(
+    settings: dict[str, str], limit: int | None
+) -> None:
+    names = {
+        "memory": "spark.executor.pyspark.memory",
+        "cores": "spark.executor.cores",
+        "master": "spark.master",
+    }
+    conf = {names[name]: value for name, value in settings.items()}
+
+    found = worker_limit_bytes(cast("SparkSession", SimpleNamespace(conf=conf)))
+
+    assert found == limit
+
+
+def test_less_memory_makes_smaller_tables_and_more_buckets(tmp_path: Path) -> None:
+    """Down to a table that works anywhere; without a limit the job's own table stands."""
+    bench = Bench(tmp_path)
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: [batch(*((b"%d" % each, b"v") for each in range(1000)))]})
+    spec = bench.log.job(table_bytes=128 * MIB)
+
+    assert fitted(spec, None) is spec
+    assert fitted(spec, 2000 * MIB, idle_bytes=500 * MIB) is spec
+    assert fitted(spec, 500 * MIB + TASK_BYTES + 9 * MIB, idle_bytes=500 * MIB).table_bytes == 9 * MIB
+    assert fitted(spec, 1, idle_bytes=500 * MIB).table_bytes == LEAST_TABLE_BYTES
+    assert fitted(spec, 1).table_bytes == LEAST_TABLE_BYTES
+
+    buckets = [plan_shuffle(replace(spec, table_bytes=size)).buckets for size in (8192, 2048, 512)]
+    assert buckets == sorted(set(buckets))

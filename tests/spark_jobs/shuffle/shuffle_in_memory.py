@@ -1,0 +1,60 @@
+"""The stages of the shuffle plan with lists in the place of Spark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from catalog.model import JobResult
+from core.clock import SystemClock
+from spark_jobs.shuffle.query import unite_answers
+from spark_jobs.shuffle.rows import (
+    BlobRow,
+    SurvivorRow,
+    read_blob_rows,
+    read_survivor_rows,
+    write_blob_rows,
+    write_survivor_rows,
+)
+from spark_jobs.shuffle.stages import KnownShare, StageContext, cut_share, judge_buckets, write_share
+from spark_jobs.task.entry import PackedJob
+from spark_jobs.transport import pack_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from catalog.model import JobSpec
+    from core.ids import Ids
+    from object_store.interface import ObjectStore
+    from spark_jobs.report import JobFailure
+    from spark_jobs.shuffle.plan import ShufflePlan
+
+
+def run_in_memory(
+    spec: JobSpec, plan: ShufflePlan, open_task_store: Callable[[], ObjectStore], ids: Ids
+) -> JobResult:
+    """All tasks, one after the other, each with a store of its own; rows are encoded on their way."""
+    context = StageContext(spec=spec, plan=plan, clock=SystemClock(), check=lambda: None)
+    attempt_id = ids.new_uuid()
+    to_judge: defaultdict[int, list[BlobRow]] = defaultdict(list)
+    for share in range(len(plan.shares)):
+        store = open_task_store()
+        for row in read_blob_rows(write_blob_rows(cut_share(context, share, store))):
+            to_judge[row.judge].append(row)
+        store.close()
+    to_write: defaultdict[int, list[SurvivorRow]] = defaultdict(list)
+    for rows in to_judge.values():
+        rows.sort(key=lambda row: (row.kind, row.number, -row.first_offset))
+        for survivors in read_survivor_rows(write_survivor_rows(judge_buckets(context, rows))):
+            to_write[survivors.share].append(survivors)
+    results: list[tuple[int, JobResult | JobFailure]] = []
+    for share in range(len(plan.shares)):
+        known = KnownShare()
+        for survivors in to_write[share]:
+            known.add(survivors)
+        store = open_task_store()
+        results.append((share, write_share(context, share, known, store, attempt_id, ids)))
+        store.close()
+    united = unite_answers(PackedJob(spec.job_id, attempt_id, pack_spec(spec), plan), plan, results)
+    assert isinstance(united, JobResult)
+    return united

@@ -1,0 +1,238 @@
+"""How input is cut into shares, and what a file that is cut costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.model import Extent, FileKind, JobPartition, PartitionId
+from core.errors import CorruptDataError
+from object_format.codecs.codec import Codec
+from object_store.local.store import LocalStore
+from spark_jobs.report import CompactionReport
+from spark_jobs.shuffle.plan import plan_shuffle
+from spark_jobs.shuffle.shares import Share, ShareSizes, make_shares, runs_of
+from spark_jobs.task.arrangement import InputPart, PartitionWork, Stretch
+from tests.spark_jobs.bench import Bench
+from tests.spark_jobs.model_log import BatchToWrite, batch
+from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.model import JobResult, JobSpec
+    from spark_jobs.shuffle.plan import ShufflePlan
+
+SMALL = ShareSizes(share_bytes=4000, least_piece_bytes=1000)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def batches(count: int, *, keys: int, value: bytes = b"v" * 60, first: int = 0) -> list[BatchToWrite]:
+    """Of ten records each."""
+    return [
+        batch(*((b"key-%d" % ((first + 10 * number + each) % keys), value) for each in range(10)))
+        for number in range(count)
+    ]
+
+
+def run(bench: Bench, spec: JobSpec, plan: ShufflePlan) -> JobResult:
+    return run_in_memory(spec, plan, lambda: LocalStore(bench.directory, bench.ids), bench.ids)
+
+
+def test_one_section_of_one_file_is_spread(bench: Bench) -> None:
+    """Exact, with two GETs for each stretch; the stretches are sections that lie side by side."""
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: batches(40, keys=130)}, block_target=900)
+    spec = bench.log.job(table_bytes=1024)
+    plan = plan_shuffle(spec, SMALL)
+
+    result = run(bench, spec, plan)
+
+    bench.log.publish(spec, result)
+    bench.log.check()
+    assert len(plan.shares) > 6
+    assert plan.cut_files == {0: list(range(len(plan.shares)))}
+    assert result.counts["get_requests"] == 2 * result.counts["stretches"] == 2 * len(plan.shares)
+    assert (result.counts["input_files"], result.counts["input_files_cut"]) == (1, 1)
+    assert (result.counts["records_in"], result.counts["records_out"]) == (400, 130)
+    assert result.counts["keys"] == 130
+    assert all(extent.unique_keys for extent in bench.log.extents[here])
+    report = CompactionReport(jobs=1)
+    report.add(result)
+    assert report.get_requests_per_input_file == 2.0
+    assert report.gets_in_words() == f"2.0 for each of {len(plan.shares)} stretches of 1 that were cut"
+
+
+def test_a_compacted_file_is_spread_again(bench: Bench) -> None:
+    """One that has holes, between small files that stay whole, over topics with and without deduplication."""
+    here, other = PartitionId(bench.topic(), 0), PartitionId(bench.topic("delete"), 3)
+    bench.log.ingest({here: batches(40, keys=170), other: batches(12, keys=5)}, block_target=900)
+    bench.compact()
+    bench.log.ingest({here: batches(2, keys=170, first=100)})
+    bench.log.ingest({here: batches(2, keys=400, first=300), other: batches(1, keys=5)})
+    spec = bench.log.job(table_bytes=1024)
+    plan = plan_shuffle(spec, SMALL)
+
+    result = run(bench, spec, plan)
+
+    bench.log.publish(spec, result)
+    bench.log.check()
+    assert 0 < result.counts["input_files_cut"] < result.counts["input_files"] == 4
+    reads = result.counts["stretches"] + result.counts["input_files"] - result.counts["input_files_cut"]
+    once = result.counts["stretches_read_once"] + result.counts["input_files_read_once"]
+    assert once > 0
+    assert result.counts["get_requests"] == 2 * reads - once
+
+
+def test_stretches_without_the_beginning_of_a_block_are_nothing(bench: Bench) -> None:
+    """A batch that is larger than several shares is read by one of them."""
+    here = PartitionId(bench.topic(), 0)
+    large = batch((b"large", b"x" * 9000), (b"a", b"1"))
+    bench.log.ingest({here: [batch((b"a", b"0")), large, *batches(3, keys=7)]}, block_target=500)
+    spec = bench.log.job(table_bytes=1024)
+    plan = plan_shuffle(spec, SMALL)
+
+    result = run(bench, spec, plan)
+
+    bench.log.publish(spec, result)
+    bench.log.check()
+    assert len(result.files) < len(plan.shares)
+
+
+@pytest.mark.parametrize("piece", [700, 1300, 2600])
+def test_batches_that_were_refused_belong_to_no_stretch(bench: Bench, piece: int) -> None:
+    """Wherever the cuts are between them and the others."""
+    here = PartitionId(bench.topic(), 0)
+    refused = [
+        BatchToWrite(each.records, Codec.NONE, refused=number % 3 != 1)
+        for number, each in enumerate(batches(30, keys=90))
+    ]
+    bench.log.ingest({here: refused}, block_target=1)
+    spec = bench.log.job(table_bytes=1024)
+    plan = plan_shuffle(spec, ShareSizes(share_bytes=piece, least_piece_bytes=piece))
+
+    result = run(bench, spec, plan)
+
+    assert len(plan.shares) > 5
+    assert result.counts["records_in"] == 100
+    bench.log.publish(spec, result)
+    bench.log.check()
+
+
+def test_records_that_are_missing_are_noticed_by_all_shares_together(bench: Bench) -> None:
+    """No share knows how many it should have; the catalog knows how many there are."""
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: batches(40, keys=130)}, block_target=900)
+    spec = bench.log.job(table_bytes=1024)
+    plan = plan_shuffle(spec, SMALL)
+
+    with pytest.raises(CorruptDataError, match="where the catalog counts 400"):
+        run(bench, spec, replace(plan, shares=plan.shares[:-1]))
+
+
+SECTIONS = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 300)), min_size=1, max_size=6)
+
+
+@given(sections=SECTIONS, files=st.integers(1, 4), piece=st.sampled_from([50, 700, 3000]))
+def test_every_byte_of_data_is_in_one_share(sections: list[tuple[int, int]], files: int, piece: int) -> None:
+    """Of a file that is cut, each section is in stretches that follow one another."""
+    works = works_of(sections, files)
+    shares = make_shares(works, ShareSizes(share_bytes=piece, least_shares=3, least_piece_bytes=piece))
+
+    whole = [index for share in shares if share.stretch is None for index in share.inputs]
+    assert len(whole) == len(set(whole))
+    for index in range(files):
+        stretches = [share.stretch for share in shares if share.stretch and share.inputs == (index,)]
+        if index in whole:
+            assert not stretches
+            continue
+        assert stretches[0].start == 0
+        assert [each.start for each in stretches[1:]] == [each.end for each in stretches[:-1]]
+        assert stretches[-1].end == max(part.data_end for work in works for part in work.parts)
+    seen: dict[tuple[int, int], list[Stretch | None]] = {}
+    for share in shares:
+        for run in runs_of(works, share):
+            parts = run.work.parts
+            assert all(part.stretch is None for part in parts) or len(parts) == 1
+            for part in parts:
+                seen.setdefault((run.place, part.input_index), []).append(part.stretch)
+    assert seen.keys() == {
+        (place, part.input_index) for place, work in enumerate(works) for part in work.parts
+    }
+    for each in seen.values():  # whole, or by every share of its file that has any of it
+        assert each == [None] or each == sorted(each, key=lambda stretch: stretch.start if stretch else -1)
+
+
+def works_of(sections: list[tuple[int, int]], files: int) -> list[PartitionWork]:
+    """Files that all have these sections, as (length, gap before it)."""
+    topic = UUID(int=1)
+    works = []
+    for partition in range(len(sections)):
+        position = sum(length + gap for length, gap in sections[:partition]) + sections[partition][1]
+        extents = [
+            Extent(
+                topic_id=topic,
+                partition=partition,
+                base_offset=10 * index,
+                last_offset=10 * index + 9,
+                record_count=10,
+                min_timestamp=0,
+                max_timestamp=0,
+                file_id=UUID(int=100 + index),
+                object_name=f"{index}.seg",
+                file_kind=FileKind.INGESTION,
+                position=position,
+                length=sections[partition][0],
+                index_position=0,
+                index_length=0,
+                offset_shift=10 * index,
+                leader_epoch=0,
+                unique_keys=False,
+                committed_ms=index,
+            )
+            for index in range(files)
+        ]
+        job_partition = JobPartition(
+            topic_id=topic,
+            partition=partition,
+            topic_name="topic",
+            cleanup_policy="compact",
+            compression_type="producer",
+            deduplicate=True,
+            reaches_log_start=True,
+            base_offset=0,
+            upper_offset=10 * files,
+            delete_retention_ms=1,
+        )
+        parts = tuple(InputPart(index, (extent,)) for index, extent in enumerate(extents))
+        works.append(PartitionWork(job_partition, parts))
+    return works
+
+
+def test_cuts_keep_to_the_borders_of_sections_that_are_near() -> None:
+    shares = make_shares(
+        works_of([(1000, 20), (1050, 20), (950, 20)], 1),
+        ShareSizes(share_bytes=1000, least_shares=1, least_piece_bytes=1),
+    )
+
+    assert shares == (
+        Share((0,), Stretch(0, 1040)),
+        Share((0,), Stretch(1040, 2090)),
+        Share((0,), Stretch(2090, 3060)),
+    )
+
+
+def test_files_that_hardly_exceed_a_share_are_not_cut() -> None:
+    shares = make_shares(works_of([(1400, 20)], 2), ShareSizes(share_bytes=1000, least_shares=1))
+
+    assert [share.stretch for share in shares] == [None] * len(shares)
+    assert [index for share in shares for index in share.inputs] == [0, 1]

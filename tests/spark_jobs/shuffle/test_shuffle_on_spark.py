@@ -1,0 +1,150 @@
+"""The exact plan through a real Spark, a real catalog and a real store, on classic Spark and on Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.model import FileKind, JobState, PartitionId
+from spark_jobs.shuffle.plan import PlanChoice
+from tests.spark_jobs.model_log import batch
+
+if TYPE_CHECKING:
+    from catalog.open import Catalog
+    from object_store.open import StoreConfig
+    from tests.spark_jobs.conftest import RunClaimed, SparkForTests
+    from tests.spark_jobs.published_log import PublishedLog
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+SCRIPT = str(Path(__file__).parents[3] / "spark_jobs" / "compact.py")
+FILES = 10
+KEYS = 300
+
+
+def fill(published: PublishedLog, name: str, *, table_bytes: int) -> PartitionId:
+    """A topic of one partition with a job whose keys are more than its table takes."""
+    topic = published.create_topic(name, "compact")
+    here = PartitionId(topic.topic_id, 0)
+    for index in range(FILES):
+        pairs = [(b"key-%d" % ((60 * index + each) % KEYS), b"%d" % index) for each in range(120)]
+        published.ingest({here: [batch(*pairs)]})
+    published.submit(topic, table_bytes=table_bytes)
+    return here
+
+
+def newest() -> dict[bytes, bytes]:
+    return {
+        b"key-%d" % ((60 * index + each) % KEYS): b"%d" % index
+        for index in range(FILES)
+        for each in range(120)
+    }
+
+
+def test_a_job_whose_keys_do_not_fit_ends_exact(
+    run_claimed: RunClaimed,
+    published: PublishedLog,
+) -> None:
+    """Beside one whose keys fit, which is one task."""
+    large = fill(published, "large", table_bytes=1024)
+    small = fill(published, "small", table_bytes=1 << 20)
+
+    report = run_claimed()
+
+    assert report.failures == []
+    assert (report.jobs_completed, report.shuffled_jobs) == (2, 1)
+    assert (report.keys, report.keys_outside_table) == (2 * KEYS, 0)
+    assert (report.input_files, report.get_requests_per_input_file) == (2 * FILES, 2.0)
+    assert report.partitions == 2
+    for here in (large, small):
+        found = published.read(here)
+        assert {each.key: each.value for each in found} == newest()
+        assert len(found) == KEYS
+    extents = published.extents(large, FileKind.COMPACTED)
+    assert len(extents) == report.shares == 8
+    assert all(extent.unique_keys for extent in extents)
+    assert len(published.extents(small, FileKind.COMPACTED)) == 1
+
+
+def test_a_file_that_is_too_large_for_a_share_is_spread_over_tasks(
+    run_claimed: RunClaimed,
+    published: PublishedLog,
+) -> None:
+    """The report names it, with the shares that read it, each by two ranged GETs."""
+    topic = published.create_topic("one-file", "compact")
+    here = PartitionId(topic.topic_id, 0)
+    large = [
+        batch(*((b"%d" % ((7 * number + each) % 99), b"v" * 60_000) for each in range(10)))
+        for number in range(45)
+    ]
+    name = published.ingest({here: large})
+    small = published.ingest({here: [batch((b"1", b"newest"))]})
+    spec = published.submit(topic)
+
+    report = run_claimed(plan=PlanChoice.SHUFFLE)
+
+    assert report.failures == []
+    (cut,) = report.cut_files
+    assert (cut.job_id, cut.object_name) == (str(spec.job_id), name)
+    assert cut.object_name != small
+    assert len(cut.shares) == len(cut.ends) == report.stretches == 4
+    assert (report.input_files, report.input_files_cut, report.shares) == (2, 1, 5)
+    assert report.get_requests == 2 * 4 + 2
+    found = published.read(here)
+    assert len(found) == report.keys == 99
+    assert {each.key: each.value for each in found}[b"1"] == b"newest"
+
+
+def test_a_share_that_fails_is_the_answer_of_its_job(
+    run_claimed: RunClaimed,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog: Catalog,
+) -> None:
+    """It is no failure of a task, which Spark would try again, and nothing is written."""
+    here = fill(published, "damaged", table_bytes=1024)
+    directory = Path(store_config.url.removeprefix("file://"))
+    path = directory / published.extents(here)[4].object_name
+    path.write_bytes(path.read_bytes()[:200])
+    before = sorted(directory.rglob("*.seg"))
+
+    report = run_claimed(plan=PlanChoice.SHUFFLE)
+
+    (failure,) = report.failures
+    assert failure.kind == "corrupt"
+    assert path.name in failure.message
+    assert catalog.jobs.counts()[JobState.FAILED] == 1
+    assert sorted(directory.rglob("*.seg")) == before
+
+
+def test_the_shuffle_works_on_connect(
+    spark: SparkForTests,
+    published: PublishedLog,
+    store_config: StoreConfig,
+    catalog_url: str,
+    tmp_path: Path,
+) -> None:
+    """And can be asked for."""
+    here = fill(published, "flights", table_bytes=1 << 20)
+    command = [sys.executable, SCRIPT, "--object-store", store_config.url, "--json", "--plan", "shuffle"]
+
+    ran = subprocess.run(
+        [*command, "--master", spark.connect_url],
+        env={**os.environ, "SILTSTONE_CATALOG": catalog_url},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout.splitlines()[-1])
+    assert (report["shuffled_jobs"], report["keys"]) == (1, KEYS)
+    assert {each.key: each.value for each in published.read(here)} == newest()

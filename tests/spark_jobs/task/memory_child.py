@@ -1,0 +1,158 @@
+"""One job in a process of its own, and how much memory each of its tasks took over an idle worker.
+
+`python -m tests.spark_jobs.task.memory_child <plan> <warm> <case> <limit>` runs two jobs by a plan, `task` or
+`shuffle`, each in a directory with its store's objects and its specification, or, for a case of digits, over
+a file of so many MiB that is made up. The first only loads what a worker loads once; in the second each task
+may take so many bytes of address space more. One JSON object says what each took.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from catalog.jobs.json_format import read_spec
+from core.clock import SystemClock
+from core.ids import SeededIds
+from object_store.local.store import LocalStore
+from spark_jobs.shuffle.plan import plan_shuffle
+from spark_jobs.shuffle.rows import (
+    BlobRow,
+    SurvivorRow,
+    read_blob_rows,
+    read_survivor_rows,
+    write_blob_rows,
+    write_survivor_rows,
+)
+from spark_jobs.shuffle.stages import KnownShare, StageContext, cut_share, judge_buckets, write_share
+from spark_jobs.task.compaction_task import run_compaction
+from spark_jobs.task.peak_memory import peak_rss_bytes, reset_peak
+from tests.spark_jobs.task.fabricated_store import FabricatedFile, FabricatedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from catalog.model import JobSpec
+    from object_store.interface import ObjectStore
+
+SPEC = "job.json"
+TABLE_BYTES = 1 << 20
+NO_LIMIT = resource.RLIM_INFINITY
+
+
+class Worker:
+    """Does the tasks of one job, each within the limit; `taken` has what each took, by its kind."""
+
+    def __init__(self, case: str, limit: int | None) -> None:
+        self.clock = SystemClock()
+        self.ids = SeededIds(2, self.clock)
+        self.limit = limit
+        self.taken: dict[str, int] = {}
+        self.spec, self.open_store = self._read(case)
+
+    def _read(self, case: str) -> tuple[JobSpec, Callable[[], ObjectStore]]:
+        if case.isdecimal():
+            file = FabricatedFile(int(case), (1 << 20) - 100)
+            return file.spec(TABLE_BYTES), lambda: cast("ObjectStore", FabricatedStore(file))
+        directory = Path(case)
+        return read_spec((directory / SPEC).read_bytes()), lambda: LocalStore(directory, self.ids)
+
+    @contextmanager
+    def task(self, kind: str) -> Iterator[ObjectStore]:
+        """The block may take no more than the limit; what it takes is noted."""
+        store = self.open_store()
+        reset_peak()
+        idle = peak_rss_bytes()
+        if self.limit is not None:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            allowed = pages * resource.getpagesize() + self.limit
+            resource.setrlimit(resource.RLIMIT_AS, (allowed, NO_LIMIT))
+        try:
+            yield store
+        finally:
+            self.taken[kind] = max(self.taken.get(kind, 0), peak_rss_bytes() - idle)
+            resource.setrlimit(resource.RLIMIT_AS, (NO_LIMIT, NO_LIMIT))
+            store.close()
+
+    def run_task(self) -> dict[str, int]:
+        """The job's counts by the one-task plan."""
+        with self.task("task") as store:
+            result = run_compaction(
+                self.spec, store, attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
+            )
+        return result.counts
+
+    def run_shuffle(self) -> dict[str, int]:
+        """The same by the exact plan; what Spark would shuffle waits in a file."""
+        plan = plan_shuffle(self.spec)
+        context = StageContext(spec=self.spec, plan=plan, clock=self.clock, check=lambda: None)
+        counts: dict[str, int] = {}
+        with tempfile.TemporaryFile() as file:
+            rows: list[tuple[BlobRow, int]] = []
+            for share in range(len(plan.shares)):
+                with self.task("cut") as store:
+                    for row in read_blob_rows(write_blob_rows(cut_share(context, share, store))):
+                        rows.append((row._replace(data=b""), len(row.data)))
+                        file.write(row.data)
+            file.flush()
+            places, end = [], 0
+            for row, length in rows:
+                places.append((row, end, length))
+                end += length
+            places.sort(key=lambda each: (each[0].judge, each[0].kind, each[0].number, -each[0].first_offset))
+            found: list[tuple[SurvivorRow, int, int, int]] = []
+            for judge in range(plan.judges):
+                mine = [each for each in places if each[0].judge == judge]
+                with self.task("judge"):
+                    verdicts = judge_buckets(context, _rows(file.fileno(), mine))
+                    for each in read_survivor_rows(write_survivor_rows(verdicts)):
+                        lengths = len(each.data), len(each.tombstones)
+                        found.append((each._replace(data=b"", tombstones=b""), end, *lengths))
+                        end += os.pwrite(file.fileno(), bytes(each.data) + bytes(each.tombstones), end)
+            for share in range(len(plan.shares)):
+                with self.task("write") as store:
+                    known = KnownShare()  # its bitmaps are the task's
+                    for each in _survivor_rows(file.fileno(), found, share):
+                        known.add(each)
+                    result = write_share(context, share, known, store, self.ids.new_uuid(), self.ids)
+                for name, count in result.counts.items():
+                    peak = name.endswith("_bytes") and not name.startswith(("shuffle", "merged"))
+                    counts[name] = max(counts.get(name, 0), count) if peak else counts.get(name, 0) + count
+        return counts | {"shares": len(plan.shares)}
+
+
+def _rows(descriptor: int, places: list[tuple[BlobRow, int, int]]) -> Iterator[BlobRow]:
+    for row, position, length in places:
+        yield row._replace(data=os.pread(descriptor, length, position))
+
+
+def _survivor_rows(
+    descriptor: int, places: list[tuple[SurvivorRow, int, int, int]], share: int
+) -> Iterator[SurvivorRow]:
+    for row, position, length, more in places:
+        if row.share == share:
+            data = os.pread(descriptor, length + more, position)
+            yield row._replace(data=data[:length], tombstones=data[length:])
+
+
+def main(plan: str, warm: str, case: str, limit: str) -> None:
+    """Prints what was taken."""
+    _run(Worker(warm, None), plan)
+    worker = Worker(case, int(limit))
+    told: dict[str, Any] = {"counts": _run(worker, plan), "taken": worker.taken}
+    os.write(1, orjson.dumps(told))
+
+
+def _run(worker: Worker, plan: str) -> dict[str, int]:
+    return worker.run_task() if plan == "task" else worker.run_shuffle()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

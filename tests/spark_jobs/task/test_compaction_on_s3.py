@@ -1,0 +1,162 @@
+"""What a job asks of an S3 server, by the server's own log."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.jobs.byte_ranges import span_of
+from catalog.model import PartitionId
+from core.clock import ManualClock
+from core.ids import SystemIds
+from object_format.segment_file import SECTION_START_LENGTH
+from object_store.open import open_store
+from spark_jobs.shuffle.plan import plan_shuffle
+from spark_jobs.shuffle.shares import ShareSizes
+from spark_jobs.task.compaction_task import run_compaction
+from tests.fixtures.s3 import bucket_of
+from tests.object_store.s3.fault_proxy import Fault, running_proxy
+from tests.spark_jobs.model_log import ModelLog, batch
+from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from catalog.model import JobInput, JobResult, JobSpec
+    from object_store.open import StoreConfig
+    from tests.fixtures.s3 import S3Server
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def log(s3_config: StoreConfig) -> Iterator[ModelLog]:
+    clock = ManualClock()
+    ids = SystemIds(clock)
+    with closing(open_store(s3_config, clock, ids)) as store:
+        yield ModelLog(store, clock, ids)
+
+
+def fill(log: ModelLog, files: int, partitions: int, value_bytes: int = 1) -> None:
+    """Files that mix a compacted topic and one that is not."""
+    topics = log.create_topic("compact"), log.create_topic("delete")
+    for number in range(files):
+        log.ingest(
+            {
+                PartitionId(topics[index % 2], index // 2): [
+                    batch((b"a", b"old" * value_bytes), (b"a", b"%d" % number))
+                ]
+                for index in range(partitions)
+            }
+        )
+
+
+def run(log: ModelLog, config: StoreConfig, spec: JobSpec) -> JobResult:
+    """As a task does: with a store of its own."""
+    with closing(open_store(config, log.clock, log.ids)) as store:
+        return run_compaction(spec, store, attempt_id=log.ids.new_uuid(), clock=log.clock, ids=log.ids)
+
+
+@pytest.mark.parametrize("partitions", [1, 10, 1000])
+def test_the_server_sees_two_gets_for_each_input_file(
+    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server, partitions: int
+) -> None:
+    fill(log, files=3, partitions=partitions)
+    spec = log.job()
+    before = s3_server.object_gets(bucket_of(s3_config))
+
+    result = run(log, s3_config, spec)
+
+    gets = s3_server.object_gets(bucket_of(s3_config))
+    assert before == {}
+    assert sorted(gets.values()) == [2, 2, 2]
+    assert {path.rpartition("/")[2] for path in gets} == {f"{each.file_id}.seg" for each in spec.inputs}
+    assert result.counts["get_requests"] == 6
+    log.publish(spec, result)
+    log.check()
+
+
+def ranges_seen(config: StoreConfig, server: S3Server) -> defaultdict[str, Counter[str]]:
+    """What the server was asked for, by the last part of the object's name."""
+    seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for request in server.requests(bucket_of(config)):
+        if request.is_object_get:
+            seen[request.path.rpartition("/")[2]][request.range] += 1
+    return seen
+
+
+def test_the_server_is_asked_for_the_span_of_the_sections_that_a_job_takes(
+    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
+) -> None:
+    fill(log, files=2, partitions=50)
+    wanted = [key for key in log.extents if log.policies[key.topic_id] == "compact"][7:9]
+    spec = log.job({key: log.extents[key] for key in wanted})
+
+    result = run(log, s3_config, spec)
+
+    assert ranges_seen(s3_config, s3_server) == {
+        f"{each.file_id}.seg": {whole_range(each): 2} for each in spec.inputs
+    }
+    assert result.counts["bytes_in"] < sum(each.size for each in spec.inputs) / 10
+    log.publish(spec, result)
+    log.check()
+
+
+def whole_range(each: JobInput) -> str:
+    """Of all that a job takes of a file, with the header of the first section."""
+    span = span_of(each.extents)
+    return f"bytes={span.start - SECTION_START_LENGTH}-{span.end - 1}"
+
+
+def test_a_broken_stream_is_taken_up_again_and_counted_apart(
+    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
+) -> None:
+    fill(log, files=2, partitions=4, value_bytes=100_000)
+    spec = log.job()
+    with running_proxy(s3_server.endpoint) as proxy:
+        proxy.plan(
+            Fault(method="GET", part=str(spec.inputs[0].file_id), keep_bytes=50_000),
+            Fault(method="GET", part=str(spec.inputs[1].file_id), keep_bytes=300_000, reset=True),
+        )
+
+        result = run(log, replace(s3_config, endpoint=proxy.endpoint), spec)
+
+        assert proxy.all_happened
+    assert result.counts["resumes"] == 2
+    assert result.counts["get_requests"] == 4
+    log.publish(spec, result)
+    log.check()
+
+
+def test_the_server_sees_two_ranged_gets_for_each_stretch_of_a_file_that_is_cut(
+    log: ModelLog, s3_config: StoreConfig, s3_server: S3Server
+) -> None:
+    """And two of the whole section for a file that is not; the plan says which are which."""
+    here = PartitionId(log.create_topic("compact"), 0)
+    many = [batch(*((b"%d" % (7 * number + each), b"v" * 90) for each in range(20))) for number in range(60)]
+    log.ingest({here: many})
+    log.ingest({here: many[:2]})
+    spec = log.job(table_bytes=1024)
+    plan = plan_shuffle(spec, ShareSizes(share_bytes=20_000, least_piece_bytes=10_000))
+
+    result = run_in_memory(spec, plan, lambda: open_store(s3_config, log.clock, log.ids), log.ids)
+
+    seen = ranges_seen(s3_config, s3_server)
+    (shares,) = plan.cut_files.values()
+    assert len(shares) > 6
+    cut, whole = (seen[f"{each.file_id}.seg"] for each in spec.inputs)
+    span = span_of(spec.inputs[0].extents)
+    starts = [
+        max(stretch.start, span.start - SECTION_START_LENGTH)
+        for stretch in (plan.shares[number].stretch for number in shares)
+        if stretch is not None
+    ]
+    assert cut == {f"bytes={start}-{span.end - 1}": 2 for start in starts}
+    assert whole == {whole_range(spec.inputs[1]): 2}
+    assert result.counts["get_requests"] == 2 * len(shares) + 2
+    log.publish(spec, result)
+    log.check()

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.model import Extent, FileKind
+from core.errors import CorruptDataError
+from object_format.errors import MalformedBatchError
+from object_format.record_batch.records import encode_batch
+from spark_jobs.task.extent_cut import ExtentCutter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def extent(base: int, last: int, shift: int) -> Extent:
+    return Extent(
+        topic_id=UUID(int=1),
+        partition=0,
+        base_offset=base,
+        last_offset=last,
+        record_count=0,
+        min_timestamp=0,
+        max_timestamp=0,
+        file_id=UUID(int=2),
+        object_name="a file",
+        file_kind=FileKind.INGESTION,
+        position=0,
+        length=1,
+        index_position=0,
+        index_length=0,
+        offset_shift=shift,
+        leader_epoch=0,
+        unique_keys=False,
+        committed_ms=0,
+    )
+
+
+def batches(*sizes: int) -> bytes:
+    """Batches of so many records, at offsets from 0 on."""
+    encoded = []
+    base = 0
+    for size in sizes:
+        encoded.append(encode_batch([0] * size, [b"k"] * size, [b"v"] * size, base_offset=base))
+        base += size
+    return b"".join(encoded)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=1, max_size=12), st.integers(0, 100))
+def test_every_batch_goes_to_its_extent(plan: Sequence[tuple[int, bool]], log_end: int) -> None:
+    """Refused batches belong to nobody, and shift what follows them."""
+    extents: list[Extent] = []
+    expected: dict[int, list[bytes]] = {}
+    stored = 0
+    joined = False
+    for size, accepted in plan:
+        one = encode_batch([0] * size, [b"k"] * size, [b"v"] * size, base_offset=stored)
+        if accepted:
+            if not joined:
+                extents.append(extent(log_end, log_end - 1, log_end - stored))
+            base = extents[-1].base_offset
+            extents[-1] = extent(base, log_end + size - 1, extents[-1].offset_shift)
+            expected.setdefault(len(extents) - 1, []).append(one)
+            log_end += size
+        joined = accepted
+        stored += size
+
+    pieces = ExtentCutter(extents).pieces(memoryview(batches(*(size for size, _ in plan))))
+
+    assert {piece.extent_index: bytes(piece.batches) for piece in pieces} == {
+        index: b"".join(each) for index, each in expected.items()
+    }
+    for piece in pieces:
+        owner = extents[piece.extent_index]
+        assert piece.batch_count == len(expected[piece.extent_index])
+        assert piece.record_count == owner.last_offset - owner.base_offset + 1
+
+
+def test_a_batch_across_the_end_of_an_extent_is_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="lies across the end of an extent"):
+        ExtentCutter([extent(0, 4, 0)]).pieces(memoryview(batches(3, 3)))
+
+
+def test_extents_that_claim_the_same_batches_are_corrupt() -> None:
+    with pytest.raises(CorruptDataError, match="claim the same batches"):
+        ExtentCutter([extent(0, 4, 0), extent(5, 9, 3)])
+
+
+@given(st.data())
+def test_damaged_bytes_are_one_typed_error(data: st.DataObject) -> None:
+    """Whatever is cut off; checksums are the block's business."""
+    whole = batches(2, 3, 1)
+    cut = data.draw(st.integers(1, len(whole) - 1))
+    boundaries = {len(batches(2)), len(batches(2, 3))}
+
+    if cut in boundaries:
+        ExtentCutter([extent(0, 5, 0)]).pieces(memoryview(whole[:cut]))
+    else:
+        with pytest.raises(MalformedBatchError):
+            ExtentCutter([extent(0, 5, 0)]).pieces(memoryview(whole[:cut]))
+
+
+def test_offsets_that_do_not_rise_are_malformed() -> None:
+    """Neither in a block, nor from one to the next."""
+    cutter = ExtentCutter([extent(0, 9, 0)])
+
+    with pytest.raises(MalformedBatchError):
+        cutter.pieces(memoryview(batches(2) + batches(2)))
+    with pytest.raises(MalformedBatchError):
+        cutter.pieces(memoryview(batches(2)))

@@ -1,0 +1,264 @@
+"""Offsets, positions and holes beyond 2^31 and 2^32, without the bytes that would lie before them."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from typing_extensions import override
+
+from catalog.model import PartitionId
+from object_format.codecs.codec import Codec
+from object_format.segment_file import (
+    BLOCK_TARGET,
+    RangeReader,
+    SectionIndex,
+    SegmentFileWriter,
+    SegmentKind,
+    read_directory,
+)
+from object_store.local.store import LocalStore
+from spark_jobs.shuffle.plan import plan_shuffle
+from spark_jobs.shuffle.shares import ShareSizes
+from spark_jobs.task import output_files
+from spark_jobs.task.compaction_task import run_compaction
+from tests.object_format.segment_file.samples import CREATED_MS, FILE_ID, TOPIC, WRITER_ID, make_batch
+from tests.spark_jobs import model_log
+from tests.spark_jobs.bench import Bench
+from tests.spark_jobs.model_log import ModelLog, batch
+from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from uuid import UUID
+
+    from catalog.model import JobResult, JobSpec
+    from object_store.interface import Buffer, Purpose, Upload
+    from object_store.local.streams import LocalUpload
+
+BORDERS = [1 << 31, 1 << 32]
+PLANS = ["task", "shuffle"]
+SMALL = ShareSizes(share_bytes=1500, least_piece_bytes=500)
+_BEGINNING = 68  # magic and FILE_HEADER
+
+
+class FarWriter(SegmentFileWriter):
+    """Leaves out bytes behind the file's header."""
+
+    skipped = 0
+
+    def __init__(
+        self,
+        *,
+        kind: SegmentKind,
+        file_id: UUID,
+        writer_id: UUID,
+        created_ms: int,
+        sink: Callable[[bytes | memoryview], object],
+        block_target: int = BLOCK_TARGET,
+    ) -> None:
+        super().__init__(
+            kind=kind,
+            file_id=file_id,
+            writer_id=writer_id,
+            created_ms=created_ms,
+            sink=sink,
+            block_target=block_target,
+        )
+        self._blocks.position += self.skipped
+
+
+class FarUpload:
+    """Leaves a hole where the writer has left out bytes."""
+
+    def __init__(self, inner: LocalUpload, skipped: int) -> None:
+        self._inner = inner
+        self._skipped = skipped
+        self._left = _BEGINNING
+
+    def write(self, data: Buffer) -> None:
+        view = memoryview(data)
+        self._inner.write(view[: self._left])
+        if self._left and len(view) >= self._left:
+            file = self._inner._flush(memoryview(b""))
+            os.lseek(file.descriptor, self._skipped, os.SEEK_CUR)
+        rest = view[self._left :]
+        self._left = max(0, self._left - len(view))
+        if rest:
+            self._inner.write(rest)
+
+    def complete(self) -> int:
+        return self._inner.complete() + self._skipped
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
+class FarStore(LocalStore):
+    """Objects with such a hole; what is in it is nowhere, and would take long to read."""
+
+    skipped = 0
+
+    @override
+    def put(self, name: str, body: Sequence[Buffer], *, purpose: Purpose) -> int:
+        upload = self.start_upload(name, purpose=purpose)
+        for each in body:
+            upload.write(each)
+        return upload.complete()
+
+    @override
+    def start_upload(self, name: str, *, purpose: Purpose) -> Upload:  # type: ignore[override]
+        return FarUpload(super().start_upload(name, purpose=purpose), self.skipped)
+
+
+class FarBench(Bench):
+    """A bench whose files all have the hole."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.log = ModelLog(self.open_store(), self.clock, self.ids)
+
+    def open_store(self) -> LocalStore:
+        return FarStore(self.directory, self.ids)
+
+    def run_by(self, plan: str, spec: JobSpec) -> JobResult:
+        if plan == "shuffle":
+            spread = plan_shuffle(spec, SMALL)
+            assert len(spread.shares) > 1
+            return run_in_memory(spec, spread, self.open_store, self.ids)
+        return run_compaction(
+            spec, self.open_store(), attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
+        )
+
+    def compact_by(self, plan: str) -> JobResult:
+        """Run a job over everything, publish it, and hold the log against the dictionaries."""
+        spec = self.log.job()
+        result = self.run_by(plan, spec)
+        self.log.publish(spec, result)
+        for here in self.log.extents:
+            assert self.log.read(here) == self.log.expected(here)
+        return result
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> FarBench:
+    return FarBench(tmp_path)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("border", BORDERS)
+def test_offsets_on_both_sides_of_a_border(bench: FarBench, border: int, plan: str) -> None:
+    """Compacted, and compacted again with what is newer."""
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ends[here] = border - 45
+    for number, codec in enumerate((Codec.NONE, Codec.LZ4, Codec.ZSTD)):
+        pairs = [(b"key-%d" % (each * (number + 1) % 37), b"%d" % number * 20) for each in range(30)]
+        bench.log.ingest({here: [batch(*pairs[:13], codec=codec), batch(*pairs[13:], codec=codec)]}, 300)
+
+    result = bench.compact_by(plan)
+
+    assert (result.counts["records_in"], result.counts["keys_outside_table"]) == (90, 0)
+    bench.log.ingest({here: [batch((b"key-3", b"new"), (b"key-4", None))]})
+    result = bench.compact_by("task")
+    assert result.counts["records_dropped"] == 2
+    first, last = bench.log.extents[here][0], bench.log.extents[here][-1]
+    assert first.base_offset < border < last.last_offset
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("border", BORDERS)
+def test_bytes_on_both_sides_of_a_border(
+    bench: FarBench, border: int, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the files that a job reads, and of those that it writes and the next one reads."""
+    for each in (FarStore, FarWriter):
+        monkeypatch.setattr(each, "skipped", border - 1000)
+    for module in (model_log, output_files):
+        monkeypatch.setattr(module, "SegmentFileWriter", FarWriter)
+    topic = bench.topic()
+    keys = [PartitionId(topic, number) for number in range(3)]
+    for number in range(3):
+        pairs = [(b"key-%d" % (each % 37), b"%d" % number * 20) for each in range(50)]
+        bench.log.ingest({key: [batch(*pairs[:20]), batch(*pairs[20:])] for key in keys}, 300)
+
+    first = bench.compact_by(plan)
+    again = bench.compact_by("task")
+
+    (file,) = again.files
+    assert file.extents[0].position < border < file.extents[-1].position < file.size
+    assert max(first.counts["bytes_in"], again.counts["bytes_in"]) < 100_000
+    assert (first.counts["records_in"], again.counts["records_dropped"]) == (450, 0)
+
+
+@pytest.mark.parametrize("hole", [*BORDERS, 5 << 32])
+def test_a_hole_of_billions_of_offsets(bench: FarBench, hole: int) -> None:
+    """What an earlier job has left without records, between two that stay."""
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest({here: [batch((b"a", b"1"), (b"b", b"1"))]})
+    (older,) = bench.log.extents[here]
+    gap = replace(
+        older, base_offset=2, last_offset=hole, record_count=0, position=0, length=0, offset_shift=0
+    )
+    bench.log.extents[here].append(gap)
+    bench.log.ends[here] = hole + 1
+    bench.log.ingest({here: [batch((b"a", b"2"), (b"c", b"2"))]})
+
+    bench.compact_by("task")
+
+    (extent,) = bench.log.extents[here]
+    assert (extent.base_offset, extent.last_offset, extent.record_count) == (0, hole + 2, 3)
+    assert [each.offset for each in bench.log.read(here)] == [1, hole + 1, hole + 2]
+    assert bench.compact_by("task").counts["records_dropped"] == 0
+
+
+@pytest.mark.parametrize("border", BORDERS)
+def test_a_section_that_is_longer_than_32_bits_tell(border: int) -> None:
+    """Its index, footer and directory; and the blocks behind the border, read from there."""
+    pieces: list[bytes] = []
+    writer = SegmentFileWriter(
+        kind=SegmentKind.COMPACTED,
+        file_id=FILE_ID,
+        writer_id=WRITER_ID,
+        created_ms=CREATED_MS,
+        sink=lambda data: pieces.append(bytes(data)),
+        block_target=1,
+    )
+    writer.begin_section(TOPIC, 1)
+    writer.append(make_batch(0, 1, body=b"first"))
+    writer._blocks.position += border
+    behind = writer.position
+    pieces.clear()
+    batches = [make_batch(number, 1, body=b"x" * number) for number in (1, 2)]
+    for each in batches:
+        writer.append(each)
+    end = writer.position
+    entry = writer.end_section(
+        base_offset=0,
+        last_offset=2,
+        record_count=3,
+        min_timestamp=CREATED_MS,
+        max_timestamp=CREATED_MS,
+    )
+    summary = writer.finish()
+    tail = b"".join(pieces)
+
+    directory = read_directory(tail, name="a.seg", size=summary.size, file_id=FILE_ID)
+    assert directory.sections == (entry,)
+    assert entry.data_length == end - entry.data_position > border
+    start = entry.index_position - behind
+    index = SectionIndex.parse(
+        tail[start : start + entry.index_length],
+        name="a.seg",
+        file_id=FILE_ID,
+        position=entry.index_position,
+    )
+    assert index.data_length == entry.data_length
+    assert index.range_for_offset(1, 1 << 20) == (behind - entry.data_position, end - behind)
+    reader = RangeReader(io.BytesIO(tail), name="a.seg", file_id=FILE_ID, position=behind)
+    reader.enter((TOPIC, 1), end)
+    assert reader.find_block(end)
+    assert [bytes(block.payload) for block in reader.blocks(end)] == batches

@@ -1,0 +1,91 @@
+"""Small batches that stay next to each other become larger ones, unless a job says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from catalog.model import PartitionId
+from object_format.buffers import readable
+from object_format.codecs.codec import Codec
+from object_format.record_batch.batch import scan_batches
+from object_format.segment_file import parse_data_blocks
+from object_store.interface import Purpose
+from object_store.local.store import LocalStore
+from spark_jobs.shuffle.plan import plan_shuffle
+from tests.spark_jobs.bench import Bench
+from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.model import JobResult, JobSpec
+
+RECORDS = 200
+
+
+def run(bench: Bench, spec: JobSpec, plan: str) -> JobResult:
+    if plan == "task":
+        return bench.run(spec)
+    return run_in_memory(spec, plan_shuffle(spec), lambda: LocalStore(bench.directory, bench.ids), bench.ids)
+
+
+def sizes_of(bench: Bench, here: PartitionId) -> list[int]:
+    """How many bytes each batch of the partition's extents has."""
+    sizes: list[int] = []
+    for extent in bench.log.extents[here]:
+        data = bench.log.store.read_range(
+            extent.object_name, extent.position, extent.length, purpose=Purpose.FETCH
+        )
+        payloads = parse_data_blocks(
+            data,
+            name=extent.object_name,
+            file_id=extent.file_id,
+            position=extent.position,
+            section=(extent.topic_id, extent.partition),
+        )
+        for payload in payloads:
+            sizes += scan_batches(readable(payload))["size"].tolist()
+    return sizes
+
+
+@pytest.mark.parametrize("plan", ["task", "shuffle"])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.ZSTD])
+def test_one_record_batches_are_merged_unless_told_not_to(tmp_path: Path, plan: str, codec: Codec) -> None:
+    """The report says how many bytes that saved, which is what the files differ by."""
+    sizes, saved = [], []
+    for merge in (False, True):
+        bench = Bench(tmp_path / str(merge))
+        here = PartitionId(bench.topic(), 0)
+        batches = [batch((b"%03d" % each, b"v"), codec=codec) for each in range(RECORDS)]
+        bench.log.ingest({here: batches}, block_target=1 << 20)
+        spec = replace(bench.log.job(), merge_batches=merge)
+
+        result = run(bench, spec, plan)
+
+        bench.log.publish(spec, result)
+        bench.log.check()
+        assert len(sizes_of(bench, here)) == (1 if merge else RECORDS)
+        sizes.append(result.counts["bytes_out"])
+        saved.append(result.counts["merged_bytes_saved"])
+    assert saved[0] == 0
+    assert saved[1] > 50 * RECORDS
+
+
+def test_what_is_merged_stays_within_the_topic_s_own_limit(tmp_path: Path) -> None:
+    """The limit that the job was planned with."""
+    bench = Bench(tmp_path)
+    here = PartitionId(bench.topic(), 0)
+    bench.log.ingest(
+        {here: [batch((b"%03d" % each, bytes(50))) for each in range(RECORDS)]}, block_target=1 << 20
+    )
+    spec = bench.log.job()
+    spec = replace(spec, partitions=tuple(replace(each, max_message_bytes=1000) for each in spec.partitions))
+
+    bench.log.publish(spec, bench.run(spec))
+
+    bench.log.check()
+    assert 900 < max(sizes_of(bench, here)) <= 1000

@@ -1,0 +1,123 @@
+"""What expires at different times is written into extents of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate, groupby, pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from catalog.model import PartitionId
+from object_store.local.store import LocalStore
+from spark_jobs.shuffle.plan import plan_shuffle
+from spark_jobs.task.retention_windows import spells_of
+from tests.spark_jobs.bench import Bench
+from tests.spark_jobs.model_log import BatchToWrite
+from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from catalog.model import JobResult, JobSpec
+
+RETENTION_MS = 8_000
+SPELL_MS = RETENTION_MS // 4
+STEP_MS = 900
+
+
+@given(
+    st.lists(st.integers(-1, 40_000), min_size=1, max_size=30),
+    st.integers(0, 10_000),
+    st.integers(0, 40_000),
+)
+@example(newest_ms=list(range(101)), retention_ms=7, now_ms=100)
+@example(newest_ms=list(range(101)), retention_ms=40, now_ms=99)
+def test_spells_are_few_and_short(newest_ms: list[int], retention_ms: int, now_ms: int) -> None:
+    """By the newest record so far, what is in one spell, and may not go yet, lies within a quarter."""
+    spells = spells_of(newest_ms, retention_ms, now_ms)
+
+    assert all(one <= other for one, other in pairwise(spells))
+    assert len(set(spells)) <= 6
+    so_far = list(accumulate(newest_ms, max))
+    for _, group in groupby(zip(so_far, spells, strict=True), key=lambda each: each[1]):
+        kept = [min(newest, now_ms) for newest, _ in group if newest > now_ms - retention_ms and newest >= 0]
+        if kept:
+            assert kept[-1] - kept[0] <= retention_ms // 4
+
+
+@given(st.lists(st.integers(0, 40_000), min_size=1), st.integers(4, 10_000), st.integers(0, 40_000))
+def test_spells_begin_at_moments_that_stay(newest_ms: list[int], retention_ms: int, now_ms: int) -> None:
+    """As time passes, what was in two spells comes together once both are over, and not before."""
+    newest_ms = [min(each, now_ms) for each in newest_ms]
+    for later_ms in (now_ms + 1, now_ms + retention_ms // 3):
+        before, after = (spells_of(newest_ms, retention_ms, at) for at in (now_ms, later_ms))
+        for place, (one, other) in enumerate(pairwise(after)):
+            if one == other and before[place] != before[place + 1]:
+                assert max(newest_ms[: place + 2]) <= later_ms - retention_ms
+
+
+@pytest.mark.parametrize("plan", ["task", "shuffle"])
+def test_a_partition_that_is_cleaned_again_and_again_expires(tmp_path: Path, plan: str) -> None:
+    """New keys, and one that comes again, cleaned at every step; two partitions share the files."""
+    bench = Bench(tmp_path)
+    log = bench.log
+    topic = bench.topic("compact,delete")
+    keys = [PartitionId(topic, number) for number in range(2)]
+    ages = []
+    for step in range(30):
+        now_ms = bench.clock.now_ms()
+        log.ingest({key: [_batch(now_ms, (b"new-%d" % step, b"x"), (b"again", b"y"))] for key in keys})
+        spec = _expiring(log.job())
+        result = _run(bench, spec, plan)
+        log.publish(spec, result)
+        for key in keys:
+            assert log.read(key) == log.expected(key)
+            assert all(one.last_offset + 1 == two.base_offset for one, two in pairwise(log.extents[key]))
+            assert plan == "shuffle" or len(log.extents[key]) <= 6
+            _expire(bench, key)
+            ages.append(now_ms - min(record.timestamp for record in log.read(key)))
+        assert plan == "shuffle" or len(result.files) <= 6
+        assert all(extent.unique_keys for file in result.files for extent in file.extents)
+        bench.clock.advance(STEP_MS / 1000)
+    assert RETENTION_MS - STEP_MS < max(ages) <= RETENTION_MS + SPELL_MS
+
+
+def test_a_copy_stays_in_one_piece(tmp_path: Path) -> None:
+    """As what is not cleaned does; the planner has seen to it that it spans little time."""
+    bench = Bench(tmp_path)
+    key = PartitionId(bench.topic("delete"), 0)
+    for _ in range(3):
+        bench.log.ingest({key: [_batch(bench.clock.now_ms(), (b"a", b"1"))]})
+        bench.clock.advance(SPELL_MS / 500)
+    (file,) = bench.run(_expiring(bench.log.job())).files
+    assert len(file.extents) == 1
+
+
+def _batch(timestamp: int, *pairs: tuple[bytes, bytes]) -> BatchToWrite:
+    return BatchToWrite(tuple((timestamp, key, value, ()) for key, value in pairs))
+
+
+def _expiring(spec: JobSpec) -> JobSpec:
+    return replace(
+        spec,
+        partitions=tuple(
+            replace(each, expires_after_ms=RETENTION_MS, reaches_log_start=True) for each in spec.partitions
+        ),
+    )
+
+
+def _run(bench: Bench, spec: JobSpec, plan: str) -> JobResult:
+    if plan == "task":
+        return bench.run(spec)
+    return run_in_memory(spec, plan_shuffle(spec), lambda: LocalStore(bench.directory, bench.ids), bench.ids)
+
+
+def _expire(bench: Bench, key: PartitionId) -> None:
+    """As the catalog does: whole extents, the oldest first."""
+    log, horizon_ms = bench.log, bench.clock.now_ms() - RETENTION_MS
+    while log.extents[key][0].max_timestamp < horizon_ms:
+        start = log.extents[key].pop(0).last_offset + 1
+        log.records[key] = [each for each in log.records[key] if each.record.offset >= start]

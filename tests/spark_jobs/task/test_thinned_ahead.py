@@ -1,0 +1,179 @@
+"""Jobs whose compressed batches are decompressed once: the same objects, and fewer GETs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.model import PartitionId
+from core.clock import ManualClock
+from core.ids import SeededIds
+from object_format.codecs.codec import Codec
+from object_format.dedupe import ThinnedAhead
+from object_store.interface import Purpose
+from object_store.local.store import LocalStore
+from spark_jobs.report import CompactionReport
+from spark_jobs.task import compaction_task
+from spark_jobs.task.compaction_task import run_compaction
+from tests.spark_jobs.model_log import BatchToWrite, ModelLog, batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from catalog.model import JobResult
+
+ROOM = 4 << 20
+
+
+class House:
+    """A log, and its jobs with so much memory for what is done ahead; alike for the same seed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.exact = True
+        self.clock = ManualClock()
+        self.ids = SeededIds(1, self.clock)
+        self.store = LocalStore(directory, self.ids)
+        self.log = ModelLog(self.store, self.clock, self.ids)
+
+    def compact(self, table_bytes: int = 1 << 20, *, held: int = ROOM, kept: int = ROOM) -> JobResult:
+        """Run a job over everything and publish it; what is exact is held against the dictionaries."""
+        spec = self.log.job(table_bytes=table_bytes)
+        store = LocalStore(self.directory, self.ids)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                compaction_task,
+                "ThinnedAhead",
+                lambda **options: ThinnedAhead(held_bytes=held, kept_bytes=kept, **options),
+            )
+            result = run_compaction(
+                spec, store, attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
+            )
+        store.close()
+        self.log.publish(spec, result)
+        self.exact = self.exact and not result.counts.get("keys_outside_table")
+        if self.exact:
+            self.log.check()
+        return result
+
+    def objects(self) -> dict[str, bytes]:
+        return {
+            each.name: bytes(self.store.read_range(each.name, 0, each.size, purpose=Purpose.FSCK))
+            for each in self.store.list("", purpose=Purpose.FSCK)
+        }
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def new_house(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], House]:
+    return lambda: House(tmp_path_factory.mktemp("house"))
+
+
+RECORDS = st.tuples(
+    st.integers(1000, 1010),
+    st.binary(min_size=1, max_size=1),
+    st.none() | st.binary(max_size=99),
+    st.just(()),
+)
+BATCHES = st.builds(
+    BatchToWrite,
+    st.lists(RECORDS, min_size=1, max_size=9).map(tuple),
+    st.sampled_from([Codec.ZSTD, Codec.ZSTD, Codec.LZ4, Codec.NONE, Codec.GZIP]),
+    refused=st.sampled_from([False, False, False, True]),
+)
+FILES = st.dictionaries(st.integers(0, 2), st.lists(BATCHES, min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+@given(
+    st.lists(FILES, min_size=1, max_size=4),
+    st.lists(FILES, max_size=2),
+    st.sampled_from([1 << 20, 16 * 12]),
+    st.sampled_from([1, 500, ROOM]),
+    st.sampled_from([1, 60, 300, ROOM]),
+)
+def test_objects_are_the_same_with_and_without(
+    new_house: Callable[[], House],
+    first: Sequence[dict[int, list[BatchToWrite]]],
+    second: Sequence[dict[int, list[BatchToWrite]]],
+    table_bytes: int,
+    held: int,
+    kept: int,
+) -> None:
+    """To the byte, holes and all, however much room there is, and for a log that was compacted before."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("object_format.record_batch.payloads.SCRATCH_BYTES", 400)
+        for room in ((1, 1), (held, kept)):
+            house = new_house()
+            topic = house.log.create_topic("compact")
+            counts = []
+            for files in (first, second):
+                for each in files:
+                    house.log.ingest({PartitionId(topic, key): value for key, value in each.items()}, 200)
+                if files:
+                    result = house.compact(table_bytes, held=room[0], kept=room[1])
+                    counts.append({**result.counts})
+                    house.clock.advance(20.0)
+            found.append((house, house.objects(), counts))
+    (_, plain, plain_counts), (_, ahead, ahead_counts) = found
+    assert ahead == plain
+    for one, other in zip(plain_counts, ahead_counts, strict=True):
+        if not one["input_files"]:
+            continue
+        once = one["input_files_read_once"]
+        assert one["get_requests"] == 2 * one["input_files"] - once
+        assert other["get_requests"] == 2 * other["input_files"] - other["input_files_read_once"]
+        assert other["input_files_read_once"] >= once
+        assert {name: one.get(name) for name in SAME} == {name: other.get(name) for name in SAME}
+
+
+SAME = (
+    "records_in",
+    "records_out",
+    "records_dropped",
+    "records_invalid",
+    "tombstones_dropped",
+    "keys",
+    "keys_outside_table",
+    "merged_bytes_saved",
+    "compacted_bytes",
+    "bytes_out",
+)
+
+
+def test_files_of_which_nothing_is_left_to_read_cost_one_get(house: House) -> None:
+    here, there = (PartitionId(house.log.create_topic("compact"), 0) for _ in range(2))
+    compressed = batch((b"a", b"1"), (b"b", b"2"), codec=Codec.ZSTD)
+    house.log.ingest({here: [compressed], there: [compressed]})
+    house.log.ingest({here: [compressed], there: [batch((b"c", b"3"))]})
+
+    result = house.compact()
+
+    report = CompactionReport()
+    report.add(result)
+    assert (report.input_files, report.input_files_read_once, report.get_requests) == (2, 1, 3)
+    assert report.get_requests_per_input_file == 2.0
+    assert (
+        report.gets_in_words()
+        == "2.0 for each of 1 input files, 1 for each of 1 that one pass was enough for"
+    )
+
+
+def test_a_section_that_is_partly_done_is_read_again_to_its_end(house: House) -> None:
+    here = PartitionId(house.log.create_topic("compact"), 0)
+    batches = [batch((b"%d" % n, b"v" * 300), codec=Codec.ZSTD) for n in range(9)]
+    house.log.ingest({here: batches}, 200)
+    size = house.log.extents[here][0].length // 9
+
+    result = house.compact(kept=3 * size)
+
+    assert result.counts["get_requests"] == 2
+    assert result.counts["input_files_read_once"] == 0
