@@ -27,7 +27,7 @@ from agent.kafka import serving
 from agent.kafka.fetch.sessions import FetchSessions
 from agent.kafka.services import Services as KafkaServices
 from agent.local_topics.disks import Disks
-from agent.metrics_snapshot import numbers_of
+from agent.metrics_snapshot import metrics_snapshot
 from agent.read.commit_watch import CommitWatch
 from agent.read.hot_tail import HotTail
 from agent.read.known_log import KnownBounds
@@ -42,7 +42,7 @@ from agent.runtime.health import CallHealth, LoopLag
 from agent.runtime.metrics import AgentMetrics, CatalogCollector, StoreCollector
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
-from agent.runtime.slow_start_warning import told_when_slow
+from agent.runtime.slow_start_warning import warn_if_slow
 from agent.warm_up import warm_up
 from agent.write.announcements import Announcements
 from agent.write.commit_listeners import AppendCounting
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _log = structlog.get_logger(__name__)
-_MOST_LOOP_LAG_SECONDS = 5.0
+_MAX_LOOP_LAG_SECONDS = 5.0
 _LAST_SECONDS = 1.0
 _COMPILING = "compiling kernels, as once after each installation; clients are refused until it is done"
 
@@ -198,7 +198,7 @@ class Agent:
             most_partitions=settings.max_fetch_session_partitions,
             evict_ms=settings.fetch_session_evict_ms,
         )
-        self.metrics.expose(StoreCollector(store), CatalogCollector(catalog), numbers_of(self))
+        self.metrics.expose(StoreCollector(store), CatalogCollector(catalog), metrics_snapshot(self))
         self._services = Services(
             settings=settings,
             topics=catalog.topics,
@@ -254,12 +254,12 @@ class Agent:
 
     async def _warm_up(self) -> None:
         """Before anybody may connect: a client that is refused knows more than one that waits."""
-        with told_when_slow(_COMPILING):
+        with warn_if_slow(_COMPILING):
             await self.pools.kernels.run(warm_up)
 
     async def _start_session(self, kafka_listener: socket.socket | None) -> KafkaServices | None:
         """Make the agent known; when it serves Kafka clients, as a broker."""
-        with told_when_slow("opening the logs on its disks, and recovering those that were not closed"):
+        with warn_if_slow("opening the logs on its disks, and recovering those that were not closed"):
             node_id = await self.disks.open()
         if kafka_listener is None:
             await self.session.start()
@@ -360,6 +360,6 @@ class Agent:
         for name, health in (("object_store", self.store_health), ("catalog", self.catalog_health)):
             if not health.is_healthy:
                 found[name] = f"every call has failed for {health.failing_seconds:.0f} seconds"
-        if self.loop_lag.seconds > _MOST_LOOP_LAG_SECONDS:
+        if self.loop_lag.seconds > _MAX_LOOP_LAG_SECONDS:
             found["loop"] = f"is {self.loop_lag.seconds:.0f} seconds late"
         return found

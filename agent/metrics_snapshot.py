@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agent.app import Agent
 
 
-def numbers_of(agent: Agent) -> NumbersCollector:
+def metrics_snapshot(agent: Agent) -> NumbersCollector:
     """What is read off the agent when somebody asks for its metrics."""
     gauges: dict[str, tuple[str, Callable[[], float]]] = {
         "siltstone_write_buffer_bytes": ("Taken, not answered yet", lambda: agent.write_path.budget.held),

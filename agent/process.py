@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent.app import Agent
 from agent.runtime.freed_memory import keep_freed_memory
 from agent.runtime.open_files import raise_limit
-from agent.runtime.slow_start_warning import told_when_slow
+from agent.runtime.slow_start_warning import warn_if_slow
 from catalog.open import open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
@@ -53,9 +53,9 @@ def run(
     clock = SystemClock()
     ids = SystemIds(clock)
     with contextlib.ExitStack() as opened:
-        with told_when_slow("opening the catalog, and bringing its schema up to date"):
+        with warn_if_slow("opening the catalog, and bringing its schema up to date"):
             catalog = opened.enter_context(contextlib.closing(open_catalog(catalog_url, clock, ids)))
-        with told_when_slow("making sure of the object store"):
+        with warn_if_slow("making sure of the object store"):
             store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))
             store.check()
             tie(store, catalog.home, ids)

@@ -40,7 +40,7 @@ KEY_BYTES = 36
 _SECTION_BYTES = 8 << 20
 _BLOCK_BYTES = 256 << 10
 _TIME = 1_700_000_000_000
-_MOST_RECORD = 2 + KEY_BYTES + 24
+_MAX_RECORD = 2 + KEY_BYTES + 24
 _POOL_BYTES = 4 << 20
 
 
@@ -175,7 +175,7 @@ def make_sections(case: Case) -> list[Section]:
     rng = np.random.default_rng(1)
     ids = draw_keys(case, rng)
     pool = make_pool(rng)
-    most = BATCH_OVERHEAD + case.batch_records * (_MOST_RECORD + case.value_bytes)
+    most = BATCH_OVERHEAD + case.batch_records * (_MAX_RECORD + case.value_bytes)
     step = _SECTION_BYTES // most * case.batch_records
     sections = []
     for first in range(0, case.records, step):

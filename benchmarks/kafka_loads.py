@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RECORD_BYTES = 1024
 PARTITIONS = 12
 _TIME_BYTES = 8
-_MOST_UNANSWERED = 200
+_MAX_UNANSWERED = 200
 _PARTS = ("buffer", "put", "commit", "wake_up")
 
 
@@ -191,7 +191,7 @@ def _produce_for_a_while(
                 errors.append(str(error))
         client.poll(0.1)
         # Else what is offered had no bound, and would wait for longer than the client waits for its requests.
-        while len(client) > _MOST_UNANSWERED:
+        while len(client) > _MAX_UNANSWERED:
             client.poll(0.1)
     if client.flush(60):
         errors.append("records were left in the queue")

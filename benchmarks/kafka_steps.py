@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 import uvloop
 
 from agent.cluster.topic_directory import TopicDirectory
-from agent.kafka.api import HeldBuffers
+from agent.kafka.api import RetainedBuffers
 from agent.kafka.codec import Cursor, Message
 from agent.kafka.dispatch import Dispatch
 from agent.kafka.fetch.sessions import FetchSessions
@@ -246,14 +246,14 @@ class _Bench:
 
     async def _read(self, frame: memoryview, least: int) -> None:
         answer = await self.dispatch.take(frame, "127.0.0.1")
-        assert isinstance(answer, HeldBuffers)
+        assert isinstance(answer, RetainedBuffers)
         assert sum(len(buffer) for buffer in answer.buffers) > least
         answer.release()
 
     async def session(self, offset: int) -> int:
         """A new session from there on; its number."""
         answer = await self.dispatch.take(_fetch_frame(offset, 1, (0, 0)), "127.0.0.1")
-        assert isinstance(answer, HeldBuffers)
+        assert isinstance(answer, RetainedBuffers)
         answer.release()
         read = Message.of("fetch", FETCH).read_response(Cursor(memoryview(b"".join(answer.buffers)), 9))
         session_id: int = read.session_id

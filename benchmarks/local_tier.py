@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _VALUE = 980
 _STEP = 2**20
-_MOST_BATCH = 2**21
+_MAX_BATCH = 2**21
 _SEQUENCES = 2**31
 
 
@@ -89,7 +89,7 @@ def opened(directory: Path, *, recovery_point: int = 0) -> UnifiedLog:
     return open_log(
         RealFileSystem(),
         directory,
-        LogConfig(max_message_bytes=_MOST_BATCH),
+        LogConfig(max_message_bytes=_MAX_BATCH),
         topic_partition=TopicPartition("benchmark", 0),
         clock=clock,
         ids=SeededIds(1, clock),
@@ -151,7 +151,7 @@ def touch_memory(path: Path, pieces: list[bytearray]) -> None:
 
 def measure_appends(root: Path, pieces: list[bytearray], watch: Stopwatch) -> None:
     """As leader and as follower, to logs that are deleted at once."""
-    rules = LogConfig(max_message_bytes=_MOST_BATCH).append_rules
+    rules = LogConfig(max_message_bytes=_MAX_BATCH).append_rules
     appends: dict[str, Callable[[UnifiedLog, bytearray], object]] = {
         "append_judged": lambda log, piece: log.append_as_leader(piece, 0, judged_by=rules),
         "follow": lambda log, piece: log.append_as_follower(piece),

@@ -42,8 +42,8 @@ class Exactness(StrEnum):
     """
 
     EXACT = "exact"
-    OWED = "owed"
-    OUT_OF_REACH = "out_of_reach"
+    DEDUP_INCOMPLETE = "owed"
+    DEDUP_IMPOSSIBLE = "out_of_reach"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

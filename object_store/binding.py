@@ -33,7 +33,7 @@ _LONGEST_MARKER: Final = 4096
 
 
 class NotedStore(Protocol):
-    """What a catalog has noted of its store: `catalog.database.store_binding.Home`."""
+    """What a catalog has noted of its store: `catalog.database.store_binding.StoreBinding`."""
 
     @property
     def store_id(self) -> UUID:

@@ -50,7 +50,7 @@ def first_dirty_offset(view: PartitionView) -> int:
 
     Where an exact job is owed, nothing is clean.
     """
-    if view.exactness is Exactness.OWED:
+    if view.exactness is Exactness.DEDUP_INCOMPLETE:
         return view.state.log_start_offset
     return _kept_first_dirty_offset(view)
 
@@ -100,7 +100,7 @@ def measure(view: PartitionView, extents: Iterable[Extent], now_ms: int, *, forc
     """Judge the partition as if it ended with `extents`, which begin at its log start."""
     extents = tuple(extents)
     # What is owed is a job over all that the inexact one took.
-    owed = view.exactness is Exactness.OWED and _end_of(extents) >= view.state.first_dirty_offset
+    owed = view.exactness is Exactness.DEDUP_INCOMPLETE and _end_of(extents) >= view.state.first_dirty_offset
     dirty_from = first_dirty_offset(view) if owed else _kept_first_dirty_offset(view)
     clean_bytes = cleanable_bytes = 0
     oldest: int | None = None

@@ -188,7 +188,7 @@ def _why_held_back(view: PartitionView, extent: Extent) -> str:
 
 
 def _why_due(view: PartitionView, judged: Dirtiness, settings: PlannerSettings) -> str:
-    if view.exactness is Exactness.OWED:
+    if view.exactness is Exactness.DEDUP_INCOMPLETE:
         return "the last job left keys twice for want of memory, and the exact plan comes next"
     least = view.rules.min_cleanable_dirty_ratio
     if judged.ratio > least:

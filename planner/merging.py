@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from planner.settings import PlannerSettings
     from planner.snapshot import Mergeable, PartitionView, Snapshot
 
-_MOST_OPEN_GROUPS: Final = 64
+_MAX_OPEN_GROUPS: Final = 64
 _NO_PARTITION: Final = PartitionId(UUID(int=0), -1)
 
 
@@ -208,7 +208,7 @@ def _fill(snapshot: Snapshot, settings: PlannerSettings, files: Sequence[Mergeab
             elif group.take(file, reads):
                 break
         else:
-            if len(groups) == _MOST_OPEN_GROUPS:
+            if len(groups) == _MAX_OPEN_GROUPS:
                 closed.append(groups.pop(0))
             fresh = _Group(settings, snapshot.mergeable_views, snapshot.now_ms)
             if fresh.take(file, reads):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import JobInput, JobPartition
-    from planner.score import JobWorth
+    from planner.score import JobScore
 
 
 class JobKind(StrEnum):
@@ -75,7 +75,7 @@ class PlannedJob:
     inputs: tuple[JobInput, ...]
     partitions: tuple[JobPartition, ...]
     output_bytes: int
-    worth: JobWorth
+    worth: JobScore
     exact: bool = False
 
     @property

@@ -30,7 +30,7 @@ from planner.fault_bisection import draft_bisection_jobs
 from planner.ingestion import draft_ingestion_jobs
 from planner.merging import draft_merging_jobs
 from planner.plan import Plan
-from planner.score import RequestPrices, affordable, worth_of
+from planner.score import RequestPrices, affordable, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ def make_plan(snapshot: Snapshot, settings: PlannerSettings) -> Plan:
     drafts += draft_cleaning_jobs(snapshot, settings, _is_taken(drafts))
     drafts += draft_sorting_jobs(snapshot, settings, _is_taken(drafts))
     drafts += draft_merging_jobs(snapshot, settings, _is_taken(drafts))
-    judged = [(worth_of(draft, PRICES, snapshot.now_ms, force=settings.force), draft) for draft in drafts]
+    judged = [(score_of(draft, PRICES, snapshot.now_ms, force=settings.force), draft) for draft in drafts]
     judged.sort(key=lambda each: each[0].rank)  # stable
     allowed = affordable([worth for worth, _ in judged], snapshot.spent, settings)
     jobs = tuple(draft.finish(job_reason(draft, snapshot.now_ms), worth) for worth, draft in judged[:allowed])

@@ -38,7 +38,7 @@ class RequestPrices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobWorth:
+class JobScore:
     """What a job is expected to gain and to cost.
 
     `reclaimed_bytes` will be garbage and have no copy; `reads_saved` is how many requests fewer somebody
@@ -68,7 +68,7 @@ class JobWorth:
         return not self.overdue, not is_old, -self.waited_ms if is_old else -self.score
 
 
-def worth_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool = False) -> JobWorth:
+def score_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool = False) -> JobScore:
     """What a job is worth, by what the snapshot tells; how many keys are superseded nobody knows before.
 
     Of a partition that is cleaned, as many bytes are expected to go as are dirty, but no more than half: each
@@ -90,7 +90,7 @@ def worth_of(draft: JobDraft, prices: RequestPrices, now_ms: int, *, force: bool
     passes = 2 if read_twice else 1
     outputs = 1 + taken // draft.output_bytes
     parts = -(-taken // _PART_BYTES)
-    return JobWorth(
+    return JobScore(
         reclaimed_bytes=reclaimed,
         reads_saved=extents_in - len(draft.partitions()),
         rewritten_bytes=taken,
@@ -110,7 +110,7 @@ def spent_on(work: RecentWork, prices: RequestPrices) -> Spent:
     )
 
 
-def affordable(jobs: Sequence[JobWorth], spent: Spent, settings: PlannerSettings) -> int:
+def affordable(jobs: Sequence[JobScore], spent: Spent, settings: PlannerSettings) -> int:
     """How many of the jobs, the first ones, the budget of the hour allows.
 
     A job that is larger than the whole budget is allowed when nothing was spent in the hour before: what has

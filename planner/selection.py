@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from catalog.model import Extent, PartitionId
-    from planner.score import JobWorth
+    from planner.score import JobScore
     from planner.settings import PlannerSettings
     from planner.snapshot import FileView, PartitionView, Snapshot
 
@@ -156,7 +156,7 @@ class JobDraft:
             for view, extents in self.partitions()
         )
 
-    def finish(self, reason: str, worth: JobWorth) -> PlannedJob:
+    def finish(self, reason: str, worth: JobScore) -> PlannedJob:
         """The job: its inputs in commit order, the extents of each in section order."""
         by_file: dict[UUID, list[Extent]] = {}
         for _, extents in self.partitions():

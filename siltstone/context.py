@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rooms:
+class AppContext:
     """The parts that commands share; `store_config` is what Spark tasks open the same store with."""
 
     catalog: Catalog
@@ -52,7 +52,7 @@ def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def opened(settings: Settings, *, tied: bool = True, create: bool = True) -> Iterator[Rooms]:
+def opened(settings: Settings, *, tied: bool = True, create: bool = True) -> Iterator[AppContext]:
     """Catalog and object store, for as long as the block runs.
 
     Unless `tied` is False, the store is the catalog's own: who does not touch it need not make sure of that.
@@ -68,7 +68,7 @@ def opened(settings: Settings, *, tied: bool = True, create: bool = True) -> Ite
     ):
         if tied:
             tie(store, catalog.home, ids)
-        yield Rooms(catalog=catalog, store=store, store_config=config, clock=catalog.clock, ids=ids)
+        yield AppContext(catalog=catalog, store=store, store_config=config, clock=catalog.clock, ids=ids)
 
 
 def make_data_dir(settings: Settings) -> None:

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from agent.process import run
-from agent.runtime.slow_start_warning import told_when_slow
+from agent.runtime.slow_start_warning import warn_if_slow
 from agent.settings import AgentSettings
 from siltstone.context import catalog_url, make_data_dir, require_store, store_config
 from siltstone.kafka_client.nearby_agents import announced
@@ -30,7 +30,7 @@ def serve(settings: Settings, *, stop_on_eof: bool) -> None:
     make_data_dir(settings)  # an agent leaves there how to find it
     require_store(settings)
     with contextlib.ExitStack() as serving:
-        with told_when_slow("starting the PostgreSQL of the data directory"):
+        with warn_if_slow("starting the PostgreSQL of the data directory"):
             url = serving.enter_context(catalog_url(settings))
 
         def tell(addresses: Mapping[str, str]) -> None:

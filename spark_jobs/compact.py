@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 3
 _POLL_SECONDS = 0.25
-_MOST_MS = (1 << 63) - 1  # as the catalog holds it
+_MAX_MS = (1 << 63) - 1  # as the catalog holds it
 
 
 class JobBook(Pulse, Protocol):
@@ -216,7 +216,7 @@ def begun(spec: JobSpec, now_ms: int) -> JobSpec:
     """
     waited_ms = max(0, now_ms - spec.now_ms)
     longer = [
-        replace(each, delete_retention_ms=min(each.delete_retention_ms + waited_ms, _MOST_MS))
+        replace(each, delete_retention_ms=min(each.delete_retention_ms + waited_ms, _MAX_MS))
         for each in spec.partitions
     ]
     return replace(spec, partitions=tuple(longer))

@@ -68,7 +68,7 @@ _PLAIN: Final[tuple[tuple[type[SiltstoneError], str], ...]] = (
 _FAILED: Final = "the agent has failed"
 
 
-def may_be_told(error: SiltstoneError) -> bool:
+def is_client_safe(error: SiltstoneError) -> bool:
     """Whether the message of `error` is meant for clients."""
     return isinstance(error, _THEIRS) and not isinstance(error, _OURS)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from catalog.model import SectionResult, Topic
     from core.clock import Clock
 
-_MOST_REMEMBERED = 100_000
+_MAX_REMEMBERED = 100_000
 _LOOK_UP = 5_000  # with one query
 Key = TypeVar("Key")
 
@@ -121,7 +121,7 @@ class TopicDirectory:
         return None if known is None else known[1]
 
     def _remember(self, topic: Topic) -> Topic:
-        if len(self._known) >= _MOST_REMEMBERED or len(self._by_id) >= _MOST_REMEMBERED:
+        if len(self._known) >= _MAX_REMEMBERED or len(self._by_id) >= _MAX_REMEMBERED:
             self._known.clear()
             self._by_id.clear()
         entry = (self._clock.monotonic() + self._keep_seconds, topic)

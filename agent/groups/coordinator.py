@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from agent.groups.cache.cached_group import GroupTable
-from agent.groups.cache.group_cache import HeldGroups
+from agent.groups.cache.group_cache import CachedGroups
 from agent.groups.classic.group import ClassicGroup, GroupDescription
 from agent.groups.consumer.configs import GroupConfigViews
 from agent.groups.consumer.coordinator import ConsumerGroups
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from agent.groups.cache.cached_group import Brokers, HeldGroup
+    from agent.groups.cache.cached_group import Brokers, CachedGroup
     from agent.groups.messages import (
         JoinRequest,
         LeavingMember,
@@ -138,7 +138,7 @@ class GroupCoordinator:
         group_configs = GroupConfigViews(
             lambda: self.held.call(configs.list), clock=clock, refresh_ms=refresh_ms
         )
-        self.held = HeldGroups(
+        self.held = CachedGroups(
             table=groups,
             brokers=brokers,
             pool=pool,
@@ -268,7 +268,7 @@ class GroupCoordinator:
         ]
 
     def _check_commit(
-        self, held: HeldGroup, stamp: MemberStamp, offsets: Sequence[CommittedOffset], *, knows_epochs: bool
+        self, held: CachedGroup, stamp: MemberStamp, offsets: Sequence[CommittedOffset], *, knows_epochs: bool
     ) -> list[ErrorCode]:
         """An error for each offset, and one in any case."""
         if isinstance(held.group, ConsumerGroup):
@@ -371,13 +371,13 @@ class GroupCoordinator:
         self.held.drop(held, ErrorCode.coordinator_not_available)
         self._require_claim(held, kept=done)
 
-    async def _find(self, group_id: str, otherwise: ErrorCode, *, create: bool = False) -> HeldGroup:
+    async def _find(self, group_id: str, otherwise: ErrorCode, *, create: bool = False) -> CachedGroup:
         held = await self.held.find(group_id, create=create)
         if held is None:
             raise KafkaError(otherwise, f"there is no group {group_id!r}")
         return held
 
-    def _require_claim(self, held: HeldGroup, *, kept: bool) -> None:
+    def _require_claim(self, held: CachedGroup, *, kept: bool) -> None:
         if not kept:
             self.held.drop(held, ErrorCode.not_coordinator)
             raise KafkaError(ErrorCode.not_coordinator, "another agent has claimed the group")

@@ -17,7 +17,7 @@ from agent.groups.classic.embedded_protocol import (
     write_assignment,
 )
 from agent.groups.classic.member import Member
-from agent.groups.classic.members import Roster
+from agent.groups.classic.members import Members
 from agent.groups.consumer.member import ClassicSide, ConsumerMember
 from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
 from agent.groups.messages import GroupSnapshot, MemberSnapshot
@@ -71,7 +71,7 @@ def downgraded(kept: ConsumerGroupSnapshot, *, must_rebalance: bool = False) -> 
     members = tuple(
         _as_classic(member, kept.targets.get(member.member_id, frozenset()), names) for member in kept.members
     )
-    roster = Roster()
+    roster = Members()
     for member in members:
         roster.add(Member.restored(member))
     return GroupSnapshot(

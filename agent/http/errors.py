@@ -32,7 +32,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from agent.cluster.client_messages import may_be_told, new_reference, plain_cause, the_log_says_more
+from agent.cluster.client_messages import is_client_safe, new_reference, plain_cause, the_log_says_more
 from agent.cluster.errors import (
     BodyTimeoutError,
     OffsetOutOfRangeError,
@@ -68,7 +68,7 @@ _STATUS: tuple[tuple[type[SiltstoneError], int], ...] = (
 
 def status_of(error: SiltstoneError) -> int:
     """The HTTP status that tells a client what to do about `error`."""
-    if not may_be_told(error) and not isinstance(error, RetryableError):
+    if not is_client_safe(error) and not isinstance(error, RetryableError):
         return 500
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
@@ -100,7 +100,7 @@ class ErrorAnswers:
         bounds: Mapping[str, object] = {}
         if isinstance(error, OffsetOutOfRangeError):
             bounds = {"log_start_offset": error.log_start_offset, "high_watermark": error.high_watermark}
-        if may_be_told(error):
+        if is_client_safe(error):
             body = error_body(code_of(error), error.message, error.remedy, **bounds)
         else:
             body = self._kept_apart(request, error)

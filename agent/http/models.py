@@ -15,7 +15,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 _INT64_MAX = 2**63 - 1
 
 # In one request: small records take many times their JSON in memory while they are handled.
-MOST_RECORDS = 100_000
+MAX_RECORDS = 100_000
 
 Encoding = Literal["base64"]
 Timestamp = Annotated[int, Field(ge=-1, le=_INT64_MAX, description="milliseconds since the Unix epoch")]
@@ -55,7 +55,7 @@ class ProduceBody(TypedDict):
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]  # the documented way to configure a TypedDict
 
-    records: Annotated[list[RecordBody], Field(max_length=MOST_RECORDS)]
+    records: Annotated[list[RecordBody], Field(max_length=MAX_RECORDS)]
 
 
 PRODUCE_BODY = TypeAdapter(ProduceBody)

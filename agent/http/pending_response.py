@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SENT_AT_ONCE = 64 * 1024  # about what the server buffers before it waits for the reader
 
 
-class HeldAnswer(Response):
+class PendingResponse(Response):
     """Holds `fetched_bytes` of `budget` while it renders, then the size of the answer until that is sent.
 
     Rendering and sending are one call, so that whatever ends it (an error, a reader that leaves or stalls)

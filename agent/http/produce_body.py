@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agent.http.models import HeaderBody, RecordBody
     from agent.http.record_producer import Headers, ProducedRecords
 
-_MOST_PROBLEMS = 5
+_MAX_PROBLEMS = 5
 
 
 def parse_records(body: bytes) -> NewRecords:
@@ -58,7 +58,7 @@ def _explain(error: ValidationError) -> str:
     problems = error.errors(include_url=False, include_input=False)
     shown = [
         f"{'.'.join(map(str, problem['loc'])) or 'body'}: {problem['msg']}"
-        for problem in problems[:_MOST_PROBLEMS]
+        for problem in problems[:_MAX_PROBLEMS]
     ]
     more = f" (and {len(problems) - len(shown)} more)" if len(problems) > len(shown) else ""
     return "; ".join(shown) + more

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agent.cluster.client_messages import may_be_told, plain_cause
+from agent.cluster.client_messages import is_client_safe, plain_cause
 from agent.cluster.topic_directory import require_partition
 from agent.write.validation import AppendRules, ValidatedBatches, validate
 from object_format.codecs.codec import Codec
@@ -280,7 +280,7 @@ def _collect(prepared: _Prepared, results: Sequence[Sequence[AppendResult]]) -> 
 
 def _refusal(outcome: AppendResult) -> RecordRefusal:
     if outcome.error is not None:
-        words = outcome.error.message if may_be_told(outcome.error) else plain_cause(outcome.error)
+        words = outcome.error.message if is_client_safe(outcome.error) else plain_cause(outcome.error)
         return RecordRefusal("append_failed", words, outcome.error)
     assert outcome.refusal is not None
     return RecordRefusal(outcome.refusal.value, outcome.detail or outcome.refusal.value.replace("_", " "))

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from agent.http.body import json_body
 from agent.http.documentation import describes_body
 from agent.http.models import ErrorAnswer, ProduceAnswer, RecordsAnswer
-from agent.http.pending_response import HeldAnswer
+from agent.http.pending_response import PendingResponse
 from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import RecordsRendering
 from agent.http.services import Services
@@ -92,7 +92,7 @@ def router(services: Services) -> APIRouter:
         start = await services.read_path.start_offset(found, partition, offset=offset, timestamp=timestamp)
         wanted = PartitionFetch(topic=found, partition=partition, offset=start, max_bytes=max_bytes)
         fetched = await services.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
-        return HeldAnswer(
+        return PendingResponse(
             RecordsRendering(topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes),
             fetched_bytes=fetched.size,
             budget=services.read_path.budget,

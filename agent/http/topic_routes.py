@@ -20,7 +20,7 @@ from agent.http.services import Services
 from catalog.config.topic_settings import SETTINGS
 from catalog.model import Topic
 
-_MOST_TOPIC_BYTES = 64 * 1024
+_MAX_TOPIC_BYTES = 64 * 1024
 
 
 def topic_answer(topic: Topic) -> TopicAnswer:
@@ -50,7 +50,7 @@ def router(services: Services) -> APIRouter:
         """Create a topic. `config` takes Kafka's names, such as `cleanup.policy`; others are refused."""
         async with json_body(
             request,
-            limit=_MOST_TOPIC_BYTES,
+            limit=_MAX_TOPIC_BYTES,
             budget=services.request_budget,
             seconds=services.settings.body_timeout_ms / 1000,
         ) as body:

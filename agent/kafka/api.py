@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.services import Services
 
-MOST_ITEMS = 20_000
+MAX_ITEMS = 20_000
 """Of a request, unless its API says else: an item may take a microsecond to read and a kilobyte to answer."""
 
 
@@ -61,7 +61,7 @@ class Later:
 
 
 @dataclass(slots=True)
-class HeldBuffers:
+class RetainedBuffers:
     """An answer that holds memory: `release` is to be called once, when it has left or is given up."""
 
     buffers: Buffers
@@ -82,7 +82,7 @@ class AtOnce(Protocol):
 
     def take(
         self, frame: RequestFrame, context: Context
-    ) -> Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | None:
+    ) -> Buffers | RetainedBuffers | Callable[[], Awaitable[Buffers]] | None:
         """Without a step between, the whole answer, or what gives it, called once as that of a `Later`.
 
         No buffers: nobody wants an answer.
@@ -91,7 +91,7 @@ class AtOnce(Protocol):
 
     async def take_in_turn(
         self, frame: RequestFrame, context: Context
-    ) -> Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
+    ) -> Buffers | RetainedBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
         """As `take`, which gave None; the connection's next request waits. A struct is yet to be written."""
         ...
 
@@ -126,7 +126,7 @@ class Api:
     outlives_client: bool = False
     carries_records: bool = False
     gives_records: bool = False
-    most_items: int = MOST_ITEMS
+    most_items: int = MAX_ITEMS
 
     @property
     def key(self) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from agent.cluster.errors import BusyError
-from agent.kafka.api import Context, HeldBuffers, Later, RequestFrame
+from agent.kafka.api import Context, Later, RequestFrame, RetainedBuffers
 from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
 from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
 from agent.kafka.errors import ErrorCode, code_of
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 _API_VERSIONS = 18
 # API, version, correlation id.
 _BEGIN = Layout(">hhi")
-Answer: TypeAlias = "Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | None"
+Answer: TypeAlias = "Buffers | RetainedBuffers | Callable[[], Awaitable[Buffers]] | None"
 
 
 class UnsupportedRequestError(MalformedMessageError):
@@ -113,10 +113,10 @@ class Dispatch:
                 request = await elsewhere(self._services.pools.rendering, read) if is_large else read()
                 answer = await self._handle(api, request, context, correlation_id)
         except BaseException:
-            HeldBuffers([], context.releases).release()
+            RetainedBuffers([], context.releases).release()
             raise
         if isinstance(answer, list) and context.releases:
-            return HeldBuffers(answer, context.releases)
+            return RetainedBuffers(answer, context.releases)
         return answer
 
     async def _in_turn(self, api: Api, whole: RequestFrame, context: Context) -> Answer:

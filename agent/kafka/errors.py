@@ -9,7 +9,7 @@ from __future__ import annotations
 import structlog
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.client_messages import may_be_told, plain_cause
+from agent.cluster.client_messages import is_client_safe, plain_cause
 from agent.cluster.errors import (
     AppendFailedError,
     BusyError,
@@ -95,7 +95,7 @@ def message_of(error: BaseException) -> str | None:
     """The words for a client; of our own errors only. What is not for clients is logged instead."""
     if not isinstance(error, SiltstoneError):
         return None
-    if isinstance(error, KafkaError) or may_be_told(error):
+    if isinstance(error, KafkaError) or is_client_safe(error):
         return str(error)
     _log.warning("a client is told no more than that it failed", reason=str(error))
     return plain_cause(error)

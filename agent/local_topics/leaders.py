@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 _KEEP_SECONDS = 1.0
-_MOST_REMEMBERED = 100_000
+_MAX_REMEMBERED = 100_000
 _LOOK_UP = 1_000  # with one query; each has a number of partitions
 _UNKNOWN: tuple[float, Mapping[int, LocalLeader]] = (float("-inf"), {})
 _log = structlog.get_logger(__name__)
@@ -79,7 +79,7 @@ class LeaderDirectory:
         if wanted:
             await self._pool.run(partial(self._table.claim, wanted))
             found = await self._pool.run(of_topics)
-        if len(self._known) + len(topics) > _MOST_REMEMBERED:
+        if len(self._known) + len(topics) > _MAX_REMEMBERED:
             self._known.clear()
         until = self._clock.monotonic() + _KEEP_SECONDS
         for topic in topics:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from local_tier.topic_partition import TopicPartition
 
 _log = structlog.get_logger(__name__)
-_MOST_AGENTS = 1000
+_MAX_AGENTS = 1000
 SWEEP_MS = 5_000
 
 
@@ -59,14 +59,14 @@ def free_directory(root: Path, files: FileSystem | None = None) -> Path:
     """The first numbered directory below `root` that no process has locked: agents may share a root."""
     files = files or RealFileSystem()
     root.mkdir(parents=True, exist_ok=True)
-    for number in range(_MOST_AGENTS):
+    for number in range(_MAX_AGENTS):
         path = root / str(number)
         path.mkdir(exist_ok=True)
         lock = files.lock(path / LOCK)
         if lock is not None:
             lock.release()
             return path
-    return root / str(next(count(_MOST_AGENTS)))
+    return root / str(next(count(_MAX_AGENTS)))
 
 
 def node_of(directories: Sequence[Path], files: FileSystem | None = None) -> int | None:

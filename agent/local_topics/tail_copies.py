@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _Run = tuple[int, list[memoryview]]
-_MOST_WAITING_FILES = 1_000
+_MAX_WAITING_FILES = 1_000
 
 
 class TailCopies:
@@ -46,7 +46,7 @@ class TailCopies:
         self._manager: LogManager | None = None
         self._directory = directory
         self._limit = max_waiting_bytes
-        self._pool = WorkPool("local copies", threads=1, max_waiting=_MOST_WAITING_FILES)
+        self._pool = WorkPool("local copies", threads=1, max_waiting=_MAX_WAITING_FILES)
         self._writes: set[asyncio.Task[None]] = set()
         self.waiting_bytes = 0
         self.appended_bytes = 0
@@ -62,7 +62,7 @@ class TailCopies:
         if self._manager is None:
             return
         size = sum(len(piece.data) for section in sealed.sections for piece in section.pieces)
-        if self.waiting_bytes + size > self._limit or len(self._writes) >= _MOST_WAITING_FILES:
+        if self.waiting_bytes + size > self._limit or len(self._writes) >= _MAX_WAITING_FILES:
             self.dropped_files += 1
             return
         work: list[tuple[Topic, int, list[_Run]]] = []

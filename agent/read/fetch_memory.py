@@ -16,10 +16,10 @@ from agent.runtime.byte_budget import ByteBudget
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LEAST_SHARE = 64 * 1024
+MIN_SHARE = 64 * 1024
 """Bytes that an answer is planned with, however little is left."""
 
-SMALL_ANSWER = 2 * LEAST_SHARE
+SMALL_ANSWER = 2 * MIN_SHARE
 """What comes of it, as the last batch is never cut: unless batches are larger than such a share."""
 
 _SHARE = 4  # of what is free
@@ -37,7 +37,7 @@ class FetchMemory(ByteBudget):
     def share(self) -> int:
         """How many bytes an answer is planned with; a single batch may be larger."""
         free = self.limit - self.held
-        return max((free - self._kept) // _SHARE, min(LEAST_SHARE, free))
+        return max((free - self._kept) // _SHARE, min(MIN_SHARE, free))
 
     def has_room_for(self, size: int) -> bool:
         """Whether an answer of `size` bytes may be held now.

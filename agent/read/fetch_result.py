@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agent.read.fetch_plan import Cursor, PartitionFetch
     from core.errors import SiltstoneError
 
-_MOST_OFFSETS_OF_A_BATCH = 2**31
+_MAX_OFFSETS_OF_A_BATCH = 2**31
 _NO_LEADER_EPOCH = -1
 
 
@@ -88,7 +88,7 @@ def _hole(first_offset: int, next_offset: int) -> list[bytearray | memoryview]:
 
     A batch covers 2^31 offsets at the most; what it does not cover is asked for next.
     """
-    offsets = min(next_offset - first_offset, _MOST_OFFSETS_OF_A_BATCH)
+    offsets = min(next_offset - first_offset, _MAX_OFFSETS_OF_A_BATCH)
     if offsets <= 0:
         return []
     batch = encode_batch(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # About what the lists, the view and the share in its file cost beside the bytes of a batch.
 BATCH_COST = 256
-_MOST_BATCHES = 4096
+_MAX_BATCHES = 4096
 _COMPACT_AT = 1024
 
 
@@ -143,7 +143,7 @@ class HotTail:
             return None
         size = len(views[first])
         end = first + 1
-        most = min(len(bases), first + _MOST_BATCHES) if size < max_bytes else end
+        most = min(len(bases), first + _MAX_BATCHES) if size < max_bytes else end
         while end < most and bases[end] == lasts[end - 1] + 1:
             more = size + len(views[end])
             if more > max_bytes or (file_id is not None and line.files[end] != file_id):

@@ -10,7 +10,7 @@ import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from agent.read.fetch_memory import LEAST_SHARE
+from agent.read.fetch_memory import MIN_SHARE
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class MemoryReads:
 
     def _begin(self, max_bytes: int) -> _Reading | None:
         """A look at everything; None where there is no room for what it would find."""
-        if self._budget.free < min(LEAST_SHARE, max(max_bytes, 1)):
+        if self._budget.free < min(MIN_SHARE, max(max_bytes, 1)):
             return None
         most = min(max_bytes, self._budget.share, self._max_fetch_bytes)
         return _Reading(self._tail, self._bounds, self._clock.monotonic(), most)

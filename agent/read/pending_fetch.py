@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.cluster.errors import BusyError
-from agent.read.fetch_memory import LEAST_SHARE
+from agent.read.fetch_memory import MIN_SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class HeldFetch:
+class PendingFetch:
     """Results that hold `size` bytes of the budget; whoever has handed them out calls `release`."""
 
     results: list[FetchResult]
@@ -39,7 +39,7 @@ async def fetch_held(
     max_bytes: int,
     min_bytes: int = 1,
     max_wait_ms: int = 0,
-) -> HeldFetch:
+) -> PendingFetch:
     """As `ReadPath.fetch`, within what is left of the memory for fetches.
 
     With little left the results are smaller. With none left it waits for others to be handed out, and when
@@ -48,7 +48,7 @@ async def fetch_held(
     budget = read_path.budget
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait_ms / 1000
-    needed, most = min(LEAST_SHARE, max(max_bytes, 1)), max_bytes
+    needed, most = min(MIN_SHARE, max(max_bytes, 1)), max_bytes
     while await budget.room(needed, deadline - loop.time()):
         planned = min(most, budget.share)
         try:
@@ -66,8 +66,8 @@ async def fetch_held(
         size = min(sum(result.size for result in results), budget.limit)
         if budget.has_room_for(size):
             budget.reserve(size)
-            return HeldFetch(results, size, budget)
+            return PendingFetch(results, size, budget)
         # Others were quicker; what cannot do with the least are batches, which are never cut.
-        needed = LEAST_SHARE if planned > LEAST_SHARE else budget.free_for(size)
-        most = LEAST_SHARE
-    return HeldFetch(await read_path.bounds(wanted), 0, budget)
+        needed = MIN_SHARE if planned > MIN_SHARE else budget.free_for(size)
+        most = MIN_SHARE
+    return PendingFetch(await read_path.bounds(wanted), 0, budget)

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from object_format.segment_file import SectionIndex
 
 _log = structlog.get_logger(__name__)
-_MOST_READERS = 20_000
-_MOST_WINDOWS = 1_000
+_MAX_READERS = 20_000
+_MAX_WINDOWS = 1_000
 # One that a fetch waits for, and the next one.
-_MOST_AT_ONCE = 2
+_MAX_AT_ONCE = 2
 _IDLE_SECONDS = 10.0
 
 
@@ -118,7 +118,7 @@ class ReadAhead:
                 del self._expected[partition, cursor.fetch.offset]
                 self._begin(cursor, offset, indexes)
             self._expected[partition, offset] = None
-            if len(self._expected) > _MOST_READERS:
+            if len(self._expected) > _MAX_READERS:
                 self._expected.popitem(last=False)
 
     async def idle(self) -> None:
@@ -150,7 +150,7 @@ class ReadAhead:
         ahead.extents = [each for each in cursor.extents if each.last_offset >= offset]
         ahead.limit = cursor.limit
         under_way = [window for window in windows if not window.is_done]
-        if len(under_way) < _MOST_AT_ONCE and self._missing(_parts(ahead, indexes), under_way):
+        if len(under_way) < _MAX_AT_ONCE and self._missing(_parts(ahead, indexes), under_way):
             # What landed before is being read by now, and no window any more.
             window = _Window(now)
             self._windows[partition] = [*under_way, window]
@@ -205,7 +205,7 @@ class ReadAhead:
             partition, windows = next(iter(self._windows.items()))
             is_idle = all(window.used < now - _IDLE_SECONDS for window in windows)
             if not all(window.is_done for window in windows) or not (
-                is_idle or len(self._windows) > _MOST_WINDOWS
+                is_idle or len(self._windows) > _MAX_WINDOWS
             ):
                 return
             del self._windows[partition]

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from core.clock import Clock
     from object_format.segment_file import SectionIndex
 
-_MOST_ROUNDS = 64
-_MOST_VANISHED = 5
+_MAX_ROUNDS = 64
+_MAX_VANISHED = 5
 
 
 class Tail(Protocol):
@@ -208,7 +208,7 @@ class ReadPath:
     ) -> list[FetchResult]:
         cursors = [Cursor.at(fetch) for fetch in wanted]
         vanished = 0
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             open_cursors = [cursor for cursor in cursors if not cursor.is_done]
             if not open_cursors:
                 break
@@ -228,7 +228,7 @@ class ReadPath:
             except ObjectNotFoundError as error:
                 vanished += 1
                 self._log.forget_extents(chosen)
-                if vanished > _MOST_VANISHED:
+                if vanished > _MAX_VANISHED:
                     raise ReadFailedError(
                         f"an object of a live extent is missing: {error.message}",
                         remedy="try again; if it stays so, compare bucket and catalog with siltstone fsck",

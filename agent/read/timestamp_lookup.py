@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from catalog.model import Extent, Topic
     from object_format.segment_file import SectionIndex
 
-_MOST_STEPS = 64
+_MAX_STEPS = 64
 _WHATEVER_SIZE = 2**62
 
 
@@ -84,7 +84,7 @@ class TimestampLookup:
         search = partial(self._search, timestamp=timestamp, log_start_offset=log_start_offset, budget=budget)
         first = partial(self._log.first_extent_at_or_after_timestamp, topic.topic_id, partition, timestamp)
         extent = await self._pools.catalog.run(first)
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             if extent is None:
                 return None
             near = await self._disks.offset_in_extent(topic, extent, timestamp, log_start_offset)

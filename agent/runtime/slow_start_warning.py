@@ -21,7 +21,7 @@ def tell(doing: str) -> None:
 
 
 @contextlib.contextmanager
-def told_when_slow(doing: str, seconds: float | None = None) -> Iterator[None]:
+def warn_if_slow(doing: str, seconds: float | None = None) -> Iterator[None]:
     """Log what is done, once, when the block takes longer than `seconds` (3).
 
     By a thread of its own, for much of a start leaves no event loop, or none that gets its turn.

@@ -14,7 +14,7 @@ from object_format.errors import Fault
 from object_format.record_batch.batch import stamp_append_time, stamp_max_timestamp
 from object_format.record_batch.records import decode_batch
 from object_format.record_batch.validation import (
-    MOST_RECORDS_REPORTED,
+    MAX_RECORDS_REPORTED,
     BatchProblem,
     BatchSummary,
     validate_batches,
@@ -176,7 +176,7 @@ def _check_timestamps(where: str, number: int, batch: memoryview, rules: AppendR
     if not untimely.size:
         return
     earliest, latest = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
-    reported = untimely[:MOST_RECORDS_REPORTED].tolist()
+    reported = untimely[:MAX_RECORDS_REPORTED].tolist()
     raise InvalidRecordError(
         f"batch {number} for {where} has {untimely.size} records with timestamps too far from now ({now_ms})",
         code="INVALID_TIMESTAMP",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CHANNEL: Final = "siltstone_commits"
 # NOTIFY takes less than 8,000 bytes: this many partitions fit, whatever their topics and numbers.
 _PARTITIONS_AT_ONCE: Final = 150
-_MOST_PAYLOADS: Final = 32
+_MAX_PAYLOADS: Final = 32
 _BATCH: Final = 10_000
 
 
@@ -42,7 +42,7 @@ def encode_partitions(partitions: Iterable[PartitionId], origin: UUID) -> list[s
     rest = iter(sorted(partitions))
     payloads: list[str] = []
     while some := list(islice(rest, _PARTITIONS_AT_ONCE)):
-        if len(payloads) == _MOST_PAYLOADS:
+        if len(payloads) == _MAX_PAYLOADS:
             return [f"{origin.hex}!"]
         groups = groupby(some, key=attrgetter("topic_id"))
         named = (

@@ -21,7 +21,7 @@ _SQL = load_queries("store_binding")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
+class StoreBinding:
     """An object store: the id in its marker object, and where it was last found, without secrets."""
 
     store_id: UUID
@@ -34,12 +34,12 @@ class ObjectHome:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def recorded(self) -> Home | None:
+    def recorded(self) -> StoreBinding | None:
         """What is noted; None before the first `bind`."""
         rows = self._database.read("home.recorded", _SQL["find_home"])
         return _home_of(rows[0]) if rows else None
 
-    def bind(self, store_id: UUID, url: str) -> Home:
+    def bind(self, store_id: UUID, url: str) -> StoreBinding:
         """Note the store unless one is noted already; returns what is noted afterwards."""
         params = {"store_id": store_id, "url": url}
 
@@ -55,5 +55,5 @@ class ObjectHome:
         self._database.transact("home.move", lambda transaction: transaction.send(_SQL["move_home"], params))
 
 
-def _home_of(row: Row) -> Home:
-    return Home(store_id=row[0], url=row[1])
+def _home_of(row: Row) -> StoreBinding:
+    return StoreBinding(store_id=row[0], url=row[1])

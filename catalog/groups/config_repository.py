@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SQL = load_queries("group_configs")
 Changes: TypeAlias = "Callable[[GroupConfig], Mapping[str, str | None]]"
-MOST_CONFIGURED: Final = 10_000
+MAX_CONFIGURED: Final = 10_000
 """Groups that may have settings of their own: every coordinator knows all of them."""
 
 
@@ -60,9 +60,9 @@ class GroupConfigs:
             params = {"group_id": group_id, "config": Jsonb(config.as_strings())}
             query = _SQL["keep_group_config"] if config.explicit else _SQL["drop_group_config"]
             transaction.send(query, params)
-            if transaction.rows(_SQL["count_group_configs"])[0][0] > MOST_CONFIGURED:
+            if transaction.rows(_SQL["count_group_configs"])[0][0] > MAX_CONFIGURED:
                 raise InvalidConfigError(
-                    f"{MOST_CONFIGURED} groups have settings of their own",
+                    f"{MAX_CONFIGURED} groups have settings of their own",
                     setting="consumer",
                     remedy="take those of groups that are gone back to their defaults",
                 )

@@ -86,7 +86,11 @@ def _exactness_after(
     if all(extent.unique_keys for extent in written):
         whole = partition.plan.upper_offset >= partition.first_dirty_offset
         return Exactness.EXACT if whole else partition.exactness
-    return Exactness.OUT_OF_REACH if to_be_exact and 10 * (taken - kept) < taken else Exactness.OWED
+    return (
+        Exactness.DEDUP_IMPOSSIBLE
+        if to_be_exact and 10 * (taken - kept) < taken
+        else Exactness.DEDUP_INCOMPLETE
+    )
 
 
 class Swap:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 _SQL = load_queries("jobs")
-_MOST_AT_ONCE = 1000
-MOST_ATTEMPTS: Final = 5
+_MAX_AT_ONCE = 1000
+MAX_ATTEMPTS: Final = 5
 _OPEN = (JobState.SUBMITTED, JobState.RUNNING)
 
 
@@ -89,9 +89,9 @@ class Jobs:
 
     def claim(self, application_id: str, limit: int) -> list[Job]:
         """Take up to `limit` submitted jobs, oldest first; each comes back with a new attempt_id."""
-        if not 1 <= limit <= _MOST_AT_ONCE:
+        if not 1 <= limit <= _MAX_AT_ONCE:
             raise InvalidInputError(
-                f"{limit} jobs cannot be claimed at once", remedy=f"1 to {_MOST_AT_ONCE} can"
+                f"{limit} jobs cannot be claimed at once", remedy=f"1 to {_MAX_AT_ONCE} can"
             )
         params = {
             "application_id": application_id,
@@ -129,10 +129,10 @@ class Jobs:
     def release_expired(self, older_than_ms: int) -> list[UUID]:
         """Give back the running jobs whose last heartbeat is older than that many milliseconds; returns them.
 
-        A job that has gone silent after `MOST_ATTEMPTS` claims is failed instead: it may be what kills those
+        A job that has gone silent after `MAX_ATTEMPTS` claims is failed instead: it may be what kills those
         that run it. Its extents are free again.
         """
-        params = {"before_ms": self._database.now_ms() - older_than_ms, "most_attempts": MOST_ATTEMPTS}
+        params = {"before_ms": self._database.now_ms() - older_than_ms, "most_attempts": MAX_ATTEMPTS}
 
         def work(transaction: Transaction) -> list[Row]:
             return transaction.rows(_SQL["resubmit_expired"], params)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from planner.settings import PlannerSettings
 
 CELL_PARTITIONS: Final = 48
-_LEAST_OF_A_CLASS: Final = 2
+_MIN_OF_A_CLASS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def cell_of(
 def _chosen(topic: TopicClass, real: int, cell_partitions: int) -> int:
     if real <= cell_partitions:
         return topic.partition_count
-    wanted = max(_LEAST_OF_A_CLASS, round(cell_partitions * topic.partition_count / real))
+    wanted = max(_MIN_OF_A_CLASS, round(cell_partitions * topic.partition_count / real))
     return min(topic.partition_count, wanted)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from planner.settings import PlannerSettings
     from planner.snapshot import TopicRules
 
-_MOST_ARRIVALS: Final = 5_000
+_MAX_ARRIVALS: Final = 5_000
 _LONG_ONES: Final = 8
 _AS_GOOD_AS_EVER: Final = 1e9
 _FILE: Final = UUID(int=1)
@@ -71,7 +71,7 @@ class SortedNews:
 @lru_cache(maxsize=64)
 def sorted_news(rules: TopicRules, length: float, settings: PlannerSettings) -> SortedNews:
     """Let extents of `length` bytes come until some long ones have come of them."""
-    most = min(_MOST_ARRIVALS, round(_LONG_ONES * settings.section_bytes / max(length, 1.0)))
+    most = min(_MAX_ARRIVALS, round(_LONG_ONES * settings.section_bytes / max(length, 1.0)))
     newest = settings.seen_extents
     files = {
         _FILE: FileView(

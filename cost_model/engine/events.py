@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cost_model.workload.workload import Workload
     from planner.settings import PlannerSettings
 
-MOST_EVENTS: Final = 50_000_000
+MAX_EVENTS: Final = 50_000_000
 _SAMPLES: Final = 240
 _HOUR_MS: Final = 3_600_000
 
@@ -121,7 +121,7 @@ def simulate_events(
     events = workload.seconds * (
         front.extents + sum(each.records_per_second * each.partition_count / 100 for each in workload.topics)
     )
-    if events > MOST_EVENTS:
+    if events > MAX_EVENTS:
         raise InvalidInputError(
             f"workload {workload.name!r} is too large to be simulated event by event",
             remedy="leave out --exact, or simulate fewer days, agents, partitions or records",

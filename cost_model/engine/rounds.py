@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from cost_model.workload.workload import Workload
     from planner.settings import PlannerSettings
 
-MOST_ROUNDS: Final = 4_380
+MAX_ROUNDS: Final = 4_380
 """A year in rounds of two hours."""
 
-_LEAST_ROUND_SECONDS: Final = 600.0
+_MIN_ROUND_SECONDS: Final = 600.0
 _SAMPLES: Final = 365
 
 
@@ -37,7 +37,7 @@ def simulate_rounds(
     policy: str = "default",
     *,
     cell_partitions: int = CELL_PARTITIONS,
-    most_rounds: int = MOST_ROUNDS,
+    most_rounds: int = MAX_ROUNDS,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Outcome:
     """Simulate a workload by aggregation; `progress` hears which part of the time is over."""
@@ -82,7 +82,7 @@ def _round(workload: Workload, running: Sequence[Running], begun_ms: int, now_ms
 
 
 def _rounds(workload: Workload, most_rounds: int) -> tuple[int, float]:
-    rounds = max(1, min(most_rounds, int(workload.seconds / _LEAST_ROUND_SECONDS)))
+    rounds = max(1, min(most_rounds, int(workload.seconds / _MIN_ROUND_SECONDS)))
     return rounds, workload.seconds / rounds
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from planner.settings import PlannerSettings
 
 _PLANS_OF_A_ROUND: Final = 4
-_MOST_STEPS: Final = 300
+_MAX_STEPS: Final = 300
 _WARM_SECONDS: Final = 30 * 86_400.0
 _WITHIN_A_ROUND: Final = 1.5
 
@@ -188,7 +188,7 @@ def _merge_within(running: Running, fine: Running) -> None:
     outputs = running.cell.outputs
     if outputs < 2 or fine.seconds >= running.seconds:
         return
-    steps = min(_MOST_STEPS, round(2 * outputs) + 2 * fine.cell.settings.merge_fan_in)
+    steps = min(_MAX_STEPS, round(2 * outputs) + 2 * fine.cell.settings.merge_fan_in)
     stored = sum(map(stored_bytes_per_second, running.cell.classes))
     if running.cell.log.scale.dilation == 1:
         fine.merging_below = _WITHIN_A_ROUND * stored * running.seconds / fine.cell.log.scale.thinning

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WINDOW_MS: Final = 24 * 60 * 60 * 1000
 _BROKER_SILENT_MS: Final = 60_000
-_LEAST_WINDOW_MS: Final = 1_000
+_MIN_WINDOW_MS: Final = 1_000
 
 
 def recent_workload(catalog: Catalog, now_ms: int) -> Workload:
@@ -31,7 +31,7 @@ def recent_workload(catalog: Catalog, now_ms: int) -> Workload:
             "no topic of the catalog got records in the last day",
             remedy="simulate a workload from a TOML file, or one that comes along",
         )
-    window_ms = max(_LEAST_WINDOW_MS, now_ms - min(each.first_ms for each in found))
+    window_ms = max(_MIN_WINDOW_MS, now_ms - min(each.first_ms for each in found))
     racks = {broker.rack for broker in catalog.brokers.live(_BROKER_SILENT_MS) if broker.rack is not None}
     zones = max(1, len(racks))
     return Workload(

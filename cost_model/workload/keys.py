@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _RANGES: Final = 2_000
 _EXACT_RANKS: Final = 200
 _TABLE: Final = 400
-_MOST_RECORDS: Final = 1e15
+_MAX_RECORDS: Final = 1e15
 
 
 class ExpectedKeys:
@@ -70,7 +70,7 @@ def rank_ranges(keys: int, exponent: float) -> tuple[NDArray[np.float64], NDArra
 def _zipf_table(keys: int, exponent: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Logarithms of counts of records, and of the distinct keys among them."""
     probability, sizes = rank_ranges(keys, exponent)
-    counts = np.geomspace(1, _MOST_RECORDS, _TABLE)
+    counts = np.geomspace(1, _MAX_RECORDS, _TABLE)
     log_absent = np.log1p(-np.minimum(probability, 1 - 1e-15))
     distinct = np.array([-np.sum(sizes * np.expm1(count * log_absent)) for count in counts])
     return np.log(counts), np.log(np.maximum(distinct, 1e-300))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cost_model.workload.keys import DrawnKeys, ExpectedKeys
     from cost_model.workload.workload import TopicClass
 
-_MOST_CLEANINGS: Final = 64
+_MAX_CLEANINGS: Final = 64
 
 
 class Records(Protocol):
@@ -71,7 +71,7 @@ class ExpectedRecords:
             young = self._keys.distinct(upper - max(self._cleaned[old - 1][1], base))
             kept -= self._tombstone_ratio * (kept - young)
             del self._cleaned[: old - 1]
-        if len(self._cleaned) > _MOST_CLEANINGS:  # every other one: the horizon is late by one at the most
+        if len(self._cleaned) > _MAX_CLEANINGS:  # every other one: the horizon is late by one at the most
             self._cleaned = self._cleaned[:1] + self._cleaned[1::2]
         return kept
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from local_tier.topic_partition import TopicPartition
     from object_format.dedupe import KeyTable
 
-MOST_SEGMENT_BYTES: Final = 2**31 - 1
+MAX_SEGMENT_BYTES: Final = 2**31 - 1
 """Positions in an index have 31 bits."""
 
-MOST_OFFSET_SPAN: Final = 2**31 - 1
+MAX_OFFSET_SPAN: Final = 2**31 - 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,7 +186,7 @@ class _GroupCleaner:
         rows = scan_batches(readable(kept))
         last_offset = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1])
         cleaned = self._cleaned[-1]
-        if cleaned.size and cleaned.size + len(kept) > MOST_SEGMENT_BYTES:
+        if cleaned.size and cleaned.size + len(kept) > MAX_SEGMENT_BYTES:
             # Compressing anew may make a group larger than it was.
             cleaned = self._log.new_cleaned_segment(int(rows["base_offset"][0]))
             self._cleaned.append(cleaned)
@@ -218,9 +218,7 @@ def group_segments(
         behind = segments[index + 1].base_offset if index + 1 < len(segments) else first_uncleanable_offset
         total = (sizes[0] + own[0], sizes[1] + own[1], sizes[2] + own[2])
         fits = all(a <= b for a, b in zip(total, limits, strict=True)) and (
-            not segment.size or behind - 1 - groups[-1][0].base_offset <= MOST_OFFSET_SPAN
-            if groups
-            else False
+            not segment.size or behind - 1 - groups[-1][0].base_offset <= MAX_OFFSET_SPAN if groups else False
         )
         if groups and fits:
             groups[-1].append(segment)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-LEAST_TABLE_BYTES: Final = 64 * SLOT_BYTES
+MIN_TABLE_BYTES: Final = 64 * SLOT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class CleanerConfig:
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise InvalidInputError("the log cleaner needs at least one thread")
-        if self.dedupe_buffer_bytes // self.threads < LEAST_TABLE_BYTES:
+        if self.dedupe_buffer_bytes // self.threads < MIN_TABLE_BYTES:
             raise InvalidInputError(
                 f"{self.dedupe_buffer_bytes} bytes for {self.threads} cleaner threads hold too few keys",
                 remedy="raise the dedupe buffer or use fewer threads",

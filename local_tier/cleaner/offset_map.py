@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from object_format.buffers import Bytes
     from object_format.record_batch.batch import BatchRows
 
-_MOST_HELD: Final = 2**62
+_MAX_HELD: Final = 2**62
 """A stretch is as long as one read, or one batch: it is held back whole."""
 
 
@@ -191,7 +191,7 @@ def _finder(table: KeyTable, seed: bytes, now_ms: int, records: int | None) -> S
         reaches_log_start=True,
         now_ms=now_ms,
         expected_records=records,
-        max_held_records=_MOST_HELD,
+        max_held_records=_MAX_HELD,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from uuid import UUID
 
-MOST_NAME_BYTES: Final = 255
+MAX_NAME_BYTES: Final = 255
 
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
@@ -72,7 +72,7 @@ def passing_directory(topic: str, partition: int, state: DirectoryState, unique:
     A future log keeps its whole topic, by which it is found again (Kafka does not cut it either).
     """
     rest = len(f"-{partition}.{unique.hex}{state}")
-    room = len(topic) if state is DirectoryState.FUTURE else MOST_NAME_BYTES - rest
+    room = len(topic) if state is DirectoryState.FUTURE else MAX_NAME_BYTES - rest
     return LogDirectory(topic[:room], partition, state, unique.hex)
 
 

@@ -18,7 +18,7 @@ from local_tier.producers.producer_state import (
     Origin,
     ProducerAppend,
 )
-from local_tier.segment.mapped_index import MOST_RELATIVE_OFFSET
+from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from object_format.buffers import Bytes, readable, writable
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.append import place_rows, survey_bounds, survey_producers
@@ -86,7 +86,7 @@ class CheckedBatches:
         last_offsets = self.rows["base_offset"] + self.rows["last_offset_delta"]
         first, start = 0, 0
         while first < self.rows.size:
-            widest = int(self.rows["base_offset"][first]) + MOST_RELATIVE_OFFSET
+            widest = int(self.rows["base_offset"][first]) + MAX_RELATIVE_OFFSET
             after = min(
                 int(np.searchsorted(ends, start + max_bytes, side="right")),
                 int(np.searchsorted(last_offsets, widest, side="right")),

@@ -18,7 +18,7 @@ from local_tier.log.leftovers import resolve_leftovers
 from local_tier.log.producer_rebuild import rebuild_producer_state
 from local_tier.log.segment_files import delete_segments, delete_snapshots, split_segment
 from local_tier.producers.producer_states import ProducerStates
-from local_tier.segment.mapped_index import MOST_RELATIVE_OFFSET
+from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from local_tier.segment.recovery import recover_segment
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class LogLoader:
         """
         if not self._gaps_are_losses:
             return False
-        if following.base_offset - segment.base_offset > MOST_RELATIVE_OFFSET:
+        if following.base_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
             return False
         end_offset = segment.next_offset()
         if end_offset >= following.base_offset:

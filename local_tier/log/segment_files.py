@@ -22,7 +22,7 @@ import structlog
 
 from local_tier.errors import CorruptLogError
 from local_tier.files.file_names import CLEANED, DELETED, SWAP
-from local_tier.segment.mapped_index import MOST_RELATIVE_OFFSET
+from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from local_tier.segment.recovery import WINDOW_BYTES
 from object_format.record_batch.batch import scan_sound_batches
 
@@ -136,9 +136,9 @@ def _copy_in_parts(home: LogHome, wide: LogSegment, parts: list[LogSegment]) -> 
         if not rows.size:
             raise CorruptLogError(f"there is no record batch at byte {position} of {wide.path}")
         last = rows["base_offset"] + rows["last_offset_delta"]
-        if not parts or int(last[0]) - parts[-1].base_offset > MOST_RELATIVE_OFFSET:
+        if not parts or int(last[0]) - parts[-1].base_offset > MAX_RELATIVE_OFFSET:
             parts.append(new_cleaned_segment(home, int(rows["base_offset"][0])))
-        fitting = int(np.count_nonzero(last - parts[-1].base_offset <= MOST_RELATIVE_OFFSET))
+        fitting = int(np.count_nonzero(last - parts[-1].base_offset <= MAX_RELATIVE_OFFSET))
         rows = rows[:fitting]
         size = int(rows["size"].sum())
         parts[-1].append(int(last[fitting - 1]), window[:size].data, rows)

@@ -26,7 +26,7 @@ from local_tier.log.log_upkeep import LogUpkeep
 from local_tier.log.producer_rebuild import rebuild_producer_state
 from local_tier.log.segment_files import delete_snapshots
 from local_tier.producers.producer_state import Origin
-from local_tier.segment.mapped_index import MOST_RELATIVE_OFFSET
+from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from local_tier.segment.recovery import epoch_changes
 from local_tier.segment.segment import RollParams
 
@@ -178,7 +178,7 @@ class UnifiedLog(LogUpkeep):
             # a segment begins where the one before it ends, so that recovery sees what is missing between
             # them; unless a follower's gap is too wide for that
             span = checked.last_offset - self.log_end_offset
-            return self._roll(self.log_end_offset if span <= MOST_RELATIVE_OFFSET else checked.first_offset)
+            return self._roll(self.log_end_offset if span <= MAX_RELATIVE_OFFSET else checked.first_offset)
         return segment
 
     def _rebuild_producers(self, end_offset: int) -> None:

@@ -25,7 +25,7 @@ WARM_BYTES: Final = 8192
 """Searches look at the last 8 KiB first: a tail that everybody reads stays in memory, and the three entries
 that each search of it touches lie in at most three pages of 4 KiB."""
 
-MOST_RELATIVE_OFFSET: Final = 2**31 - 1
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class MappedIndex:
@@ -77,7 +77,7 @@ class MappedIndex:
 
     def can_append_offset(self, offset: int) -> bool:
         """Whether the offset is near enough to the base offset to fit four bytes."""
-        return 0 <= offset - self.base_offset <= MOST_RELATIVE_OFFSET
+        return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def sanity_check(self) -> None:
         """CorruptIndexError unless the file can be an index of this segment."""

@@ -20,7 +20,7 @@ import numpy as np
 from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
 from object_format.codecs.native import native_calls
-from object_format.dedupe.filter import MOST_RECORDS, Chosen, filter_rows
+from object_format.dedupe.filter import MAX_RECORDS, Chosen, filter_rows
 from object_format.dedupe.rewriting import Rewriting
 from object_format.dedupe.thinning import thin_piece
 from object_format.kernels.batches.walk import sum_up
@@ -45,7 +45,7 @@ KEPT_BYTES: Final = 64 << 20
 
 LARGE_BYTES: Final = 8 << 20
 """A piece of more than this, as it is stored, is not for here, nor is anything else of its partition, and so
-with a batch of more than `MOST_RECORDS`: the largest need the memory that would be held and kept."""
+with a batch of more than `MAX_RECORDS`: the largest need the memory that would be held and kept."""
 
 
 class PieceAhead(NamedTuple):
@@ -71,7 +71,7 @@ class SectionAhead:
         return bool(self.pieces) and None not in self.pieces
 
 
-class HeldPiece(NamedTuple):
+class RetainedPiece(NamedTuple):
     """Batches that wait for the records behind them to be judged; `place` is theirs in the section.
 
     `record_count` is what their headers say.
@@ -196,7 +196,7 @@ class ThinnedAhead:
         leader_epoch: int,
         stays: bool,
         origin: str,
-    ) -> HeldPiece | None:
+    ) -> RetainedPiece | None:
         """The section's next piece; None when it is not for here.
 
         It is copied, unless the caller's `data` `stays` until it is done with. `origin` is for errors.
@@ -205,10 +205,10 @@ class ThinnedAhead:
         section.pieces.append(None)
         compressed, records = sum_up(rows)
         if data.size > LARGE_BYTES or (
-            compressed and records > MOST_RECORDS and rows["record_count"].max() > MOST_RECORDS
+            compressed and records > MAX_RECORDS and rows["record_count"].max() > MAX_RECORDS
         ):
             self.make_way()
-        if self._full or not compressed or records > MOST_RECORDS:
+        if self._full or not compressed or records > MAX_RECORDS:
             return None
         room = 0 if stays else data.size
         if (
@@ -225,9 +225,9 @@ class ThinnedAhead:
             copy[:] = data
             data = readable(copy.data)
         place = len(section.pieces) - 1
-        return HeldPiece(place, data, rows, offset_shift, leader_epoch, origin, records)
+        return RetainedPiece(place, data, rows, offset_shift, leader_epoch, origin, records)
 
-    def open(self, piece: HeldPiece) -> OpenRuns | None:
+    def open(self, piece: RetainedPiece) -> OpenRuns | None:
         """All of its records, until `close`; None when they are not for here, or there is no more room."""
         calls = native_calls()
         if calls is not None:
@@ -256,7 +256,7 @@ class ThinnedAhead:
         self._open.used = 0
         self._by_kernel.clear()
 
-    def thin(self, piece: HeldPiece, judged: Judged, *, exact: bool) -> None:
+    def thin(self, piece: RetainedPiece, judged: Judged, *, exact: bool) -> None:
         """Filter a piece that is open and among what was `judged`; `exact`: the answer was so far."""
         self._reserved -= piece.data.size
         if self._makes_way:
@@ -273,7 +273,7 @@ class ThinnedAhead:
         self.sections[-1].pieces[piece.place] = PieceAhead(filtered, piece.record_count, if_exact=hangs)
 
     def _thinned_by_kernel(
-        self, piece: HeldPiece, judged: Judged, rewriting: Rewriting
+        self, piece: RetainedPiece, judged: Judged, rewriting: Rewriting
     ) -> FilteredBatches | None:
         """What is left, and kept; None where this is not for the kernels, or there is too little room."""
         calls = native_calls()
@@ -286,7 +286,7 @@ class ThinnedAhead:
             self._kept.take(filtered.size)
         return filtered
 
-    def _thinned(self, piece: HeldPiece, judged: Judged, rewriting: Rewriting) -> FilteredBatches | None:
+    def _thinned(self, piece: RetainedPiece, judged: Judged, rewriting: Rewriting) -> FilteredBatches | None:
         """The same by way of what filters any piece, and where one may grow, as codecs change."""
         filtered = filter_rows(
             piece.data,

@@ -24,7 +24,7 @@ from core.errors import CorruptDataError, FatalError, InvalidInputError
 from object_format.buffers import readable
 from object_format.dedupe.fingerprinting import Columns, Fingerprinter
 from object_format.dedupe.survivor_bitmap import Answer, Survivors
-from object_format.kernels.dedupe.buckets import FLAG_BITS, MOST_SPAN, cut_into_buckets
+from object_format.kernels.dedupe.buckets import FLAG_BITS, MAX_SPAN, cut_into_buckets
 from object_format.kernels.dedupe.fingerprints import WORDS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ CHUNK_RECORDS: Final = 1 << 20
 BLOB_RECORDS: Final = 1 << 16
 """Records of one blob at most: 1 MiB."""
 
-MOST_BITS: Final = 16
+MAX_BITS: Final = 16
 RECORD_BYTES: Final = 16
 _BASE: Final = struct.Struct("<q")
 
@@ -75,8 +75,8 @@ class BucketCutter:
         chunk_records: int = CHUNK_RECORDS,
         scratch: Scratch | None = None,
     ) -> None:
-        if not 0 <= bits <= MOST_BITS:
-            raise InvalidInputError(f"{bits} leading bits are not in 0..{MOST_BITS}")
+        if not 0 <= bits <= MAX_BITS:
+            raise InvalidInputError(f"{bits} leading bits are not in 0..{MAX_BITS}")
         self._fingerprinter = Fingerprinter(seed, now_ms=now_ms, scratch=scratch)
         self._bits = bits
         self._ends = np.empty(1 << bits, np.int64)
@@ -112,7 +112,7 @@ class BucketCutter:
         """Blobs of as many records from `start` on as places can tell apart; returns where they end."""
         columns = self._columns
         offsets = columns.offsets[start : columns.count]
-        count = int(np.searchsorted(offsets, offsets[0] + MOST_SPAN))
+        count = int(np.searchsorted(offsets, offsets[0] + MAX_SPAN))
         words = np.empty(count * WORDS, np.uint32)
         places = np.empty(count, np.uint32)
         cut_into_buckets(

@@ -30,7 +30,7 @@ from object_format.dedupe.sealing import compress_and_seal, recompresses, seal
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.batches.layout import CODEC_MASK, CONTROL, DELETE_HORIZON, SMALLEST_RECORD
 from object_format.kernels.batches.walk import sum_up
-from object_format.kernels.dedupe.filter import ACTION, COPY, MOST_GROWTH, STAMP, THIN, plan_rows
+from object_format.kernels.dedupe.filter import ACTION, COPY, MAX_GROWTH, STAMP, THIN, plan_rows
 from object_format.kernels.dedupe.merge import assemble, group_rows, mark_small
 from object_format.kernels.dedupe.thinning import thin_opened
 from object_format.record_batch.batch import BatchRows, RisingBatches, scan_rising_batches
@@ -54,7 +54,7 @@ Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int,
 
 _INT64_MAX: Final = np.iinfo(np.int64).max
 
-MOST_RECORDS: Final = 1 << 18
+MAX_RECORDS: Final = 1 << 18
 """How many are looked at together: their survivors are 2 MiB, and as much again if they are tombstones."""
 
 
@@ -174,18 +174,18 @@ def filter_rows(
 
 def is_long(rows: BatchRows) -> bool:
     """Whether these batches have more records than are looked at together."""
-    return bool(sum_up(rows)[1] > MOST_RECORDS)
+    return bool(sum_up(rows)[1] > MAX_RECORDS)
 
 
 def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
-    """Batches that are looked at together, [first, end): of `MOST_RECORDS` records at the most, or one."""
+    """Batches that are looked at together, [first, end): of `MAX_RECORDS` records at the most, or one."""
     if not is_long(rows):
         if rows.size:
             yield 0, rows.size
         return
     first = records = 0
     for b, count in enumerate(rows["record_count"].tolist()):
-        if b > first and records + count > MOST_RECORDS:
+        if b > first and records + count > MAX_RECORDS:
             yield first, b
             first, records = b, 0
         records += count
@@ -264,7 +264,7 @@ def _filter_plain(
     kept = chosen.offsets.between(first, last)
     stamp = rewriting.delete_horizon_ms is not None and not chosen.tombstones.empty
     totals = new_totals()
-    out = np.empty(array.size + MOST_GROWTH * kept.size, np.uint8)
+    out = np.empty(array.size + MAX_GROWTH * kept.size, np.uint8)
     unsealed = np.empty((batches.rows.size, 4), np.int64)
     fault, position, length, count = thin_opened(
         array,
@@ -292,7 +292,7 @@ def _filter_plain(
 
 def _may_be_long(array: Bytes, rows: BatchRows) -> bool:
     """Whether there are too many records for one call; for uncompressed batches, their bytes mostly tell."""
-    return array.size > MOST_RECORDS * SMALLEST_RECORD and is_long(rows)
+    return array.size > MAX_RECORDS * SMALLEST_RECORD and is_long(rows)
 
 
 def _opened(job: _Job, plan: _Plan) -> Iterator[tuple[int, int, Lent]]:
@@ -316,7 +316,7 @@ def _opened(job: _Job, plan: _Plan) -> Iterator[tuple[int, int, Lent]]:
 def _write(job: _Job, plan: _Plan, lent: Lent) -> list[memoryview]:
     """What is left of batches, whose records are in what is `lent`."""
     opened = 0 if lent[0] is job.data else lent[0].size
-    if opened > MAX_DECOMPRESSED_BATCH_BYTES - MOST_GROWTH * MOST_RECORDS:
+    if opened > MAX_DECOMPRESSED_BATCH_BYTES - MAX_GROWTH * MAX_RECORDS:
         _leave_unstamped(job, plan, lent[0])
     room, sealed = group_rows(plan.rows, plan.actions, plan.starts, job.horizon, *job.rewriting.most_merged)
     out = np.empty(room, np.uint8)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from object_format.buffers import Bytes
-    from object_format.dedupe.ahead import HeldPiece
+    from object_format.dedupe.ahead import RetainedPiece
     from object_format.dedupe.key_table import Flags, Words
     from object_format.record_batch.batch import BatchRows
 
@@ -102,7 +102,7 @@ class Fingerprinter:
                 yield
 
     def fill_before(
-        self, columns: Columns, opened: Iterable[tuple[Bytes, BatchRows]], piece: HeldPiece
+        self, columns: Columns, opened: Iterable[tuple[Bytes, BatchRows]], piece: RetainedPiece
     ) -> None:
         """Put the records of a piece before what is in columns that were begun at their end and have room."""
         columns.start -= piece.record_count

@@ -19,12 +19,12 @@ from object_format.kernels.dedupe.key_table import (
 )
 
 SLOT_BYTES: Final = 4 * WORDS
-_MOST_LOAD_PERCENT: Final = 95
-_MOST_OVERHANG: Final = 16_384
+_MAX_LOAD_PERCENT: Final = 95
+_MAX_OVERHANG: Final = 16_384
 """Slots behind the last home slot, into which its neighbours may be pushed: at 95 % load, the chance that a
 run reaches that far is below one in a billion."""
-_LEAST_SLOTS: Final = 64
-_LEAST_BYTES: Final = SLOT_BYTES * 16
+_MIN_SLOTS: Final = 64
+_MIN_BYTES: Final = SLOT_BYTES * 16
 
 Words = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.uint8]
@@ -32,17 +32,17 @@ Flags = npt.NDArray[np.uint8]
 
 def keys_that_fit(table_bytes: int) -> int:
     """How many keys a table of so many bytes takes, without making one."""
-    return _home_slots(table_bytes) * _MOST_LOAD_PERCENT // 100
+    return _home_slots(table_bytes) * _MAX_LOAD_PERCENT // 100
 
 
 def _home_slots(table_bytes: int) -> int:
     """The slots of a table at which a search may begin; the rest is for their neighbours."""
-    if table_bytes < _LEAST_BYTES:
+    if table_bytes < _MIN_BYTES:
         raise InvalidInputError(
-            f"a key table of {table_bytes} bytes is too small", remedy=f"give it {_LEAST_BYTES} or more"
+            f"a key table of {table_bytes} bytes is too small", remedy=f"give it {_MIN_BYTES} or more"
         )
     slots = table_bytes // SLOT_BYTES
-    return slots - min(_MOST_OVERHANG, slots // 8)
+    return slots - min(_MAX_OVERHANG, slots // 8)
 
 
 class KeyTable:
@@ -82,7 +82,7 @@ class KeyTable:
         """
         self._used.view(np.uint8).fill(0)  # of bytes, numpy makes a memset
         self.counts.fill(0)
-        wanted = self._all_home_slots if expected_keys is None else max(2 * expected_keys, _LEAST_SLOTS)
+        wanted = self._all_home_slots if expected_keys is None else max(2 * expected_keys, _MIN_SLOTS)
         self._home_slots = min(wanted, self._all_home_slots)
         overhang = self._slots.size // WORDS - self._all_home_slots
         self._used = self._slots[: (self._home_slots + overhang) * WORDS]

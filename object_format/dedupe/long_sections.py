@@ -23,7 +23,7 @@ from object_format.kernels.dedupe.retained_records import find_newest, keep_held
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_BITS: Final = 32
+MAX_BITS: Final = 32
 _EMPTY: Final = np.empty(0, np.int32)
 _LET_GO_RECORDS: Final = 1 << 18
 """How many records are let go of at a time: 5 MiB of them."""
@@ -65,13 +65,13 @@ class LongSection:
     def outside(self, columns: Columns) -> Mask:
         """Which of the records are of no key that is held back, or of no key at all."""
         count = columns.count
-        if self._bits == MOST_BITS:
+        if self._bits == MAX_BITS:
             return np.ones(count, np.bool_)
         without_key: Mask = columns.flags[:count] & np.uint8(CONTROL_RECORD | KEYLESS) != 0
         if not self._bits:
             return without_key
         second = columns.words[1 : count * WORDS : WORDS]
-        without_key |= second >> np.uint32(MOST_BITS - self._bits) != 0
+        without_key |= second >> np.uint32(MAX_BITS - self._bits) != 0
         return without_key
 
     def halve(self) -> None:

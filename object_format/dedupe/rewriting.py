@@ -7,7 +7,7 @@ from typing import Final
 
 from object_format.codecs.codec import Codec
 from object_format.kernels.batches.layout import BATCH_OVERHEAD
-from object_format.kernels.dedupe.merge import MOST_MERGED_BYTES, MOST_MERGED_COMPRESSED_BYTES
+from object_format.kernels.dedupe.merge import MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
 
 FRAME_OVERHEAD: Final = 512
 """More than any codec puts around what it compresses."""
@@ -16,7 +16,7 @@ GROWTH_SHIFT: Final = 7
 """What does not compress grows by less than one byte in 2^7."""
 
 
-_MOST_MS: Final = (1 << 63) - 1
+_MAX_MS: Final = (1 << 63) - 1
 
 
 def delete_horizon(now_ms: int, delete_retention_ms: int) -> int | None:
@@ -26,7 +26,7 @@ def delete_horizon(now_ms: int, delete_retention_ms: int) -> int | None:
     9223372036854775807) leaves their batches as they are, and a shorter retention finds them later.
     """
     horizon_ms = now_ms + delete_retention_ms
-    return horizon_ms if horizon_ms <= _MOST_MS else None
+    return horizon_ms if horizon_ms <= _MAX_MS else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Rewriting:
 
         What is compressed may come to a little more, and then is within `most_batch_bytes` all the same.
         """
-        plain, packed = MOST_MERGED_BYTES, MOST_MERGED_COMPRESSED_BYTES
+        plain, packed = MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
         if self.merged_codec is Codec.NONE:
             packed = plain
         if self.most_batch_bytes is None:

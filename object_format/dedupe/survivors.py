@@ -25,7 +25,7 @@ from object_format.record_batch.payloads import OpenRuns, open_batches
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from object_format.dedupe.ahead import HeldPiece, ThinnedAhead
+    from object_format.dedupe.ahead import RetainedPiece, ThinnedAhead
     from object_format.dedupe.key_table import KeyTable
     from object_format.dedupe.long_sections import Mask
     from object_format.dedupe.survivor_bitmap import Judged
@@ -44,7 +44,7 @@ _GROUP_BYTES: Final = 1 << 20
 """Of batches as they are stored, that are judged together."""
 
 
-def _told_where(piece: HeldPiece, error: MalformedBatchError) -> MalformedBatchError:
+def _told_where(piece: RetainedPiece, error: MalformedBatchError) -> MalformedBatchError:
     """The error with where the piece comes from."""
     return MalformedBatchError(f"{piece.origin}: {error.message}", position=error.position, fault=error.fault)
 
@@ -78,7 +78,7 @@ class SurvivorFinder:
         self._max_held = max_held_records
         self._held = Columns(_STEP_RECORDS)
         self._opened = Columns(0)
-        self._pieces: list[tuple[int, HeldPiece]] = []
+        self._pieces: list[tuple[int, RetainedPiece]] = []
         self._in_section = False
         self._unique_keys = False
         self._settled = False
@@ -205,12 +205,12 @@ class SurvivorFinder:
             ahead.close()
         ahead.let_go()
 
-    def _open_group(self, ahead: ThinnedAhead) -> list[tuple[HeldPiece, OpenRuns | None]]:
+    def _open_group(self, ahead: ThinnedAhead) -> list[tuple[RetainedPiece, OpenRuns | None]]:
         """Open the newest of the pieces that wait, or some that follow each other, and fingerprint them.
 
         Where each was judged alone, opening the next would push the way to the key table out of the caches.
         """
-        group: list[tuple[HeldPiece, OpenRuns | None]] = []
+        group: list[tuple[RetainedPiece, OpenRuns | None]] = []
         columns = self._opened
         columns.begin_at_end(max(self._pieces[-1][1].record_count, _STEP_RECORDS))
         size = 0

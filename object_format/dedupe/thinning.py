@@ -16,7 +16,7 @@ from object_format.kernels.dedupe.thinning import thin_opened
 if TYPE_CHECKING:
     from object_format.buffers import Bytes
     from object_format.codecs.native import Calls
-    from object_format.dedupe.ahead import HeldPiece
+    from object_format.dedupe.ahead import RetainedPiece
     from object_format.dedupe.rewriting import Rewriting
     from object_format.dedupe.survivor_bitmap import Judged
     from object_format.record_batch.payloads import CodecTimes
@@ -25,7 +25,7 @@ _NO_CODEC: Final = -1
 
 
 def thin_piece(
-    piece: HeldPiece,
+    piece: RetainedPiece,
     records: Bytes,
     judged: Judged,
     rewriting: Rewriting,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from object_format.buffers import Bytes, readable
 from object_format.codecs.codec import Codec, compress
 from object_format.errors import Fault, MalformedBatchError, UnsupportedBatchError
-from object_format.kernels.batches.encode import MOST_RECORD_OVERHEAD
+from object_format.kernels.batches.encode import MAX_RECORD_OVERHEAD
 from object_format.kernels.batches.encode import encode_records as encode_records_into
 from object_format.kernels.batches.layout import (
     BATCH_OVERHEAD,
@@ -314,7 +314,7 @@ def _encode_records(
         header_bytes, header_lengths = readable(bytes(count)), np.ones(count, np.int64)
     else:
         header_bytes, header_lengths = _concatenate([_encode_headers(names) for names in headers])
-    room = key_bytes.size + value_bytes.size + header_bytes.size + count * MOST_RECORD_OVERHEAD
+    room = key_bytes.size + value_bytes.size + header_bytes.size + count * MAX_RECORD_OVERHEAD
     if room > _INT32_MAX:
         raise UnsupportedBatchError(f"a batch cannot hold {room} bytes", remedy="put fewer records into it")
     out = np.empty(room, np.uint8)

@@ -53,7 +53,7 @@ _COLUMNS: Final = BATCH_ROW.names or ()
 
 _FIRST: Final = np.zeros(1, np.int64)
 
-MOST_RECORDS_REPORTED: Final = 1000
+MAX_RECORDS_REPORTED: Final = 1000
 """How many record indexes one problem names; `keyless_count` counts them all."""
 
 
@@ -247,7 +247,7 @@ def _keyless_problem(array: Bytes, rows: BatchRows, index: int) -> BatchProblem:
     row = rows[index]
     compressed = int(row["attributes"]) & CODEC_MASK
     records = readable(open_records(array, rows, index)) if compressed else array
-    indexes = np.empty(min(int(row["keyless"]), MOST_RECORDS_REPORTED), np.int64)
+    indexes = np.empty(min(int(row["keyless"]), MAX_RECORDS_REPORTED), np.int64)
     find_keyless(records, int(row["records_start"]), int(row["records_end"]), indexes)
     return BatchProblem(
         batch=index,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _DATA = int(BlockType.DATA)
 _HEADER = BLOCK_HEADER.size
-_LEAST_BATCH = 61
+_MIN_BATCH = 61
 _BEFORE_LENGTH = 12
 _MAGIC = 2
 _UNCOVERED = 21
@@ -98,7 +98,7 @@ def _place(
     while start < sizes.size:
         length, end = 0, start
         while end < sizes.size and (end == start or length + sizes[end] <= target):
-            if sizes[end] < _LEAST_BATCH or sizes[end] > MAX_PAYLOAD:
+            if sizes[end] < _MIN_BATCH or sizes[end] > MAX_PAYLOAD:
                 return count, _SIZE, end
             if base_offsets[end] < 0 or (end > 0 and base_offsets[end] <= base_offsets[end - 1]):
                 return count, _ORDER, end
@@ -132,7 +132,7 @@ def place_blocks(batches: PlacedBatches, *, target: int, seed: int, position: in
     blocks = np.empty((min(len(sizes), 2 * (sum(sizes) // target) + 1), 3), np.int64)
     count, fault, number = _place(columns[0], columns[1], columns[2], target, seed, position, blocks)
     if fault == _SIZE:
-        raise InvalidInputError(f"a batch of {sizes[number]} bytes is not of {_LEAST_BATCH} to {MAX_PAYLOAD}")
+        raise InvalidInputError(f"a batch of {sizes[number]} bytes is not of {_MIN_BATCH} to {MAX_PAYLOAD}")
     if fault == _ORDER:
         raise InvalidInputError(
             f"a batch at offset {base_offsets[number]} does not follow the one before",

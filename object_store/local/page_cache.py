@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEPT_BYTES = 64 * 1024 * 1024
 """Eight full ingestion files. The agent that wrote them has more of them in its own memory."""
 
-_MOST_FILES = 1024
+_MAX_FILES = 1024
 
 
 class WrittenLately:
@@ -41,7 +41,7 @@ class WrittenLately:
         with self._lock:
             self._files.append((path, size))
             self._size += size
-            while self._size > self._limit or len(self._files) > _MOST_FILES:
+            while self._size > self._limit or len(self._files) > _MAX_FILES:
                 oldest, freed = self._files.popleft()
                 self._size -= freed
                 leaving.append(oldest)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import structlog
 
-from agent.runtime.slow_start_warning import told_when_slow
+from agent.runtime.slow_start_warning import warn_if_slow
 from siltstone.cli.options import with_settings
 
 if TYPE_CHECKING:
@@ -38,6 +38,6 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
         _log.warning(
             "other machines may reach this agent, and there is no authentication", kafka=settings.kafka
         )
-    with told_when_slow("loading its code"):
+    with warn_if_slow("loading its code"):
         from siltstone.serving import serve  # noqa: PLC0415 - it takes seconds, and somebody waits
     serve(settings, stop_on_eof=stop_on_eof)

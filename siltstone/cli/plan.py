@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from catalog.model import Job
     from planner.plan import PartitionDecision, Plan, PlannedJob
-    from planner.score import JobWorth
+    from planner.score import JobScore
     from siltstone.settings.configuration import Settings
 
 
@@ -86,7 +86,7 @@ def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -
         console.print(table(title, "partition", "what", ">dirty ratio", "why", rows=map(_row, shown)))
 
 
-def _gain(worth: JobWorth) -> str:
+def _gain(worth: JobScore) -> str:
     gain = f"{human_bytes(worth.reclaimed_bytes)} reclaimed and {count(worth.reads_saved, 'read')} saved"
     cost = f"{human_bytes(worth.rewritten_bytes)} rewritten, ${worth.nanodollars / 1e9:.6f} of requests"
     return f"Expected: {gain} for {cost}"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings
 
 _INTERRUPTED_SECONDS = 10.0
-_MOST_TOLD = 1_000
+_MAX_TOLD = 1_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -249,9 +249,9 @@ class _Refusals:
 
     def tell(self, where: str, why: str, in_doubt: bool) -> None:
         self._told += 1
-        if self._told <= _MOST_TOLD:
+        if self._told <= _MAX_TOLD:
             click.echo(f"{where}: {'unconfirmed' if in_doubt else 'refused'}: {why}", err=True)
-        elif self._told == _MOST_TOLD + 1:
+        elif self._told == _MAX_TOLD + 1:
             click.echo("… and more, which are only counted", err=True)
 
 

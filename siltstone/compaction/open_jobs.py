@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from catalog.model import Job
-    from siltstone.context import Rooms
+    from siltstone.context import AppContext
 
 _OPEN = (JobState.SUBMITTED, JobState.RUNNING)
 _MOST = 1000
 
 
-def open_jobs(rooms: Rooms) -> list[Job]:
+def open_jobs(rooms: AppContext) -> list[Job]:
     """The newest jobs that wait or run, bounded."""
     return rooms.catalog.jobs.list(_OPEN, limit=_MOST)
 

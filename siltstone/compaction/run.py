@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from catalog.model import Job
     from maintenance.garbage_collection import GarbageReport
     from planner.settings import PlannerSettings
-    from siltstone.context import Rooms
+    from siltstone.context import AppContext
     from siltstone.output import Narrator
     from siltstone.settings.configuration import Settings
 
@@ -105,7 +105,7 @@ class CompactionRun:
 
 
 def compact(
-    rooms: Rooms,
+    rooms: AppContext,
     settings: Settings,
     narrator: Narrator,
     choices: CompactionChoices | None = None,
@@ -166,7 +166,7 @@ class PlannedJobs(NamedTuple):
     expired: RetentionReport
 
 
-def plan_jobs(rooms: Rooms, planner: PlannerSettings) -> PlannedJobs:
+def plan_jobs(rooms: AppContext, planner: PlannerSettings) -> PlannedJobs:
     """Plan and submit, after taking back what the dead had claimed.
 
     Retention comes first: nobody shall rewrite what has expired.
@@ -177,20 +177,22 @@ def plan_jobs(rooms: Rooms, planner: PlannerSettings) -> PlannedJobs:
     return PlannedJobs(rooms.catalog.jobs.counts()[JobState.SUBMITTED], done.lost, done.deferred, expired)
 
 
-def claim_jobs(rooms: Rooms, limit: int) -> list[Job]:
+def claim_jobs(rooms: AppContext, limit: int) -> list[Job]:
     """Take jobs of the queue, as many as there are; none when others were faster."""
     # An application that claims twice is given the same jobs, so each claim is one of its own.
     return rooms.catalog.jobs.claim(f"siltstone-{rooms.ids.new_uuid()}", limit)
 
 
-def _give_back(rooms: Rooms, jobs: list[Job], held: Callable[[], AbstractContextManager[object]]) -> None:
+def _give_back(
+    rooms: AppContext, jobs: list[Job], held: Callable[[], AbstractContextManager[object]]
+) -> None:
     """Release what was claimed and did not come to its end; a second ^C must not get in between."""
     if jobs:
         with contextlib.suppress(KeyboardInterrupt), held():
             release_jobs(rooms.catalog.jobs, jobs)
 
 
-def _plan(rooms: Rooms, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> int:
+def _plan(rooms: AppContext, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> int:
     with narrator.phase("Plan" if not done.rounds else "Plan again"):
         planned = plan_jobs(rooms, planner)
     done.add_planned(planned)
@@ -215,7 +217,7 @@ def _run_round(
     return report.jobs_completed > 0
 
 
-def collect(rooms: Rooms, settings: Settings) -> GarbageReport:
+def collect(rooms: AppContext, settings: Settings) -> GarbageReport:
     """Delete what is past its grace."""
     wanted = GarbageSettings(grace_ms=settings.grace_seconds * 1000)
     return collect_garbage(rooms.catalog, rooms.store, rooms.clock, wanted)

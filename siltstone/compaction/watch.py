@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from planner.settings import PlannerSettings
     from siltstone.compaction.run import CompactionChoices
-    from siltstone.context import Rooms
+    from siltstone.context import AppContext
     from siltstone.interrupts import Interrupts
     from siltstone.settings.configuration import Settings
     from spark_jobs.compact import JobOutcome
 
 DEFAULT_INTERVAL_SECONDS: Final = 10.0
-_MOST_JOBS: Final = 100
-_MOST_KEPT: Final = 100
+_MAX_JOBS: Final = 100
+_MAX_KEPT: Final = 100
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Watch:
         self.jobs_running -= 1
         self.jobs_failed += outcome.failure is not None
         for kept in (self.run.compaction.failures, self.run.compaction.cut_files):
-            del kept[:-_MOST_KEPT]
+            del kept[:-_MAX_KEPT]
 
 
 class Watcher:
@@ -80,7 +80,7 @@ class Watcher:
 
     def __init__(
         self,
-        rooms: Rooms,
+        rooms: AppContext,
         settings: Settings,
         choices: CompactionChoices,
         *,
@@ -147,7 +147,7 @@ class Watcher:
             self._session.start()
 
     def _run_round(self, stopped: threading.Event) -> int:
-        jobs = claim_jobs(self._rooms, min(self._session.slots, _MOST_JOBS))
+        jobs = claim_jobs(self._rooms, min(self._session.slots, _MAX_JOBS))
         if not jobs:
             return 0
         self.watch.jobs_running = len(jobs)

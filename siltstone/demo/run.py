@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from catalog.model import Topic
     from core.clock import Clock
-    from siltstone.context import Rooms
+    from siltstone.context import AppContext
     from siltstone.demo.check import FetchedRecord, RecordOutcome
     from siltstone.demo.data import DemoInput, Row
     from siltstone.demo.oracle import ExpectedTopic
@@ -80,7 +80,7 @@ class _Lane:
 class _Stopwatch:
     """Seconds by phase, in order."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: AppContext) -> None:
         self._clock = rooms.clock
         self.seconds: dict[str, float] = {}
 
@@ -147,7 +147,7 @@ def _take_in(lane: _Lane, outcomes: list[RecordOutcome]) -> None:
             lane.first_refusal = lane.first_refusal or f"row {row:,} of the file: {outcome.error}"
 
 
-def _measure(rooms: Rooms, topic: Topic) -> tuple[set[tuple[UUID, FileKind]], int]:
+def _measure(rooms: AppContext, topic: Topic) -> tuple[set[tuple[UUID, FileKind]], int]:
     """The files that a topic's live extents lie in, and how many bytes of them are the topic's."""
     files: set[tuple[UUID, FileKind]] = set()
     size = 0
@@ -191,7 +191,7 @@ def _sample(topic: str, partition: int, record: FetchedRecord) -> SampleRead:
 
 def _report(
     settings: Settings,
-    rooms: Rooms,
+    rooms: AppContext,
     lanes: list[_Lane],
     compaction: CompactionReport,
     watch: _Stopwatch,

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from catalog.model import Topic
-    from siltstone.context import Rooms
+    from siltstone.context import AppContext
 
 NOTE = "demo.json"
-_MOST_JOBS = 1000
+_MAX_JOBS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ WEATHER = DemoTopic(
 )
 
 
-def recreate(rooms: Rooms, data_dir: Path) -> tuple[Topic, Topic]:
+def recreate(rooms: AppContext, data_dir: Path) -> tuple[Topic, Topic]:
     """Flights and weather, new and empty.
 
     A note in the data directory remembers which topics earlier runs made; only those are deleted. Raises
@@ -69,9 +69,9 @@ def recreate(rooms: Rooms, data_dir: Path) -> tuple[Topic, Topic]:
     return made[0], made[1]
 
 
-def _cancel_jobs(rooms: Rooms, ours: frozenset[str]) -> None:
+def _cancel_jobs(rooms: AppContext, ours: frozenset[str]) -> None:
     """Give up what an interrupted run left to be done, where it is for no topic but its own."""
-    for job in rooms.catalog.jobs.list((JobState.SUBMITTED, JobState.RUNNING), limit=_MOST_JOBS):
+    for job in rooms.catalog.jobs.list((JobState.SUBMITTED, JobState.RUNNING), limit=_MAX_JOBS):
         if {str(partition.topic_id) for partition in job.spec.partitions} <= ours:
             rooms.catalog.jobs.cancel(job.spec.job_id, "another run of the demo makes its topics anew")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TASK_BYTES: Final = 256 << 20
 """What a task takes at most over an idle worker, besides the key table; tests hold it to that."""
 
-LEAST_TABLE_BYTES: Final = 4 << 20
+MIN_TABLE_BYTES: Final = 4 << 20
 _UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE: Final = re.compile(r"(\d+)\s*(?:([kmgt])b?)?", re.IGNORECASE)
 _STATM: Final = Path("/proc/self/statm")
@@ -48,7 +48,7 @@ def fitted(spec: JobSpec, limit_bytes: int | None, idle_bytes: int | None = None
     if limit_bytes is None:
         return spec
     idle = _address_space() if idle_bytes is None else idle_bytes
-    room = max(limit_bytes - idle - TASK_BYTES, LEAST_TABLE_BYTES)
+    room = max(limit_bytes - idle - TASK_BYTES, MIN_TABLE_BYTES)
     return spec if spec.table_bytes <= room else replace(spec, table_bytes=room)
 
 

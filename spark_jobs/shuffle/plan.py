@@ -48,7 +48,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from object_format.dedupe import MAX_HELD_RECORDS, keys_that_fit
-from object_format.dedupe.buckets import MOST_BITS, RECORD_BYTES
+from object_format.dedupe.buckets import MAX_BITS, RECORD_BYTES
 from spark_jobs.shuffle.shares import ShareSizes, make_shares
 from spark_jobs.task.arrangement import arrange
 
@@ -65,8 +65,8 @@ _BITS_FOR_SPEED: Final = 10
 _JUDGE_BYTES: Final = 64 << 20
 """Bytes of blobs that make a task of the second stage."""
 
-_LEAST_JUDGES: Final = 8
-_MOST_JUDGES: Final = 2000
+_MIN_JUDGES: Final = 8
+_MAX_JUDGES: Final = 2000
 
 
 class PlanChoice(StrEnum):
@@ -181,7 +181,7 @@ def _records_that_fit(table_bytes: int) -> int:
 def _bits(records: int, fitting: int) -> int:
     needed = _doublings(records / fitting)
     quick = min(_doublings(records / BUCKET_RECORDS), _BITS_FOR_SPEED)
-    return min(max(needed, quick), MOST_BITS)
+    return min(max(needed, quick), MAX_BITS)
 
 
 def _doublings(parts: float) -> int:
@@ -190,4 +190,4 @@ def _doublings(parts: float) -> int:
 
 def _judges(records: int) -> int:
     wanted = -(-records * RECORD_BYTES // _JUDGE_BYTES)
-    return min(max(wanted, _LEAST_JUDGES), _MOST_JUDGES)
+    return min(max(wanted, _MIN_JUDGES), _MAX_JUDGES)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.task.arrangement import InputPart, PartitionWork
 
-MOST_SHARES: Final = 1024
+MAX_SHARES: Final = 1024
 _WHOLE_UP_TO: Final = 1.5
 """Shares that a file may fill and still be read as a whole."""
 
@@ -77,7 +77,7 @@ def make_shares(works: Sequence[PartitionWork], sizes: ShareSizes) -> tuple[Shar
     sections = _sections(works)
     bytes_of = {index: sum(end - start for start, end in each) for index, each in sections.items()}
     total = sum(bytes_of.values())
-    wanted = min(max(-(-total // sizes.share_bytes), sizes.least_shares), MOST_SHARES)
+    wanted = min(max(-(-total // sizes.share_bytes), sizes.least_shares), MAX_SHARES)
     share_bytes = max(total / wanted, 1.0)
     piece_bytes = max(share_bytes, sizes.least_piece_bytes)
     shares: list[Share] = []

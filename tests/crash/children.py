@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 GRACE_MS = 2_000
 LEASE_MS = 2_000
-MOST_JOBS = 10
+MAX_JOBS = 10
 GARBAGE = GarbageSettings(grace_ms=GRACE_MS, session_silence_ms=3_000)
 PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
 
@@ -109,7 +109,7 @@ def worker(place: Place, control: Connection) -> None:
 def _round(catalog: Catalog, store: ObjectStore, clock: Clock, ids: Ids, control: Connection) -> None:
     catalog.jobs.release_expired(LEASE_MS)
     plan_and_submit(catalog, clock, ids, PLANNER)
-    for _ in range(MOST_JOBS):
+    for _ in range(MAX_JOBS):
         if control.poll():  # on a busy machine a few jobs take longer than anybody waits
             return
         jobs = catalog.jobs.claim(f"worker-{ids.new_uuid()}", 1)

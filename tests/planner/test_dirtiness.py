@@ -99,8 +99,8 @@ def test_while_an_exact_job_is_owed_nothing_is_clean() -> None:
     """It is due whatever the ratio asks for, but only as a whole: a part of it would make up for nothing."""
     log, key = one_partition([(100, 0), (100, 0), (1, 0)], min_cleanable_dirty_ratio=1.0)
     log.first_dirty[key] = 20
-    owed = replace(log.view(key), exactness=Exactness.OWED)
-    given_up = replace(log.view(key), exactness=Exactness.OUT_OF_REACH)
+    owed = replace(log.view(key), exactness=Exactness.DEDUP_INCOMPLETE)
+    given_up = replace(log.view(key), exactness=Exactness.DEDUP_IMPOSSIBLE)
     for count in (2, 3):
         judged = measure(owed, log.extents[key][:count], NOW_MS)
         assert judged.due

@@ -82,7 +82,7 @@ def check_exact(system: System, here: PartitionId, value: bytes = b"3") -> None:
 def test_a_table_that_fills_unexpectedly_is_followed_by_the_exact_plan(system: System) -> None:
     """The planner makes that job by itself, says why, and has nothing to do once it is done."""
     here = overflown(system)
-    assert exactness(system, here) is Exactness.OWED
+    assert exactness(system, here) is Exactness.DEDUP_INCOMPLETE
 
     planned = plan(system.catalog, system.clock, AUTO)
 
@@ -124,7 +124,7 @@ def test_an_exact_job_that_is_run_as_a_task_is_not_planned_for_ever(system: Syst
     here = overflown(system)
     result = run_next(system, AUTO, PlanChoice.TASK)
     assert result.counts["records_dropped"] == 0
-    assert exactness(system, here) is Exactness.OUT_OF_REACH
+    assert exactness(system, here) is Exactness.DEDUP_IMPOSSIBLE
     assert plan(system.catalog, system.clock, replace(AUTO, force=True)).jobs == ()
     (told,) = plan(system.catalog, system.clock, AUTO, explain="t").decisions
     assert "not exactly" in told.reason

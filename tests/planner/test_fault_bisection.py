@@ -8,7 +8,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from catalog.jobs.repository import MOST_ATTEMPTS
+from catalog.jobs.repository import MAX_ATTEMPTS
 from catalog.model import FileKind, JobState, PartitionId
 from core.errors import CorruptDataError
 from maintenance.fsck import DifferenceKind, fsck
@@ -154,7 +154,7 @@ def test_who_silences_every_worker_is_suspected(system: System) -> None:
     """A file whose records kill the workers ends like one that cannot be read."""
     names = produced(system, system.topic("plain"), 1)
     assert plan_and_submit(system.catalog, system.clock, system.ids, LIMITS).jobs
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         system.catalog.jobs.claim("a worker that dies", 1)
         system.clock.advance(61)
         system.catalog.jobs.release_expired(60_000)

@@ -49,7 +49,7 @@ class GroupTable(Protocol):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class HeldGroup:
+class CachedGroup:
     """A group in memory. `writing` puts what is written of it to the catalog in order.
 
     `stored_version` is the version of a consumer group that the catalog has.

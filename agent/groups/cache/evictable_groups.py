@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agent.groups.cache.cached_group import HeldGroup
+    from agent.groups.cache.cached_group import CachedGroup
 
 
-class SpareGroups:
+class EvictableGroups:
     """Groups without members, in the order in which they were asked for. Belongs to the event loop.
 
     Groups have no way to say that they lost their last member, or got one: whoever holds them calls `note`
@@ -16,20 +16,20 @@ class SpareGroups:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, HeldGroup] = {}
+        self._held: dict[str, CachedGroup] = {}
 
-    def note(self, held: HeldGroup) -> None:
+    def note(self, held: CachedGroup) -> None:
         """This group was asked for something."""
         self.remove(held)
         if held.group.is_empty:
             self._held[held.group.group_id] = held
 
-    def remove(self, held: HeldGroup) -> None:
+    def remove(self, held: CachedGroup) -> None:
         """This group is not to be let go of, or not held any more."""
         if self._held.get(held.group.group_id) is held:
             del self._held[held.group.group_id]
 
-    def oldest(self) -> HeldGroup | None:
+    def oldest(self) -> CachedGroup | None:
         """The one that was asked for longest ago, and nothing is being written of; None if there is none."""
         for _ in range(len(self._held)):
             held = next(iter(self._held.values()))
@@ -38,7 +38,7 @@ class SpareGroups:
             self.note(held)
         return None
 
-    def unused_since(self, moment: float) -> list[HeldGroup]:
+    def unused_since(self, moment: float) -> list[CachedGroup]:
         """Those that nobody asked for since then, by the monotonic clock, and no member is expected in."""
         return [
             held
@@ -47,5 +47,5 @@ class SpareGroups:
         ]
 
 
-def _is_spare(held: HeldGroup) -> bool:
+def _is_spare(held: CachedGroup) -> bool:
     return held.group.is_empty and not held.writing.locked()

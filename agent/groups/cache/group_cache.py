@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from agent.groups.cache.cached_group import HeldGroup
-from agent.groups.cache.evictable_groups import SpareGroups
+from agent.groups.cache.cached_group import CachedGroup
+from agent.groups.cache.evictable_groups import EvictableGroups
 from agent.groups.classic.group import ClassicGroup
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.snapshot import consumer_record_of, consumer_snapshot_of
@@ -52,7 +52,7 @@ _LOOK_SECONDS = 0.5
 _LATE_SECONDS = 0.1
 
 
-class HeldGroups:
+class CachedGroups:
     """The groups that this agent coordinates. Belongs to the event loop."""
 
     def __init__(
@@ -75,8 +75,8 @@ class HeldGroups:
         self._clock = clock
         self._ids = ids
         self._term = brokers.term()
-        self._held: dict[str, HeldGroup] = {}
-        self._spare = SpareGroups()
+        self._held: dict[str, CachedGroup] = {}
+        self._spare = EvictableGroups()
         self._loading = [asyncio.Lock() for _ in range(_LOADS_AT_ONCE)]
         self._saving: set[asyncio.Task[Any]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -122,7 +122,7 @@ class HeldGroups:
         held = self._held.get(group_id)
         return None if held is None else held.group
 
-    async def find(self, group_id: str, *, create: bool = False) -> HeldGroup | None:
+    async def find(self, group_id: str, *, create: bool = False) -> CachedGroup | None:
         """The group, claimed and loaded if need be; None when there is none and it shall not be made."""
         await self.require_own(group_id)
         self._give_up_after_a_lapse()
@@ -142,11 +142,11 @@ class HeldGroups:
         except RetryableError as error:
             raise KafkaError(ErrorCode.coordinator_not_available, message_of(error) or "") from error
 
-    async def write(self, held: HeldGroup, work: Callable[[], T]) -> T:
+    async def write(self, held: CachedGroup, work: Callable[[], T]) -> T:
         """As `call`, for those who have `held.writing`; it goes on to its end if they are cancelled."""
         return await held.writing.until_done(self._track(self.call(work)))
 
-    def moved(self, held: HeldGroup) -> None:
+    def moved(self, held: CachedGroup) -> None:
         """Call after every request to a group: time must wake it when it has something to do."""
         if not held.group.is_dead:
             self._spare.note(held)
@@ -162,7 +162,7 @@ class HeldGroups:
         held.wakes_at = deadline
         held.wakeup = loop.call_at(due, self._wake, held, due)
 
-    def drop(self, held: HeldGroup, error: ErrorCode) -> None:
+    def drop(self, held: CachedGroup, error: ErrorCode) -> None:
         """Give a group up: whoever waits in it is told `error`."""
         if self._held.get(held.group.group_id) is held:
             del self._held[held.group.group_id]
@@ -200,7 +200,7 @@ class HeldGroups:
         for held in list(self._held.values()):
             self.drop(held, ErrorCode.not_coordinator)
 
-    def _wake(self, held: HeldGroup, due: float) -> None:
+    def _wake(self, held: CachedGroup, due: float) -> None:
         """Time is up, unless this agent itself was away: then members get that long to be heard.
 
         Their heartbeats came while nobody read them, and are read only after the timers that are due. None
@@ -213,7 +213,7 @@ class HeldGroups:
         else:
             self._expire(held)
 
-    def _expire(self, held: HeldGroup) -> None:
+    def _expire(self, held: CachedGroup) -> None:
         held.wakeup = None
         self._give_up_after_a_lapse()
         if held.group.is_dead:
@@ -229,7 +229,7 @@ class HeldGroups:
         task.add_done_callback(self._saving.discard)
         return task
 
-    async def _load(self, group_id: str, *, create: bool) -> HeldGroup | None:
+    async def _load(self, group_id: str, *, create: bool) -> CachedGroup | None:
         if len(self._held) >= self.settings.max_groups:
             self._make_room()
         await self._configs.refresh()
@@ -256,8 +256,8 @@ class HeldGroups:
             )
         self.drop(spare, ErrorCode.not_coordinator)
 
-    def _hold(self, record: GroupRecord, claim_id: UUID) -> HeldGroup:
-        held: HeldGroup
+    def _hold(self, record: GroupRecord, claim_id: UUID) -> CachedGroup:
+        held: CachedGroup
 
         def save(snapshot: GroupSnapshot, done: Callable[[ErrorCode], None]) -> None:
             self._track(self._save(held, snapshot, done))
@@ -283,7 +283,7 @@ class HeldGroups:
                 config=self._configs.of(record.group_id),
             )
 
-        held = HeldGroup(
+        held = CachedGroup(
             group=(
                 consumer(snapshot=consumer_snapshot_of(record))
                 if record.group_type is GroupType.CONSUMER
@@ -296,7 +296,7 @@ class HeldGroups:
         )
         return held
 
-    def exchange(self, held: HeldGroup, group: ClassicGroup | ConsumerGroup, *, told: ErrorCode) -> None:
+    def exchange(self, held: CachedGroup, group: ClassicGroup | ConsumerGroup, *, told: ErrorCode) -> None:
         """Put `group` in the place of the one that is held; whoever waits in that one is told `told`."""
         before, held.group, held.stored_version = held.group, group, 0
         before.unload(told)
@@ -305,7 +305,7 @@ class HeldGroups:
             held.wakeup = None
 
     async def keep(
-        self, held: HeldGroup, *, exchanged: ErrorCode = ErrorCode.coordinator_load_in_progress
+        self, held: CachedGroup, *, exchanged: ErrorCode = ErrorCode.coordinator_load_in_progress
     ) -> None:
         """Until what a consumer group is now is stored; whoever asks meanwhile shares one write.
 
@@ -316,7 +316,7 @@ class HeldGroups:
         if error is not ErrorCode.none:
             raise KafkaError(error, f"group {held.group.group_id!r} could not be stored as it was")
 
-    def _kept(self, held: HeldGroup, exchanged: ErrorCode) -> Coroutine[None, None, ErrorCode]:
+    def _kept(self, held: CachedGroup, exchanged: ErrorCode) -> Coroutine[None, None, ErrorCode]:
         """What stores a consumer group; one that is to be classic from now on is that when this returns."""
         group = held.group
         if not isinstance(group, ConsumerGroup):
@@ -329,7 +329,7 @@ class HeldGroups:
         self.counts.downgrades += 1
         return self._save_exchanged(held, classic, snapshot)
 
-    async def _store(self, held: HeldGroup, group: ConsumerGroup, exchanged: ErrorCode) -> ErrorCode:
+    async def _store(self, held: CachedGroup, group: ConsumerGroup, exchanged: ErrorCode) -> ErrorCode:
         wanted = group.version
         async with held.writing:
             if group.is_dead:
@@ -358,7 +358,7 @@ class HeldGroups:
         return error
 
     async def _save(
-        self, held: HeldGroup, snapshot: GroupSnapshot, done: Callable[[ErrorCode], None]
+        self, held: CachedGroup, snapshot: GroupSnapshot, done: Callable[[ErrorCode], None]
     ) -> ErrorCode:
         error = ErrorCode.none
         record = record_of(held.group.group_id, snapshot)
@@ -378,7 +378,7 @@ class HeldGroups:
         return error
 
     async def _save_exchanged(
-        self, held: HeldGroup, classic: ClassicGroup, snapshot: GroupSnapshot
+        self, held: CachedGroup, classic: ClassicGroup, snapshot: GroupSnapshot
     ) -> ErrorCode:
         """Store a group that was exchanged for a classic one; it is given up if it could not be."""
         error = await self._save(held, snapshot, lambda _: None)

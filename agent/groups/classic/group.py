@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from agent.groups.classic.embedded_protocol import CONSUMER_PROTOCOL_TYPE
 from agent.groups.classic.joining import Joining
-from agent.groups.classic.state_machine import GroupCycle
+from agent.groups.classic.state_machine import ClassicStateMachine
 from agent.groups.counts import GroupCounts
 from agent.groups.messages import GroupState, MemberStamp, SyncAnswer
 
@@ -72,7 +72,7 @@ class ClassicGroup:
         counts: GroupCounts | None = None,
         snapshot: GroupSnapshot | None = None,
     ) -> None:
-        self._cycle = GroupCycle(
+        self._cycle = ClassicStateMachine(
             group_id,
             settings=settings,
             clock=clock,

@@ -16,7 +16,7 @@ from agent.groups.classic.member import Member
 from agent.groups.messages import NO_MEMBER, GroupState, JoinAnswer
 
 if TYPE_CHECKING:
-    from agent.groups.classic.state_machine import GroupCycle
+    from agent.groups.classic.state_machine import ClassicStateMachine
     from agent.groups.messages import JoinReply, JoinRequest
     from core.ids import Ids
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Joining:
     """Decides about joins to one group."""
 
-    def __init__(self, cycle: GroupCycle, ids: Ids) -> None:
+    def __init__(self, cycle: ClassicStateMachine, ids: Ids) -> None:
         self._cycle = cycle
         self._roster = cycle.roster
         self._ids = ids

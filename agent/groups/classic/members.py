@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agent.groups.classic.member import Member
 
 
-class Roster:
+class Members:
     """The members, in the order in which they came. The one that came first leads, and then the next."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from agent.groups.classic.embedded_protocol import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from agent.groups.classic.member import Member
-from agent.groups.classic.members import Roster
+from agent.groups.classic.members import Members
 from agent.groups.deadlines import Deadlines
 from agent.groups.messages import (
     NO_MEMBER,
@@ -53,7 +53,7 @@ _BEFORE = {
 }
 
 
-class GroupCycle:
+class ClassicStateMachine:
     """A group's state, and what moves it on. Not safe for threads; `save` may report back any time later."""
 
     def __init__(
@@ -72,7 +72,7 @@ class GroupCycle:
         self.save = save
         self.counts = counts
         self.deadlines = Deadlines(clock)
-        self.roster = Roster()
+        self.roster = Members()
         self.generation = kept.generation
         self.protocol_type = kept.protocol_type
         self.protocol = kept.protocol

@@ -24,7 +24,7 @@ from agent.groups.classic.embedded_protocol import (
 from agent.groups.consumer.checks import check_is_known
 from agent.groups.consumer.member import ConsumerMember, MemberState
 from agent.groups.consumer.messages import NOTHING
-from agent.groups.consumer.state_machine import ConsumerCycle, Downgrade, Waiting
+from agent.groups.consumer.state_machine import ConsumerStateMachine, Downgrade, Waiting
 from agent.groups.messages import JoinAnswer, SyncAnswer
 from agent.groups.settings import MigrationPolicy
 from agent.kafka.errors import ErrorCode, KafkaError
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-class ClassicMembers(ConsumerCycle):
+class ClassicMembers(ConsumerStateMachine):
     """What the classic protocol asks of a consumer group. Refusals are raised."""
 
     def join(self, request: JoinRequest, topics: TopicView) -> JoinAnswer:

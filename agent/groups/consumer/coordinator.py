@@ -17,8 +17,8 @@ from agent.kafka.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.groups.cache.cached_group import HeldGroup
-    from agent.groups.cache.group_cache import HeldGroups
+    from agent.groups.cache.cached_group import CachedGroup
+    from agent.groups.cache.group_cache import CachedGroups
     from agent.groups.consumer.configs import GroupConfigViews
     from agent.groups.consumer.messages import ConsumerGroupDescription, ConsumerHeartbeat, HeartbeatAnswer
     from agent.groups.consumer.topics import TopicView, TopicViews
@@ -37,7 +37,9 @@ class ConsumerGroups:
     `group.consumer.migration.policy` lets it.
     """
 
-    def __init__(self, held: HeldGroups, views: TopicViews, configs: GroupConfigViews, clock: Clock) -> None:
+    def __init__(
+        self, held: CachedGroups, views: TopicViews, configs: GroupConfigViews, clock: Clock
+    ) -> None:
         self._held = held
         self._views = views
         self._configs = configs
@@ -66,7 +68,7 @@ class ConsumerGroups:
             await self._keep(held, answer.member_id)
         return answer
 
-    async def _keep(self, held: HeldGroup, member_id: str) -> None:
+    async def _keep(self, held: CachedGroup, member_id: str) -> None:
         """Until the group is stored, however long that takes: who waits for an answer is not silent."""
         keeping = asyncio.ensure_future(self._held.keep(held))
         try:
@@ -80,7 +82,7 @@ class ConsumerGroups:
 
     async def _find(
         self, group_id: str, topics: TopicView, *, regex: str | None = None, create: bool = False
-    ) -> HeldGroup | None:
+    ) -> CachedGroup | None:
         """The group, once its members' patterns, and that one, are matched with these topics."""
         held = await self._held.find(group_id, create=create)
         if held is None:
@@ -90,7 +92,7 @@ class ConsumerGroups:
         return await self._held.find(group_id, create=create) if held.group.is_dead else held
 
     def _upgrade(
-        self, held: HeldGroup, before: ClassicGroup, request: ConsumerHeartbeat, topics: TopicView
+        self, held: CachedGroup, before: ClassicGroup, request: ConsumerHeartbeat, topics: TopicView
     ) -> HeartbeatAnswer:
         """Let a classic group be a consumer group, unless it cannot take this member."""
         if before.is_empty:
@@ -107,7 +109,7 @@ class ConsumerGroups:
         self._held.exchange(held, group, told=told)
         return answer
 
-    def empty_to_classic(self, held: HeldGroup) -> ClassicGroup:
+    def empty_to_classic(self, held: CachedGroup) -> ClassicGroup:
         """Let a consumer group without members be a classic one. Generations go on from where epochs were."""
         epoch = _consumer(held).group_epoch
         snapshot = GroupSnapshot(generation=epoch, state_ms=self._clock.now_ms())
@@ -127,7 +129,7 @@ class ConsumerGroups:
         await self._held.keep(held, exchanged=ErrorCode.rebalance_in_progress)
         return answer
 
-    async def leave(self, held: HeldGroup, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
+    async def leave(self, held: CachedGroup, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
         """Let members of the classic protocol go; an error for each, in order."""
         errors = _consumer(held).leave(leaving)
         self._held.moved(held)
@@ -143,7 +145,7 @@ class ConsumerGroups:
         return _consumer(held).describe(), topics
 
 
-def _consumer(held: HeldGroup) -> ConsumerGroup:
+def _consumer(held: CachedGroup) -> ConsumerGroup:
     if not isinstance(held.group, ConsumerGroup):
         raise KafkaError(
             ErrorCode.group_id_not_found, f"Group {held.group.group_id} is not a consumer group."
@@ -151,7 +153,7 @@ def _consumer(held: HeldGroup) -> ConsumerGroup:
     return held.group
 
 
-def _is_stored(held: HeldGroup) -> bool:
+def _is_stored(held: CachedGroup) -> bool:
     """Whether the catalog has all of a consumer group, so that nobody need wait for what is written of it."""
     group = _consumer(held)
     return group.downgrade is None and held.stored_version >= group.version

@@ -54,7 +54,7 @@ class Downgrade(Enum):
     AFTER_A_REPLACEMENT = auto()
 
 
-class ConsumerCycle:
+class ConsumerStateMachine:
     """A group's state, apart from what members and administrators say to it (`ConsumerGroup` takes that)."""
 
     def __init__(

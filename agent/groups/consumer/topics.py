@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 T = TypeVar("T")
-_MOST_PATTERNS = 1_000
+_MAX_PATTERNS = 1_000
 # Names times patterns on the event loop: some milliseconds.
 _MATCHED_AT_ONCE = 500
 
@@ -62,7 +62,7 @@ class TopicView:
     def remember(self, matches: Mapping[str, frozenset[str]]) -> None:
         """Note what was found of patterns; the first ones are forgotten when there are too many."""
         for pattern, names in matches.items():
-            while len(self._matches) >= _MOST_PATTERNS:
+            while len(self._matches) >= _MAX_PATTERNS:
                 del self._matches[next(iter(self._matches))]
             self._matches[pattern] = names
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Kafka's controller takes 10,000 partitions with one request (ReplicationControlManager); each answer has all
 # settings.
-_MOST_TOPICS = 2_000
+_MAX_TOPICS = 2_000
 # With one transaction: no more than the first topic may have many partitions.
 _AT_ONCE, _PARTITIONS_AT_ONCE = 100, 10_000
 _PROHIBITED = "__cluster_metadata"  # the controllers' log (Kafka's ControllerApis.createTopics)
@@ -42,8 +42,8 @@ _CHECKED_IN_ONE = 5  # of a turn's items, with some settings
 async def handle(request: Struct, context: Context) -> Struct:
     """Create each topic, or say why not."""
     names = Counter(wanted.name for wanted in request.topics)
-    if len(names) > _MOST_TOPICS:
-        raise KafkaError(ErrorCode.policy_violation, f"at most {_MOST_TOPICS} topics are created at once")
+    if len(names) > _MAX_TOPICS:
+        raise KafkaError(ErrorCode.policy_violation, f"at most {_MAX_TOPICS} topics are created at once")
     turns = Turns()
     found: dict[str, Topic | SiltstoneError | None] = {}
     new: dict[str, NewTopic] = {}

@@ -42,10 +42,10 @@ _TOPIC_SOURCE, _STATIC_BROKER_SOURCE, _DEFAULT_SOURCE, _GROUP_SOURCE = 1, 4, 5, 
 # More groups than these are looked up all at once.
 _ONE_BY_ONE = 8
 # What settings are made once for; a request comes upon few that differ.
-_MOST_SHARED = 256
+_MAX_SHARED = 256
 _SETTINGS_IN_ONE = 40
 # An answer has up to 5 KB for each of them.
-_MOST_ITEMS = 10_000
+_MAX_ITEMS = 10_000
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7, "replicas": 7}
 
 
@@ -92,7 +92,7 @@ class _Shown:
         """Those of a topic or a group, and where each comes from."""
         known = self._known.get(config)
         if known is None:
-            if len(self._known) >= _MOST_SHARED:
+            if len(self._known) >= _MAX_SHARED:
                 self._known.clear()
             found = _settings(config, own_source, self._of_broker)
             known = self._known[config] = [self._as_asked(each) for each in found]
@@ -208,4 +208,4 @@ def _broker_setting(setting: BrokerSetting) -> Struct:
     )
 
 
-API = Api(name="describe_configs", lowest=1, highest=4, handle=handle, most_items=_MOST_ITEMS)
+API = Api(name="describe_configs", lowest=1, highest=4, handle=handle, most_items=_MAX_ITEMS)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent.kafka.placement import Placement
     from catalog.model import Topic
 
-_MOST_PARTITIONS = 2000
+_MAX_PARTITIONS = 2000
 
 
 async def handle(request: Struct, context: Context) -> Struct:
@@ -79,7 +79,7 @@ class _Page:
 
 def _page(request: Struct, found: Mapping[str, Topic | ErrorCode]) -> _Page:
     """What the page has that begins at the cursor, of topics by name, and where the next one begins."""
-    left = max(1, min(request.response_partition_limit, _MOST_PARTITIONS))
+    left = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
     start = request.cursor
     parts: list[_Part] = []
     for name, topic in sorted(found.items()):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     Read = Callable[["Cursor"], Any]
 
-_MOST_ITEMS = 400_000
-_MOST_VARINT_BYTES = 5
+_MAX_ITEMS = 400_000
+_MAX_VARINT_BYTES = 5
 
 
 class MalformedMessageError(InvalidInputError):
@@ -35,7 +35,7 @@ class Cursor:
 
     __slots__ = ("data", "items_left", "position")
 
-    def __init__(self, data: memoryview, position: int = 0, items: int = _MOST_ITEMS) -> None:
+    def __init__(self, data: memoryview, position: int = 0, items: int = _MAX_ITEMS) -> None:
         self.data = data
         self.position = position
         self.items_left = items
@@ -100,7 +100,7 @@ def read_varint(cursor: Cursor) -> int:
         if first < 0x80:
             cursor.position = position + 1
             return first
-        for shift in range(0, 7 * _MOST_VARINT_BYTES, 7):
+        for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
             byte = data[position]
             position += 1
             value |= (byte & 0x7F) << shift

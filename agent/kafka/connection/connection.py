@@ -37,7 +37,7 @@ _HIGH_WATER_BYTES = 256 * 1024
 _UNCOUNTED_BYTES = 4 * 1024
 # Of requests that are not taken yet, and of answers whose turn has not come: beyond it no more are received,
 # or taken.
-_MOST_WAITING_BYTES = 1024 * 1024
+_MAX_WAITING_BYTES = 1024 * 1024
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
         count = len(self._frames) + len(self._answers)
         full = (
             count >= self._limits.max_pending_requests
-            or self._untaken > _MOST_WAITING_BYTES
+            or self._untaken > _MAX_WAITING_BYTES
             or (count > 0 and self._budget.is_full)
         )
         wanted = not (full or self._receiver.is_blocked or self._is_finishing)
@@ -344,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
         return (
             self._writable.is_set()
             and len(self._answers) < self._limits.max_pending_requests
-            and self._ready <= _MOST_WAITING_BYTES
+            and self._ready <= _MAX_WAITING_BYTES
         )
 
     async def _room(self) -> None:

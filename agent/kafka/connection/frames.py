@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LENGTH_BYTES = 4
-_LEAST_FRAME = 8  # API key, version, correlation id
+_MIN_FRAME = 8  # API key, version, correlation id
 RECEIVE_BYTES = 256 * 1024
 _LARGE_FRAME = 32 * 1024  # copying it takes longer than another call to receive
 _BEGIN_BYTES = 2 * 1024
@@ -95,9 +95,9 @@ class FrameReceiver:
                 return
             length = int.from_bytes(self._head, "big", signed=True)
             self._head.clear()
-            if not _LEAST_FRAME <= length <= self._limit:
+            if not _MIN_FRAME <= length <= self._limit:
                 raise MalformedMessageError(
-                    f"a request of {length} bytes was announced; {_LEAST_FRAME} to {self._limit} are taken"
+                    f"a request of {length} bytes was announced; {_MIN_FRAME} to {self._limit} are taken"
                 )
             part, data = data[:length], data[length:]
             if len(part) < length and not self._admit(length):

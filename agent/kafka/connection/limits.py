@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agent.kafka.connection.slow_client_policy import Patience
+    from agent.kafka.connection.slow_client_policy import SlowClientPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,4 +15,4 @@ class ConnectionLimits:
 
     max_request_bytes: int
     max_pending_requests: int
-    patience: Patience
+    patience: SlowClientPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.kafka.api import HeldBuffers
+from agent.kafka.api import RetainedBuffers
 from agent.read.fetch_memory import SMALL_ANSWER
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class OpenRequest:
     @property
     def holds_memory(self) -> bool:
         """Whether the answer itself does."""
-        return isinstance(self.answer, HeldBuffers)
+        return isinstance(self.answer, RetainedBuffers)
 
     def count(self, frame: memoryview) -> None:
         """Find out what it holds: an answer to come the request it is for, and one that is there itself."""
@@ -51,20 +51,20 @@ class OpenRequest:
         if self.is_written:
             return
         self.is_written = True
-        if isinstance(self.answer, HeldBuffers):
+        if isinstance(self.answer, RetainedBuffers):
             outgoing.write(self.answer.buffers)
         elif isinstance(self.answer, list):  # an empty one is the answer with acks 0
             (outgoing.hold if more else outgoing.write)(self.answer)
 
     def release(self) -> None:
         """Let go of the memory that the answer itself holds."""
-        if isinstance(self.answer, HeldBuffers):
+        if isinstance(self.answer, RetainedBuffers):
             self.answer.release()
             self.answer = None
 
     def release_small(self) -> None:
         """As `release`, of a small answer that was written: what is left of it is the transport's."""
-        if isinstance(self.answer, HeldBuffers) and _size(self.answer.buffers) <= _SMALL_BYTES:
+        if isinstance(self.answer, RetainedBuffers) and _size(self.answer.buffers) <= _SMALL_BYTES:
             self.release()
 
 

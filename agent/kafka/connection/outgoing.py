@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.kafka.codec.writing import Buffers
-    from agent.kafka.connection.slow_client_policy import Patience
+    from agent.kafka.connection.slow_client_policy import SlowClientPolicy
 
-_MOST_BYTES = 64 * 1024
+_MAX_BYTES = 64 * 1024
 """Held back at the most; what goes beyond leaves at once."""
 
 
@@ -57,14 +57,14 @@ class Outgoing:
         """Hand these over soon: another answer is about to follow."""
         self._parts += buffers
         self._size += sum([len(each) for each in buffers])
-        if self._size > _MOST_BYTES:
+        if self._size > _MAX_BYTES:
             self.flush()
         elif self._flush is None and self._parts:
             self._flush = self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Hand over what is held back."""
-        parts, is_small = self._parts, self._size <= _MOST_BYTES
+        parts, is_small = self._parts, self._size <= _MAX_BYTES
         self.drop()
         if not parts or self._transport.is_closing():
             return
@@ -74,7 +74,7 @@ class Outgoing:
             self._transport.writelines(parts)
 
     async def drained(
-        self, writable: asyncio.Event, patience: Patience, holds_memory: Callable[[], bool]
+        self, writable: asyncio.Event, patience: SlowClientPolicy, holds_memory: Callable[[], bool]
     ) -> bool:
         """Wait until enough has left for `writable` to be set; whether that was before patience ended."""
         silent, left = 0, -1

@@ -12,7 +12,7 @@ from agent.kafka.connection.connection import Connection
 from agent.kafka.connection.frames import RECEIVE_BYTES
 from agent.kafka.connection.limits import ConnectionLimits
 from agent.kafka.connection.quotas import ConnectionQuotas
-from agent.kafka.connection.slow_client_policy import Patience
+from agent.kafka.connection.slow_client_policy import SlowClientPolicy
 
 if TYPE_CHECKING:
     import socket
@@ -38,7 +38,7 @@ class KafkaServer:
         self._limits = ConnectionLimits(
             max_request_bytes=settings.max_request_bytes,
             max_pending_requests=settings.kafka_max_pending_requests,
-            patience=Patience.of(
+            patience=SlowClientPolicy.of(
                 settings.kafka_slow_reader_ms / 1000,
                 settings.kafka_scarce_memory_ms / 1000,
                 memory=(services.request_budget, services.read_path.budget),

@@ -14,7 +14,7 @@ _LOOKS = 4  # in the shorter time: a loop that was held up finds more than one o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class SlowClientPolicy:
     """It is looked every `look_seconds` whether something has moved since the last time.
 
     After `looks` without it a client is given up, and after `scarce_looks` already when it holds memory of
@@ -27,7 +27,7 @@ class Patience:
     memory: Sequence[ByteBudget]
 
     @classmethod
-    def of(cls, seconds: float, scarce_seconds: float, memory: Sequence[ByteBudget]) -> Patience:
+    def of(cls, seconds: float, scarce_seconds: float, memory: Sequence[ByteBudget]) -> SlowClientPolicy:
         """One with looks of the right length."""
         scarce_seconds = min(seconds, scarce_seconds)
         look_seconds = scarce_seconds / _LOOKS

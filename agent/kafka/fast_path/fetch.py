@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import override
 
-from agent.kafka.api import AtOnce, HeldBuffers
+from agent.kafka.api import AtOnce, RetainedBuffers
 from agent.kafka.errors import KafkaError
 from agent.kafka.fast_path.fetch_parser import LOWEST, FetchSurvey
 from agent.kafka.fast_path.fetch_request import read_request
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from agent.kafka.fetch.sessions import FetchContext
     from agent.read.memory_reads import MemoryReads, Remembered
 
-_MOST_PARTITIONS = 4096
+_MAX_PARTITIONS = 4096
 # A named tuple's own constructor is a Python function, and every partition needs one.
 _made_seen = partial(tuple.__new__, Seen)
 
@@ -59,12 +59,12 @@ class PlainFetch(AtOnce):
     """Takes usual requests of one agent. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._survey = FetchSurvey(_MOST_PARTITIONS)
+        self._survey = FetchSurvey(_MAX_PARTITIONS)
         # What was asked by the frame that was not answered at once: its turn comes next, as a rule.
         self._unanswered: tuple[memoryview, _Asked | None] | None = None
 
     @override
-    def take(self, frame: RequestFrame, context: Context) -> HeldBuffers | None:
+    def take(self, frame: RequestFrame, context: Context) -> RetainedBuffers | None:
         """Answer everything, or nothing."""
         asked = self._asked(frame, context)
         memory = context.services.memory_reads
@@ -79,7 +79,7 @@ class PlainFetch(AtOnce):
         return _answer(asked, *read, frame, context)
 
     @override
-    async def take_in_turn(self, frame: RequestFrame, context: Context) -> HeldBuffers | Struct | None:
+    async def take_in_turn(self, frame: RequestFrame, context: Context) -> RetainedBuffers | Struct | None:
         """Wait until there is enough; what memory does not tell by then is asked for on the longer way."""
         asked = self._asked_before(frame, context)
         if asked is None:
@@ -155,7 +155,7 @@ def _seen(read: Remembered) -> Seen:
 
 def _answer(
     asked: _Asked, found: Sequence[Remembered], size: int, frame: RequestFrame, context: Context
-) -> HeldBuffers:
+) -> RetainedBuffers:
     """The answer's bytes, which hold `size` bytes of the memory for fetches."""
     release = partial(context.services.memory_reads.release, size)
     try:
@@ -165,4 +165,4 @@ def _answer(
     except BaseException:
         release()
         raise
-    return HeldBuffers(buffers, [release])
+    return RetainedBuffers(buffers, [release])

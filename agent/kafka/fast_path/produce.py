@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from agent.write.pending_append import AppendResult, PendingAppend
     from catalog.model import Topic
 
-MOST_BYTES = 256 * 1024
+MAX_BYTES = 256 * 1024
 """Of a request that is judged on the loop, and of its records when they are decompressed: in 40 µs, or 300
 where all records are tiny or compressed. A pool takes two changes of threads, which on a busy machine cost
 more than that. What may take longer goes to the pool whatever its size is: gzip, snappy, and frames of many
 blocks."""
 
-_MOST_BATCHES = 4096  # the least batch has 69 bytes
+_MAX_BATCHES = 4096  # the least batch has 69 bytes
 _BATCH, _CRC, _CODEC = slice(2, 14), 9, 14  # columns of the survey
 _ZSTD_SINCE = 7
 _Rows = list[list[int]]
@@ -105,8 +105,8 @@ class PlainProduce(AtOnce):
     """Takes usual requests of one agent. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._survey = ProduceSurvey(_MOST_BATCHES)
-        self._room = np.empty(MOST_BYTES, np.uint8)
+        self._survey = ProduceSurvey(_MAX_BATCHES)
+        self._room = np.empty(MAX_BYTES, np.uint8)
         # Requests whose records are too much work for `take`, by their `id`, until their turn comes.
         self._unopened: WeakValueDictionary[int, memoryview] = WeakValueDictionary()
 
@@ -116,7 +116,7 @@ class PlainProduce(AtOnce):
     ) -> Buffers | Callable[[], Awaitable[Buffers]] | None:
         """Judge and enqueue everything, or nothing."""
         data = frame.data
-        if len(data) > MOST_BYTES:
+        if len(data) > MAX_BYTES:
             return None
         request = self._read(frame, context, judges=True)
         known = None if request is None else _known(request, frame, context)
@@ -154,7 +154,7 @@ class PlainProduce(AtOnce):
 
     def _was_judged(self, data: memoryview) -> bool:
         """Whether `take` has looked at the records, which are at fault then: that is for the longer way."""
-        return len(data) <= MOST_BYTES and self._unopened.pop(id(data), None) is None
+        return len(data) <= MAX_BYTES and self._unopened.pop(id(data), None) is None
 
     def _read(self, frame: RequestFrame, context: Context, *, judges: bool) -> ProduceRequest | None:
         """What the request brings, if it is of the usual kind."""

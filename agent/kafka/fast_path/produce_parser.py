@@ -61,10 +61,10 @@ _JUDGED: Final = 15
 _UNUSUAL: Final = LOG_APPEND_TIME | CONTROL | TRANSACTIONAL
 _IDENTIFIER_BYTES: Final = 16
 _NO_ROWS: Final = (-1, 0, 0, 0, 0)
-_MOST_OPENED: Final = 1 << 40
+_MAX_OPENED: Final = 1 << 40
 """More than any request can hold."""
 
-_MOST_BLOCKS: Final = 64
+_MAX_BLOCKS: Final = 64
 """Of all batches that are decompressed at once: each may take 10 µs, however little is in it."""
 
 _USUAL_RATIO: Final = 4
@@ -197,7 +197,7 @@ def open_few(data: ByteArray, rows: Numbers, room: ByteArray, calls: Numbers) ->
 def _little_work(data: ByteArray, rows: Numbers, most: Integer) -> Integer:
     """The size of the batches that are to be decompressed; -1 where that is more than a little work.
 
-    So it is where they have more than `_MOST_BLOCKS`, are likely to come to more than `most` bytes, or are
+    So it is where they have more than `_MAX_BLOCKS`, are likely to come to more than `most` bytes, or are
     not all frames that kernels open.
     """
     blocks, volume, total = np.int64(0), np.int64(0), np.int64(0)
@@ -207,7 +207,7 @@ def _little_work(data: ByteArray, rows: Numbers, most: Integer) -> Integer:
             continue
         start = row[3] + BATCH_OVERHEAD
         size = row[4] - start
-        more, contents, is_stated = frame_work(data, start, size, row[_CODEC], _MOST_BLOCKS - blocks)
+        more, contents, is_stated = frame_work(data, start, size, row[_CODEC], _MAX_BLOCKS - blocks)
         if more < 0:
             return -1
         blocks += more
@@ -347,7 +347,7 @@ class ProduceSurvey:
         data, rows = readable(frame), self._rows[: self._count]
         calls = native_calls()
         is_native, functions = (False, _NO_CALLS) if calls is None else (True, calls)
-        is_sound, left, unjudged = open_rows(data, rows, room, _MOST_OPENED, is_native, functions)
+        is_sound, left, unjudged = open_rows(data, rows, room, _MAX_OPENED, is_native, functions)
         if not is_sound:
             return None
         if unjudged:

@@ -26,7 +26,7 @@ FINAL = -1
 """The epoch of a request that ends its session, or has none."""
 
 _INITIAL = 0
-_MOST_EPOCH = 2**31 - 1
+_MAX_EPOCH = 2**31 - 1
 Key: TypeAlias = "tuple[bytes, int]"
 """A partition as requests name it: the topic's name as bytes or, `by_id`, its identifier, and a number."""
 
@@ -227,7 +227,7 @@ class FetchSessions:
 
     def _new_id(self) -> int:
         while True:
-            session_id = int.from_bytes(self._ids.random_bytes(4), "big") & _MOST_EPOCH
+            session_id = int.from_bytes(self._ids.random_bytes(4), "big") & _MAX_EPOCH
             if session_id != NO_SESSION and session_id not in self._sessions:
                 return session_id
 
@@ -339,4 +339,4 @@ class _Incremental(FetchContext):
 
 
 def _next(epoch: int) -> int:
-    return 1 if epoch >= _MOST_EPOCH else epoch + 1
+    return 1 if epoch >= _MAX_EPOCH else epoch + 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _INT64_MAX = np.iinfo(np.int64).max
 _INT32_MAX = (1 << 31) - 1
 _SEQUENCES = 1 << 31
-_MOST_IN_RUN = 1 << 30
+_MAX_IN_RUN = 1 << 30
 """Of a run with more offsets than this, sequence numbers might come round to where they began."""
 
 
@@ -143,7 +143,7 @@ def survey_producers(rows: Rows) -> Integers:
         in_sequence &= row.base_sequence >= 0 and row.base_sequence == sequence
         sequence = (row.base_sequence + row.last_offset_delta + 1) % _SEQUENCES
         total += row.last_offset_delta + 1
-    return True, True, in_sequence and total < _MOST_IN_RUN
+    return True, True, in_sequence and total < _MAX_IN_RUN
 
 
 @njit(nogil=True, cache=True)

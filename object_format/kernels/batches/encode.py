@@ -12,7 +12,7 @@ from object_format.kernels.runtime.primitives import VARINT_BYTES, VARLONG_BYTES
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Numbers
 
-MOST_RECORD_OVERHEAD = 1 + VARLONG_BYTES + 4 * VARINT_BYTES
+MAX_RECORD_OVERHEAD = 1 + VARLONG_BYTES + 4 * VARINT_BYTES
 """The most that a record takes on top of its key, value and headers (whose count is part of them)."""
 
 
@@ -32,7 +32,7 @@ def encode_records(
     """Write records one behind the other from `at` on; the position behind the last.
 
     Keys, values and header blocks lie concatenated, a length of -1 is a null; a header block holds its count.
-    `out` has room for `MOST_RECORD_OVERHEAD` bytes a record on top of them.
+    `out` has room for `MAX_RECORD_OVERHEAD` bytes a record on top of them.
     """
     out = borrowed(out)
     timestamp_deltas = borrowed(timestamp_deltas)

@@ -10,7 +10,7 @@ from numba import njit
 from object_format.errors import Fault
 from object_format.kernels.batches.layout import BASE_OFFSET, LAST_OFFSET_DELTA, RECORD_COUNT
 from object_format.kernels.batches.record import parse_record
-from object_format.kernels.batches.walk import MOST_OFFSET, check_header
+from object_format.kernels.batches.walk import MAX_OFFSET, check_header
 from object_format.kernels.runtime.machine import borrowed
 from object_format.kernels.runtime.primitives import load_i32, load_i64
 
@@ -39,7 +39,7 @@ def full_ranges(data: ByteArray, at: Integer, shift: Integer, lowest: Integer, r
         if fault != _NONE:
             return fault, at, lowest, full, gapped
         first = load_i64(data, at + BASE_OFFSET) + shift
-        if first < lowest or first >= MOST_OFFSET:
+        if first < lowest or first >= MAX_OFFSET:
             return _OFFSET_RANGE, at, lowest, full, gapped
         last = first + load_i32(data, at + LAST_OFFSET_DELTA)
         if load_i32(data, at + RECORD_COUNT) != last - first + 1:

@@ -35,7 +35,7 @@ from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i6
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
 
-MOST_OFFSET = 1 << 62
+MAX_OFFSET = 1 << 62
 """Offsets below this can be added up without care."""
 
 _AHEAD = 12
@@ -165,7 +165,7 @@ def find_disorder(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
     rows = borrowed(rows)
     for b in range(rows.size):
         base = rows[b].base_offset + shift
-        if base < lowest or base >= MOST_OFFSET:
+        if base < lowest or base >= MAX_OFFSET:
             return b
         lowest = base + rows[b].last_offset_delta + 1
     return -1

@@ -27,7 +27,7 @@ COOKIE = 12346
 COOKIE_WITH_RUNS = 12347
 FEW_CONTAINERS = 4
 """Below this many, and with runs among them, they have no table of positions."""
-_MOST_IN_ARRAY = 4096
+_MAX_IN_ARRAY = 4096
 _GROUP_HEAD = 12
 
 
@@ -63,7 +63,7 @@ def put_plain(
     values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
 ) -> Integer:
     """Write what is left out number by number, or as bits where it is much; the position behind."""
-    as_bits = stop - start - (end - first) > _MOST_IN_ARRAY
+    as_bits = stop - start - (end - first) > _MAX_IN_ARRAY
     if as_bits:
         out[at : at + WIDEST_BYTES] = 0
     free = start

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
 
 _COOKIE = 12346
-_MOST_IN_ARRAY = 4096
+_MAX_IN_ARRAY = 4096
 _BITMAP_BYTES = 8192
 
 
@@ -35,7 +35,7 @@ def run_end(values: Numbers, start: Integer, bits: Integer) -> Integer:
 @njit(nogil=True, cache=True)
 def container_bytes(cardinality: Integer) -> Integer:
     """The size of a container."""
-    return 2 * cardinality if cardinality <= _MOST_IN_ARRAY else _BITMAP_BYTES
+    return 2 * cardinality if cardinality <= _MAX_IN_ARRAY else _BITMAP_BYTES
 
 
 @njit(nogil=True, cache=True)
@@ -80,7 +80,7 @@ def serialise_low(values: Numbers, first: Integer, end: Integer, out: ByteArray,
         descriptions = put_little(out, descriptions, (values[i] >> 16) & 0xFFFF, 2)
         descriptions = put_little(out, descriptions, stop - i - 1, 2)
         positions = put_little(out, positions, at - start, 4)
-        if stop - i <= _MOST_IN_ARRAY:
+        if stop - i <= _MAX_IN_ARRAY:
             for k in range(i, stop):
                 at = put_little(out, at, values[k] & 0xFFFF, 2)
         else:

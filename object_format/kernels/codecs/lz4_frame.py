@@ -30,7 +30,7 @@ BLOCK_CHECKSUMS = 0x10
 _MAGIC = 0x184D2204
 _VERSION = 1
 _INDEPENDENT, _SIZED, _CHECKSUM, _RESERVED, _DICTIONARY = 0x20, 8, 4, 2, 1
-_LEAST_SIZE_ID = 4
+_MIN_SIZE_ID = 4
 _FARTHEST = 1 << 16
 """What a block may refer to lies less than this before it."""
 
@@ -58,7 +58,7 @@ def read_frame_header(data: ByteArray, start: Integer, end: Integer) -> Integers
     size_id = descriptor >> 4
     if flags >> 6 != _VERSION or flags & (_RESERVED | _DICTIONARY) != 0:
         return _UNUSUAL
-    if descriptor & 0x8F != 0 or size_id < _LEAST_SIZE_ID:
+    if descriptor & 0x8F != 0 or size_id < _MIN_SIZE_ID:
         return _UNUSUAL
     largest = np.int64(1) << (8 + 2 * size_id)
     if flags & _SIZED == 0:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FLAG_BITS = 4
 """The four flags of `kernels.fingerprints`, in the low bits of a record's place."""
 
-MOST_SPAN = 1 << (32 - FLAG_BITS)
+MAX_SPAN = 1 << (32 - FLAG_BITS)
 """Offsets that the places of one blob reach over."""
 
 
@@ -46,7 +46,7 @@ def cut_into_buckets(
 
     `cut_words` gets their fingerprints, `places` (uint32) their offsets from the first record's, shifted left
     by `FLAG_BITS`, with the flags below; `ends` (int64[2^bits]) where each bucket ends. The offsets must not
-    reach over `MOST_SPAN`. Fingerprints of records without a key become zeros.
+    reach over `MAX_SPAN`. Fingerprints of records without a key become zeros.
     """
     words = borrowed(words)
     offsets = borrowed(offsets)

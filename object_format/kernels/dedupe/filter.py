@@ -58,7 +58,7 @@ TOTAL_HIGHEST = 3
 TOTALS = 4
 """Places in the array of totals."""
 
-MOST_GROWTH = 14
+MAX_GROWTH = 14
 """By how much new deltas may lengthen a record: the timestamp's by 9 bytes, the offset's by 4, and its own
 length's by one."""
 

@@ -34,8 +34,8 @@ from object_format.kernels.dedupe.filter import (
     ACTION,
     CONTINUES,
     COPY,
+    MAX_GROWTH,
     MERGED,
-    MOST_GROWTH,
     SKIP,
     STAMP,
     THIN,
@@ -56,10 +56,10 @@ SMALL_BYTES = 4096
 SMALL_COMPRESSED_BYTES = 16_384
 """The same for a compressed one: its records are too few to compress well together, or quickly."""
 
-MOST_MERGED_BYTES = 65_536
+MAX_MERGED_BYTES = 65_536
 """The records of a merged batch: far below any limit on a batch's size."""
 
-MOST_MERGED_COMPRESSED_BYTES = 122_880
+MAX_MERGED_COMPRESSED_BYTES = 122_880
 """The same of a compressed one, before compression: what zstd takes as one block, and has small tables for,
 with room for the deltas that grow. Twice as much as above makes 1 to 4 % fewer bytes of it."""
 
@@ -152,7 +152,7 @@ def group_rows(
             size = row.records_end - row.records_start
             needed = BATCH_OVERHEAD + size
             if actions[b] != THIN:
-                needed += MOST_GROWTH * survivors  # deltas change
+                needed += MAX_GROWTH * survivors  # deltas change
             if actions[b] & ACTION == COPY:
                 needed = max(needed, row.size)  # left alone it is copied, and codecs may have made it longer
             room += needed

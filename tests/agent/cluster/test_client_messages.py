@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 import agent.cluster.errors
 import catalog.errors
 import object_store.errors
-from agent.cluster.client_messages import may_be_told, plain_cause
+from agent.cluster.client_messages import is_client_safe, plain_cause
 from agent.kafka.errors import message_of
 from catalog.errors import CatalogUnavailableError
 from core.errors import FatalError, SiltstoneError
@@ -135,7 +135,7 @@ def test_no_error_of_the_object_store_is_for_clients() -> None:
     assert StoreAccessError in kinds
     for kind in kinds:
         error = _made(kind)
-        assert not may_be_told(error), kind
+        assert not is_client_safe(error), kind
         assert _PLACE not in (message_of(error) or ""), kind
 
 
@@ -155,7 +155,7 @@ _WITH_MORE = {catalog.errors.InvalidConfigError}
 
 
 def _told(kind: type[SiltstoneError]) -> bool:
-    return may_be_told(kind(_PLACE))
+    return is_client_safe(kind(_PLACE))
 
 
 def test_the_agents_own_refusals_reach_clients_with_their_remedy() -> None:

@@ -8,12 +8,12 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from agent.kafka.api import HeldBuffers
+from agent.kafka.api import RetainedBuffers
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection.connection import Connection
 from agent.kafka.connection.frames import RECEIVE_BYTES
 from agent.kafka.connection.limits import ConnectionLimits
-from agent.kafka.connection.slow_client_policy import Patience
+from agent.kafka.connection.slow_client_policy import SlowClientPolicy
 from agent.runtime.byte_budget import ByteBudget
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class ScriptedDispatch:
         number = bytes(frame[:8])
         if kind in "hg":
             self.held += 1
-            return HeldBuffers([number * (LONG // 8 if kind == "g" else 1)], [self._release])
+            return RetainedBuffers([number * (LONG // 8 if kind == "g" else 1)], [self._release])
         if kind in "lse":
             return partial(self._committed, frame)
         return [number] if kind == "o" else []
@@ -170,7 +170,7 @@ class Scripted:
         *,
         pending: int = 64,
         budget: int | ByteBudget = 10_000_000,
-        patience: Patience | None = None,
+        patience: SlowClientPolicy | None = None,
     ) -> None:
         self.transport = ScriptedTransport()
         self.dispatch = ScriptedDispatch()
@@ -181,7 +181,7 @@ class Scripted:
         limits = ConnectionLimits(
             max_request_bytes=10_000_000,
             max_pending_requests=pending,
-            patience=patience or Patience.of(60, 60, memory=()),
+            patience=patience or SlowClientPolicy.of(60, 60, memory=()),
         )
         self.connection = Connection(
             cast("Any", self.dispatch),

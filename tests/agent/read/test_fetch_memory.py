@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cluster.errors import BusyError
-from agent.read.fetch_memory import LEAST_SHARE, SMALL_ANSWER, FetchMemory
+from agent.read.fetch_memory import MIN_SHARE, SMALL_ANSWER, FetchMemory
 
 _MIB = 1024 * 1024
 
@@ -21,7 +21,7 @@ def test_a_small_answer_has_room_beside_any_large_ones(limit: int, sizes: list[i
     memory = FetchMemory(limit)
     for size in [*sizes, *[SMALL_ANSWER + 1] * (limit // SMALL_ANSWER)]:
         share = memory.share
-        assert LEAST_SHARE <= share <= max(LEAST_SHARE, memory.free // 4)
+        assert MIN_SHARE <= share <= max(MIN_SHARE, memory.free // 4)
         for each in (share, size):
             if each > SMALL_ANSWER and memory.held and memory.has_room_for(each):
                 memory.reserve(each)
@@ -46,9 +46,9 @@ def test_an_answer_larger_than_any_share_is_held_alone() -> None:
 
 def test_small_memory_is_given_out_whole() -> None:
     """One of a few shares, as tests and tiny machines have it."""
-    memory = FetchMemory(LEAST_SHARE)
-    assert memory.share == LEAST_SHARE
-    memory.reserve(LEAST_SHARE - 10)
+    memory = FetchMemory(MIN_SHARE)
+    assert memory.share == MIN_SHARE
+    memory.reserve(MIN_SHARE - 10)
     assert memory.share == 10
     assert memory.has_room_for(10)
     assert not memory.has_room_for(11)

@@ -15,7 +15,7 @@ from catalog.config.topic_config import TopicConfig
 from catalog.model import Topic
 from object_format.codecs.codec import Codec
 from object_format.record_batch.records import encode_batch
-from object_format.record_batch.validation import MOST_RECORDS_REPORTED
+from object_format.record_batch.validation import MAX_RECORDS_REPORTED
 
 _NOW_MS, _BEFORE_MS, _AFTER_MS = 1_000_000, 1_000, 500
 _FOR_EVER_MS = 2**63 - 1
@@ -95,10 +95,10 @@ def test_the_short_way_takes_no_batch_that_has_a_record_at_fault(
 
 def test_a_thousand_records_at_fault_are_named() -> None:
     """Their words say what would be taken."""
-    count = MOST_RECORDS_REPORTED + 5
+    count = MAX_RECORDS_REPORTED + 5
     with pytest.raises(InvalidRecordError, match=f"has {count} records with timestamps too far") as error:
         judge_batches("t-0", records([7] * count), rules(_BEFORE_MS), now_ms=_NOW_MS)
-    assert len(error.value.record_errors) == MOST_RECORDS_REPORTED
+    assert len(error.value.record_errors) == MAX_RECORDS_REPORTED
     assert error.value.record_errors[0] == (0, 0, "its timestamp 7 is not from 999000 to 1000500")
 
 

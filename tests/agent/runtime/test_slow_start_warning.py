@@ -22,12 +22,12 @@ def test_a_slow_step_is_told_once_and_a_quick_one_is_not(monkeypatch: pytest.Mon
     monkeypatch.setattr(slow_start, "tell", tell_and_note)
 
     def fail_slowly() -> None:
-        with slow_start.told_when_slow("a slow step", seconds=0):
+        with slow_start.warn_if_slow("a slow step", seconds=0):
             assert told.wait(240)
             raise OSError("it failed")
 
     with capture_logs() as log:
-        with slow_start.told_when_slow("a quick step", seconds=3600):
+        with slow_start.warn_if_slow("a quick step", seconds=3600):
             pass
         with pytest.raises(OSError, match="it failed"):
             fail_slowly()

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from catalog.database.store_binding import Home
+from catalog.database.store_binding import StoreBinding
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
@@ -24,7 +24,7 @@ def test_a_new_catalog_has_noted_no_store(catalog: Catalog) -> None:
 
 
 def test_the_first_store_stays(catalog: Catalog) -> None:
-    first = Home(store_id=_FIRST, url="s3://one")
+    first = StoreBinding(store_id=_FIRST, url="s3://one")
     assert catalog.home.bind(_FIRST, "s3://one") == first
     assert catalog.home.bind(_SECOND, "s3://two") == first
     assert catalog.home.bind(_FIRST, "s3://elsewhere") == first
@@ -34,7 +34,7 @@ def test_the_first_store_stays(catalog: Catalog) -> None:
 def test_of_many_that_bind_at_once_all_hear_of_the_same_one(catalog: Catalog) -> None:
     barrier = threading.Barrier(4)
 
-    def bind(number: int) -> Home:
+    def bind(number: int) -> StoreBinding:
         barrier.wait()
         return catalog.home.bind(UUID(int=number), f"s3://bucket/{number}")
 
@@ -47,4 +47,4 @@ def test_a_store_moves_and_another_does_not_take_its_place(catalog: Catalog) -> 
     catalog.home.bind(_FIRST, "s3://one")
     catalog.home.move(_FIRST, "s3://moved")
     catalog.home.move(_SECOND, "s3://another")
-    assert catalog.home.recorded() == Home(store_id=_FIRST, url="s3://moved")
+    assert catalog.home.recorded() == StoreBinding(store_id=_FIRST, url="s3://moved")

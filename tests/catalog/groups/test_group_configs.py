@@ -70,7 +70,7 @@ def test_who_alters_a_group_may_forbid_the_outcome(catalog: Catalog) -> None:
 
 def test_only_so_many_groups_have_settings(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that have some can still change and lose them."""
-    monkeypatch.setattr(group_configs, "MOST_CONFIGURED", 1)
+    monkeypatch.setattr(group_configs, "MAX_CONFIGURED", 1)
     catalog.group_configs.alter("g", to({SESSION: "50000"}))
     with pytest.raises(InvalidConfigError, match="1 groups"):
         catalog.group_configs.alter("h", to({SESSION: "50000"}))

@@ -15,7 +15,7 @@ from catalog.errors import (
     JobOutputError,
     JobSupersededError,
 )
-from catalog.jobs.repository import MOST_ATTEMPTS
+from catalog.jobs.repository import MAX_ATTEMPTS
 from catalog.model import FileKind, JobState, PartitionId
 from core.clock import ManualClock
 from core.errors import InvalidInputError
@@ -124,12 +124,12 @@ def test_a_job_that_silences_all_who_run_it_is_given_up(scene: Scene, clock: Clo
     topic = scene.topic()
     scene.commit(topic, run_of(5))
     spec = scene.submitted(scene.extents(topic))
-    for attempt in range(1, MOST_ATTEMPTS + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         (job,) = scene.catalog.jobs.claim("application", 5)
         assert job.attempts == attempt
         clock.advance(20)
         released = scene.catalog.jobs.release_expired(15_000)
-        assert released == ([spec.job_id] if attempt < MOST_ATTEMPTS else [])
+        assert released == ([spec.job_id] if attempt < MAX_ATTEMPTS else [])
     failed = scene.catalog.jobs.get(spec.job_id)
     assert failed.state is JobState.FAILED
     assert failed.failure == "given up after 5 attempts, the last of which went silent"

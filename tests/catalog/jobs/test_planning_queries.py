@@ -66,7 +66,7 @@ def test_a_clean_partition_is_looked_at_while_an_exact_job_is_owed_to_it(scene: 
     rules = {topic.topic_id: DirtyRule(above_ratio=1, limited=False)}
     (size,) = scene.catalog.planning.dirty_partitions(rules, 10)
     assert size.partition_id == PartitionId(topic.topic_id, 1)
-    assert size.exactness is Exactness.OWED
+    assert size.exactness is Exactness.DEDUP_INCOMPLETE
     assert scene.catalog.planning.dirty_partitions(rules, 10, owed=False) == []
 
 

@@ -61,11 +61,11 @@ def test_a_swap_locks_extents_before_files(
     ("asked", "unique", "keep", "left"),
     [
         (False, True, 9, Exactness.EXACT),
-        (False, False, 9, Exactness.OWED),
-        (False, False, 10, Exactness.OWED),  # it was not the exact plan that could do no more
+        (False, False, 9, Exactness.DEDUP_INCOMPLETE),
+        (False, False, 10, Exactness.DEDUP_INCOMPLETE),  # it was not the exact plan that could do no more
         (True, True, 10, Exactness.EXACT),
-        (True, False, 9, Exactness.OWED),  # it came further
-        (True, False, 10, Exactness.OUT_OF_REACH),
+        (True, False, 9, Exactness.DEDUP_INCOMPLETE),  # it came further
+        (True, False, 10, Exactness.DEDUP_IMPOSSIBLE),
     ],
 )
 def test_a_swap_notes_whether_keys_may_be_there_twice(
@@ -106,7 +106,7 @@ def test_an_exact_job_over_a_part_leaves_the_rest_owed(scene: Scene) -> None:
         scene.catalog.jobs.complete(scene.result(job, keep=0))
         (size,) = scene.catalog.planning.partition_sizes()
         found.append(size.exactness)
-    assert found == [Exactness.OWED, Exactness.OWED, Exactness.EXACT]
+    assert found == [Exactness.DEDUP_INCOMPLETE, Exactness.DEDUP_INCOMPLETE, Exactness.EXACT]
 
 
 def test_what_a_cleaning_passes_by_is_no_longer_dirty(scene: Scene) -> None:

@@ -45,7 +45,7 @@ def test_stretches_give_the_same_bytes(
         data = b"".join(section.stored())
         expected = filtered(data, survivors, shift=section.shift, horizon=horizon)
         with (
-            patch.object(filtering, "MOST_RECORDS", most_records),
+            patch.object(filtering, "MAX_RECORDS", most_records),
             patch.object(stretches, "STRETCH_OFFSETS", stretch_offsets),
         ):
             found = filtered(data, survivors, shift=section.shift, horizon=horizon)
@@ -72,7 +72,7 @@ def test_a_batch_gets_no_horizon_that_would_make_it_too_large(codec: Codec, most
     plain = len(tombstones(Codec.NONE)) - 61
     for limit, offsets in ((plain, everything), (plain, some), (2 * plain, everything)):
         with (
-            patch.object(filtering, "MOST_RECORDS", most_records),
+            patch.object(filtering, "MAX_RECORDS", most_records),
             patch.object(filtering, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
             patch.object(stretches, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
         ):
@@ -91,7 +91,7 @@ def test_bytes_that_pass_1_has_not_seen_are_malformed(codec: Codec) -> None:
     data = encode_batch([NOW] * 3, [b"a", b"b", b"c"], [b""] * 3, offset_deltas=[0, 1, 5], codec=codec)
     for offsets in ({0, 4}, {0, 1, 4, 5}):
         with (
-            patch.object(filtering, "MOST_RECORDS", 1),
+            patch.object(filtering, "MAX_RECORDS", 1),
             patch.object(stretches, "STRETCH_OFFSETS", 2),
             pytest.raises(MalformedBatchError) as caught,
         ):
@@ -109,7 +109,7 @@ def test_another_count_of_records_is_malformed(codec: Codec, count: int, fault: 
     )
     data[57:61] = count.to_bytes(4, "big")
     with (
-        patch.object(filtering, "MOST_RECORDS", 1),
+        patch.object(filtering, "MAX_RECORDS", 1),
         pytest.raises(MalformedBatchError) as caught,
     ):
         filtered(bytes(data), survivors_at({1}, set()))

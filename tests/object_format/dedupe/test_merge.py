@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.dedupe import filter_batches
-from object_format.kernels.dedupe.merge import MOST_MERGED_BYTES, MOST_MERGED_COMPRESSED_BYTES
+from object_format.kernels.dedupe.merge import MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
 from object_format.record_batch.batch import scan_batches
 from object_format.record_batch.records import Record
 from tests.object_format import model, model_log
@@ -118,7 +118,7 @@ def test_merged_batches_take_the_codec_of_the_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "most"), [(Codec.NONE, MOST_MERGED_BYTES), (Codec.LZ4, MOST_MERGED_COMPRESSED_BYTES)]
+    ("codec", "most"), [(Codec.NONE, MAX_MERGED_BYTES), (Codec.LZ4, MAX_MERGED_COMPRESSED_BYTES)]
 )
 def test_merged_batches_stay_below_their_bound(codec: Codec, most: int) -> None:
     """Uncompressed, even where the stored bytes are few."""
@@ -207,7 +207,7 @@ def test_records_of_very_different_size_do_not_make_large_batches(
         held = sum(len(model.encode_record(record, batch)) for record in batch.records)
         if len({record.offset // 100 for record in batch.records}) > 1:
             packed = (codec if merged_codec is None else merged_codec) is not Codec.NONE
-            assert held <= (MOST_MERGED_COMPRESSED_BYTES if packed else MOST_MERGED_BYTES)
+            assert held <= (MAX_MERGED_COMPRESSED_BYTES if packed else MAX_MERGED_BYTES)
             assert size <= (most or held + 600)
         else:
             assert size <= largest

@@ -16,7 +16,7 @@ from object_format.errors import Fault, MalformedBatchError
 from object_format.record_batch.batch import BatchHeader, iter_headers, write_checksum
 from object_format.record_batch.records import Record, encode_batch
 from object_format.record_batch.validation import (
-    MOST_RECORDS_REPORTED,
+    MAX_RECORDS_REPORTED,
     BatchSummary,
     sound_batches,
     validate_batches,
@@ -129,10 +129,10 @@ def test_keyless_records_are_named_where_keys_are_required(batch: model.Batch) -
 
 
 def test_only_so_many_keyless_records_are_named() -> None:
-    count = MOST_RECORDS_REPORTED + 5
+    count = MAX_RECORDS_REPORTED + 5
     data = encode_batch([1] * count, [None] * count, [b"v"] * count, codec=Codec.LZ4)
     [problem] = validate_batches(data, require_keys=True).problems
-    assert problem.record_indexes == tuple(range(MOST_RECORDS_REPORTED))
+    assert problem.record_indexes == tuple(range(MAX_RECORDS_REPORTED))
     assert problem.keyless_count == count
 
 

@@ -22,7 +22,7 @@ from object_store.open import StoreConfig, open_store
 from siltstone.compaction.run import DEAD_AFTER_MS, CompactionChoices, claim_jobs, plan_jobs
 from siltstone.compaction.watch import Watch, Watcher
 from siltstone.compaction.watch_metrics import WatchCollector, served_metrics
-from siltstone.context import Rooms
+from siltstone.context import AppContext
 from siltstone.interrupts import Interrupts
 from siltstone.settings.sources import load_settings
 from spark_jobs.compact import JobOutcome
@@ -113,9 +113,9 @@ class Log(PublishedLog):
         self.partitions.append(here)
         self.ingest({here: [batch((b"k", b"old"), (b"k", b"new"))]})
 
-    def rooms(self) -> Rooms:
+    def rooms(self) -> AppContext:
         clock = SystemClock()
-        return Rooms(
+        return AppContext(
             catalog=self.catalog,
             store=self.store,
             store_config=StoreConfig(str(self.directory)),

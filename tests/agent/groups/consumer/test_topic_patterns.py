@@ -88,7 +88,7 @@ def test_a_pattern_is_matched_with_new_names_only(monkeypatch: pytest.MonkeyPatc
 def test_patterns_remembered_are_bounded() -> None:
     """Those that came first are forgotten, and found again when they are asked for."""
     view = TopicView({}).followed_by(topics_called(_NAMES))
-    patterns = [f"granite|{number}" for number in range(topics_module._MOST_PATTERNS + 5)]
+    patterns = [f"granite|{number}" for number in range(topics_module._MAX_PATTERNS + 5)]
     for pattern in patterns:
         view.matching(pattern)
     assert view.unmatched(patterns) == patterns[:5]

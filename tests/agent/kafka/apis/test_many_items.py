@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from agent.kafka.api import MOST_ITEMS
+from agent.kafka.api import MAX_ITEMS
 from agent.kafka.apis import describe_configs
 from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.errors import ErrorCode
@@ -301,12 +301,12 @@ def test_no_api_takes_hundreds_of_thousands_of_items(api: Api) -> None:
     assert api.most_items <= 100_000
 
 
-@pytest.mark.parametrize("count", [MOST_ITEMS, MOST_ITEMS + 1])
+@pytest.mark.parametrize("count", [MAX_ITEMS, MAX_ITEMS + 1])
 def test_a_request_with_more_items_than_its_api_takes_closes_the_connection(wire: Wire, count: int) -> None:
     """It is not read to its end; the most that may be is answered."""
     asked = Struct(coordinator_keys=["g"] * count, key_type=0)
     wire.send(request_frame("find_coordinator", 4, 7, asked))
-    assert (wire.receive() is None) == (count > MOST_ITEMS)
+    assert (wire.receive() is None) == (count > MAX_ITEMS)
 
 
 def test_settings_that_many_topics_share_are_made_once(

@@ -16,7 +16,7 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from tests.agent.kafka.brokers import BrokerThread
 
-_MOST_MS = 120_000
+_MAX_MS = 120_000
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
 
 
@@ -31,10 +31,10 @@ def test_kafka_python_produces_and_consumes(broker: BrokerThread, codec: str | N
     sent = [str(number).encode() for number in range(100)]
     producer = kafka.KafkaProducer(bootstrap_servers=broker.address, compression_type=codec, acks="all")
     answers = [producer.send("granite", value, partition=0) for value in sent]
-    assert [answer.get(_MOST_MS / 1000).offset for answer in answers] == list(range(100))
+    assert [answer.get(_MAX_MS / 1000).offset for answer in answers] == list(range(100))
     producer.close()
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=broker.address, auto_offset_reset="earliest", consumer_timeout_ms=_MOST_MS
+        bootstrap_servers=broker.address, auto_offset_reset="earliest", consumer_timeout_ms=_MAX_MS
     )
     partition = kafka.TopicPartition("granite", 0)
     consumer.assign([partition])

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from tests.agent.kafka.brokers import BrokerThread
 
 _MOST = 5
-_MOST_PER_IP = 3
+_MAX_PER_IP = 3
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.sampled_from("abc"))))
 def test_there_are_never_more_than_there_may_be(steps: list[tuple[bool, int, str]]) -> None:
     """In all and from one host, whoever comes and goes; and nobody is refused while there is a place."""
-    quotas = ConnectionQuotas(_MOST, _MOST_PER_IP, lambda: 0.0)
+    quotas = ConnectionQuotas(_MOST, _MAX_PER_IP, lambda: 0.0)
     held: dict[int, str] = {}
     for comes, who, host in steps:
         if not comes or who in held:
             quotas.give_back(who)
             held.pop(who, None)
             continue
-        has_place = len(held) < _MOST and list(held.values()).count(host) < _MOST_PER_IP
+        has_place = len(held) < _MOST and list(held.values()).count(host) < _MAX_PER_IP
         assert quotas.take(who, host) == has_place
         if has_place:
             held[who] = host

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from agent.kafka.connection.frames import RECEIVE_BYTES
-from agent.kafka.connection.slow_client_policy import Patience
+from agent.kafka.connection.slow_client_policy import SlowClientPolicy
 from agent.runtime.byte_budget import ByteBudget
 from tests.agent.kafka.scripted import LONG, Scripted
 
@@ -17,8 +17,10 @@ pytestmark = pytest.mark.anyio
 _MIB = 1024 * 1024
 
 
-def _looks(count: int, *, scarce: int, memory: ByteBudget | None = None) -> Patience:
-    return Patience(look_seconds=0, looks=count, scarce_looks=scarce, memory=[memory] if memory else [])
+def _looks(count: int, *, scarce: int, memory: ByteBudget | None = None) -> SlowClientPolicy:
+    return SlowClientPolicy(
+        look_seconds=0, looks=count, scarce_looks=scarce, memory=[memory] if memory else []
+    )
 
 
 @pytest.mark.parametrize("size", [3_000, 40_000, RECEIVE_BYTES, 300_000])

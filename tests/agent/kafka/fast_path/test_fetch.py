@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from agent.kafka.api import AtOnce, HeldBuffers
+from agent.kafka.api import AtOnce, RetainedBuffers
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.fast_path import fetch as plain_fetch
@@ -52,7 +52,7 @@ class _Switched(AtOnce):
     @override
     def take(
         self, frame: RequestFrame, context: Context
-    ) -> Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | None:
+    ) -> Buffers | RetainedBuffers | Callable[[], Awaitable[Buffers]] | None:
         answer = self._way.take(frame, context) if self.is_on else None
         self.taken += answer is not None
         return answer
@@ -60,9 +60,9 @@ class _Switched(AtOnce):
     @override
     async def take_in_turn(
         self, frame: RequestFrame, context: Context
-    ) -> Buffers | HeldBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
+    ) -> Buffers | RetainedBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
         answer = await self._way.take_in_turn(frame, context) if self.is_on else None
-        self.waited += isinstance(answer, HeldBuffers)
+        self.waited += isinstance(answer, RetainedBuffers)
         return answer
 
 

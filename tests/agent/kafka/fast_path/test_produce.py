@@ -207,7 +207,7 @@ def _compare(
 ) -> bool:
     """Both ways, with `most` bytes judged at once; whether the short one was taken."""
     expected, long_way = _outcome(frame, fates, is_full=is_full, short=False)
-    with patch.object(plain_produce, "MOST_BYTES", most):
+    with patch.object(plain_produce, "MAX_BYTES", most):
         heard, short_way = _outcome(frame, fates, is_full=is_full, short=True)
     assert heard == expected
     assert short_way.taken == long_way.taken
@@ -372,7 +372,7 @@ def test_what_may_be_much_work_is_never_done_on_the_loop(what: str) -> None:
     """However few bytes it is, a thread of the pool opens it, once; the answer is that of the long way."""
     pool = _Pool()
     frame = _of(*_LABOUR[what])
-    assert len(frame) < plain_produce.MOST_BYTES
+    assert len(frame) < plain_produce.MAX_BYTES
     assert _compare(frame, [_FATES[0]])
     _, appends = _outcome(frame, [_FATES[0]], is_full=False, short=True, pool=pool)
     assert appends.was_together
@@ -429,7 +429,7 @@ def test_the_first_batch_tells_what_to_expect_of_the_others(codec: Codec) -> Non
         pool = _Pool()
         batch = _packed(codec, _UNSIZED[codec], _words(16_000, kinds))
         frame = _of(*[batch] * count)
-        assert len(frame) < plain_produce.MOST_BYTES
+        assert len(frame) < plain_produce.MAX_BYTES
         with patch.object(produce_survey, "open_few", watched):
             _, appends = _outcome(frame, [_FATES[0]], is_full=False, short=True, pool=pool)
         assert appends.was_together

@@ -19,7 +19,7 @@ from tests.agent.write.test_write_path import batches
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.read.pending_fetch import HeldFetch
+    from agent.read.pending_fetch import PendingFetch
     from agent.runtime.byte_budget import ByteBudget
     from catalog.model import Topic
     from tests.agent.kafka.brokers import BrokerThread
@@ -39,13 +39,13 @@ def _produce(broker: BrokerThread, topic: Topic, *sizes: int) -> None:
             assert answer.responses[0].partition_responses[0].error_code == 0
 
 
-def _hold(broker: BrokerThread, topic: Topic, max_bytes: int = 2**20, max_wait_ms: int = 20) -> HeldFetch:
+def _hold(broker: BrokerThread, topic: Topic, max_bytes: int = 2**20, max_wait_ms: int = 20) -> PendingFetch:
     wanted = [PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=max_bytes)]
     fetch = fetch_held(broker.agent.read_path, wanted, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
     return broker.run(fetch)
 
 
-async def _release(held: HeldFetch) -> None:
+async def _release(held: PendingFetch) -> None:
     held.release()
 
 
@@ -79,7 +79,7 @@ def test_a_fetch_without_memory_waits_and_then_says_where_the_log_ends(
     (result,) = second.results
     assert (second.size, list(result.batches), result.high_watermark, result.error) == (0, [], 2, None)
 
-    async def hold_and_let_go() -> HeldFetch:
+    async def hold_and_let_go() -> PendingFetch:
         wanted = [PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=2**20)]
         waiting = asyncio.ensure_future(
             fetch_held(broker.agent.read_path, wanted, max_bytes=2**20, max_wait_ms=50_000)
