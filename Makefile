@@ -5,7 +5,7 @@
 #   make fuzz    the kernels' tests with bounds checking, and fuzzing for a bounded time
 #   make check   formatting, lint, types, import contracts
 #   make bench   the benchmarks
-#   make cost    simulates the workloads of docs/cost.md anew
+#   make cost    simulates the workloads of docs/explanation/cost.md anew
 #   make lock    resolves the pinned versions anew
 #   make kafka-tools  fetches Kafka's own tools for tests, where there is Java and Maven
 SHELL := /bin/bash

@@ -1,4 +1,4 @@
-"""Simulates the named workloads anew and writes their figures into docs/cost.md: `make cost`.
+"""Simulates the named workloads anew and writes their figures into docs/explanation/cost.md: `make cost`.
 
 Takes a few minutes for each. With names, only those: `python -m benchmarks.cost trial changelog`.
 """
@@ -21,7 +21,7 @@ WORKLOADS: Final = ("trial", "changelog", "clickstream", "platform")
 COMPARED: Final = {"platform": "section_bytes=1"}
 """Another policy to stand beside the default, by workload: one that leaves short extents as they are."""
 
-_DOCUMENT: Final = Path(__file__).parent.parent / "docs" / "cost.md"
+_DOCUMENT: Final = Path(__file__).parent.parent / "docs" / "explanation" / "cost.md"
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ OWNERS_AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageSettings:
-    """How long things are kept; milliseconds. `docs/planner.md` has the reasons.
+    """How long things are kept; milliseconds. `docs/explanation/planner.md` has the reasons.
 
     `grace_ms` must exceed how long any reader keeps what it looked up. `owner_keep_ms` is how long sessions
     and jobs are remembered that are over. A producer that is idle for `producer_idle_ms` is forgotten, which

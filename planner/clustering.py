@@ -10,7 +10,7 @@ partitions finds them in few files.
 
 Short extents have levels by their length, each `merge_fan_in` times as large as the one below. A run has
 `merge_fan_in` extents at least of the highest level in it, so that every byte of it rises a level: that is
-how often it is written at the most (`docs/planner.md`).
+how often it is written at the most (`docs/explanation/planner.md`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ extents that a plan has no room for as many as the fan-in are left to `sorting`.
 Small files have levels by their live bytes, each level `merge_fan_in` times as large as the one below. A
 group is worth a job when it has `merge_fan_in` files of its highest level (then every byte of it rises a
 level), or so many bytes that nothing small need come out. Either way fewer small files are left than before,
-which is why it ends; `docs/planner.md` derives how often a byte is written at the most.
+which is why it ends; `docs/explanation/planner.md` derives how often a byte is written at the most.
 
 Tiered merging as in log-structured merge trees (O'Neil et al., 1996; Jagadish et al., 1997).
 """

@@ -1,8 +1,8 @@
 """What a job is worth and what it costs: the score by which jobs are ordered, and the budget's two measures.
 
-The weights are prices of storage and requests in one unit, bytes kept for a month; `docs/planner.md` says how
-they come about. The requests are those that a task makes by design: one GET per input file and pass, and one
-upload per output file.
+The weights are prices of storage and requests in one unit, bytes kept for a month;
+`docs/explanation/planner.md` says how they come about. The requests are those that a task makes by design:
+one GET per input file and pass, and one upload per output file.
 """
 
 from __future__ import annotations

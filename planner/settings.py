@@ -22,7 +22,7 @@ _LEAST: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings:
-    """What bounds a plan; `docs/planner.md` has the reasons for the defaults.
+    """What bounds a plan; `docs/explanation/planner.md` has the reasons for the defaults.
 
     Sizes of jobs are bytes that one stream over every input reads. A compacted file with fewer live bytes
     than `target_file_bytes` is small: `merge_fan_in` small ones of about one size are merged,

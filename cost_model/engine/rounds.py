@@ -1,8 +1,8 @@
 """A year in rounds of two hours: cells of the system, the real policy, and formulas for what is faster.
 
 Each round brings one ingestion file to each cell, with what a round brings to its partitions. Then the policy
-plans and its jobs are carried out until it finds nothing more, as long as the tasks keep up. docs/cost.md
-lists what is approximate about it.
+plans and its jobs are carried out until it finds nothing more, as long as the tasks keep up.
+docs/explanation/cost.md lists what is approximate about it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from planner.snapshot import TopicRules
 
 SECTION_BYTES: Final = 300
-"""What a section takes beside its data: header, footer, index, holes, directory (docs/segment-file.md)."""
+"""Bytes of a section besides its data: header, footer, index, holes, directory entry."""
 
 _ROUNDING: Final = 1 - 1e-6
 

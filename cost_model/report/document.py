@@ -1,4 +1,4 @@
-"""Figures of simulations as they stand in docs/cost.md, between two comments that name the workload."""
+"""Figures of simulations in docs/explanation/cost.md, between comments that name the workload."""
 
 from __future__ import annotations
 

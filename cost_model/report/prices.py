@@ -87,7 +87,8 @@ def _read(file: Path) -> dict[str, Any]:
         ) from None
     except tomllib.TOMLDecodeError as failure:
         raise InvalidInputError(
-            f"price file {file} is not TOML: {failure}", remedy="correct it; docs/cost.md has the prices"
+            f"price file {file} is not TOML: {failure}",
+            remedy="correct it; docs/explanation/cost.md has the prices",
         ) from None
 
 

@@ -1,7 +1,7 @@
 """What is simulated: topics in classes of equal partitions, the agents they are sent to, and for how long.
 
-A workload comes from TOML; `docs/cost.md` explains every key. Topics have Kafka's settings under `config`,
-checked like those of a real topic.
+A workload comes from TOML; `docs/explanation/cost.md` explains every key. Topics have Kafka's settings under
+`config`, checked like those of a real topic.
 """
 
 from __future__ import annotations
@@ -192,7 +192,8 @@ def parse_workload(text: str, origin: str) -> Workload:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as failure:
         raise InvalidInputError(
-            f"workload {origin} is not TOML: {failure}", remedy="correct it; docs/cost.md has an example"
+            f"workload {origin} is not TOML: {failure}",
+            remedy="correct it; docs/explanation/cost.md has an example",
         ) from None
     tables = values.pop("topics", [])
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):

@@ -1,4 +1,4 @@
-"""Segment files: many topic-partitions in one object. docs/segment-file.md is the specification."""
+"""Segment files: many topic-partitions in one object. docs/reference/segment-file.md is the specification."""
 
 from object_format.segment_file.directory import Directory, read_directory
 from object_format.segment_file.errors import CorruptSegmentError, NeedMoreTail

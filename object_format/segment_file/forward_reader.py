@@ -48,7 +48,7 @@ class DataBlock(NamedTuple):
 
 
 class ForwardReader:
-    """The sections of a file in their order, from any source of bytes; see docs/segment-file.md.
+    """The sections of a file in their order, from any source of bytes; see docs/reference/segment-file.md.
 
     ::
 

@@ -1,6 +1,6 @@
 """The constants of segment files, shared by writer and readers.
 
-docs/segment-file.md is the specification; names here are the names there.
+docs/reference/segment-file.md is the specification; names here are the names there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNIQUE_KEYS = 0x01
 
 
 class BlockType(IntEnum):
-    """What a block is; see the table in docs/segment-file.md."""
+    """What a block is; see the table in docs/reference/segment-file.md."""
 
     FILE_HEADER = 1
     SECTION_HEADER = 2

@@ -65,7 +65,7 @@ class FileSummary:
 
 
 class SegmentFileWriter:
-    """Sections in, buffers out; see docs/segment-file.md for the bytes and a writer's duties.
+    """Sections in, buffers out; see docs/reference/segment-file.md for the bytes and a writer's duties.
 
     Sections come sorted by (topic id, partition). Batch bytes are handed to the sink as views of the caller's
     buffers, in file order, between small `bytes` objects of the writer's own, which nobody changes any more.

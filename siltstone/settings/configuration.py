@@ -1,6 +1,6 @@
 """The process's own settings: one typed model, which `siltstone.settings.sources` fills.
 
-`docs/configuration.md` lists them all; a test compares it with this model.
+`docs/reference/configuration.md` lists them all; a test compares it with this model.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def _read_file(file: Path, *, in_data_dir: bool) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as failure:
         raise ConfigurationError(
             f"configuration file {file} is not TOML: {failure}",
-            remedy="correct it; see docs/configuration.md",
+            remedy="correct it; see docs/reference/configuration.md",
         ) from None
     if in_data_dir and "data_dir" in values:
         raise ConfigurationError(
@@ -143,7 +143,9 @@ def _explain(failure: ValidationError, origins: Mapping[str, str]) -> Configurat
         else:
             rule = _bounds(name, detail["msg"].removeprefix("Value error, "))
         sentences.append(f"setting {name} ({origins.get(name, 'its default')}): {rule}")
-    return ConfigurationError("; ".join(sentences), remedy="docs/configuration.md lists the settings")
+    return ConfigurationError(
+        "; ".join(sentences), remedy="docs/reference/configuration.md lists the settings"
+    )
 
 
 def _bounds(name: str, rule: str) -> str:

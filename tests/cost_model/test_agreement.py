@@ -43,7 +43,7 @@ def aggregated() -> Outcome:
     ],
 )
 def test_what_is_there_agrees(exact: Outcome, aggregated: Outcome, name: str, tolerance: float) -> None:
-    """docs/cost.md states these tolerances."""
+    """docs/explanation/cost.md states these tolerances."""
     assert aggregated.mean(name) == pytest.approx(exact.mean(name), rel=tolerance)
 
 
@@ -64,12 +64,12 @@ def test_what_is_there_agrees(exact: Outcome, aggregated: Outcome, name: str, to
     ],
 )
 def test_what_is_done_agrees(exact: Outcome, aggregated: Outcome, name: str, tolerance: float) -> None:
-    """docs/cost.md states these tolerances."""
+    """docs/explanation/cost.md states these tolerances."""
     assert getattr(aggregated.month, name) == pytest.approx(getattr(exact.month, name), rel=tolerance)
 
 
 def test_what_is_cleaned_and_sorted_by_jobs_of_its_own_agrees() -> None:
-    """Partitions become due, and their extents too many, one by one; docs/cost.md states these tolerances."""
+    """Partitions become due, and their extents too many, one by one: docs/explanation/cost.md."""
     exact = simulate_events(SHORT, SHORT_SETTINGS, seed=1)
     aggregated = simulate_rounds(SHORT, SHORT_SETTINGS)
     assert exact.month.sorting_jobs > 2 * exact.month.cleaning_jobs > 40_000
@@ -91,7 +91,7 @@ def test_what_is_cleaned_and_sorted_by_jobs_of_its_own_agrees() -> None:
 
 
 def test_rows_of_the_catalog_are_bounded_by_what_is_long_and_the_partitions() -> None:
-    """However short the extents are that ingestion makes: docs/planner.md derives it, for steady news."""
+    """However short the extents of ingestion are: docs/explanation/planner.md derives the bound."""
     settings = PlannerSettings()
     waiting = settings.resting_extents + 2 * settings.merge_fan_in
     topic = TopicClass(name="t", partitions=10_000, mb_per_second=1.0, config={"retention.ms": "604800000"})

@@ -1,4 +1,4 @@
-"""docs/cost.md, beside what the command says."""
+"""docs/explanation/cost.md, beside what the command says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cost_model.report.prices import load_prices
 from cost_model.workload.workload import TopicClass, Workload, load_workload
 from planner.settings import PlannerSettings
 
-_PAGE = Path(__file__).parents[2] / "docs" / "cost.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "cost.md"
 
 
 def test_the_page_has_the_figures_of_a_run() -> None:

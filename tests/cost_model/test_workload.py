@@ -38,7 +38,7 @@ def test_workloads_come_with_the_package() -> None:
         ("[[topics]]\nname = 'a'\nupdate_ratio = 2", "update_ratio is 2", "0 to 1"),
         ("[[topics]]\nname = 'a'\nconfig = {'retention.ms' = 3}", "config is", "table of texts"),
         ("[[topics]]\nname = 'a'\nconfig = {'retention.m' = '3'}", "'retention.m'", "retention.ms"),
-        ("agents = ", "not TOML", "docs/cost.md"),
+        ("agents = ", "not TOML", "docs/explanation/cost.md"),
     ],
 )
 def test_what_is_wrong_is_named_with_a_remedy(text: str, words: str, remedy: str) -> None:

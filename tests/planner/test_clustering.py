@@ -179,7 +179,7 @@ APPENDS = st.lists(
 
 @given(APPENDS, st.integers(2, 4))
 def test_no_byte_is_sorted_more_often_than_the_bound_says(appends: list[dict[int, int]], fan_in: int) -> None:
-    """Planning comes to rest after each append, writes and leaves no more than docs/planner.md derives."""
+    """Planning ends after each append, within the bounds of docs/explanation/planner.md."""
     settings = replace(SORTED, merge_fan_in=fan_in, section_bytes=20 * fan_in**2)
     log, keys = plain_log(partitions=3)
     ingested = extents = most = 0

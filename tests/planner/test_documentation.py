@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.planner.system import System
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-PLANNER, OPERATIONS = ((DOCS / name).read_text() for name in ("planner.md", "operations.md"))
+PLANNER, OPERATIONS = ((DOCS / name).read_text() for name in ("explanation/planner.md", "how-to/operate.md"))
 
 
 @pytest.fixture

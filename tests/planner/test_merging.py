@@ -128,7 +128,7 @@ LENGTHS = st.lists(
 def test_no_byte_is_merged_more_often_than_the_bound_says(
     appends: list[dict[int, int]], fan_in: int, target: int
 ) -> None:
-    """Planning comes to rest after each append, and merging writes no more than docs/planner.md derives."""
+    """Planning ends after each append, within the bounds of docs/explanation/planner.md."""
     settings = PlannerSettings(
         target_file_bytes=target, merge_fan_in=fan_in, level_floor_bytes=10, least_dead_bytes=1
     )

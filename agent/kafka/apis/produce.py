@@ -3,8 +3,8 @@
 Versions 3 to 13; 0 to 2, which carried older record formats, are advertised as Kafka 4 does (librdkafka stops
 compressing otherwise, KAFKA-18659) and not served. Version 13 names topics by identifier. acks 1 and all mean
 the same: the answer comes after the catalog's commit. With acks 0 there is no answer, and a refusal closes
-the connection, as in Kafka, but for one by the commit, which comes later (docs/kafka.md). `timeout` holds for
-acks all alone, as in Kafka.
+the connection, as in Kafka, but for one by the commit, which comes later (docs/reference/kafka.md).
+`timeout` holds for acks all alone, as in Kafka.
 
 Requests of a usual kind go by a shorter way (`plain_produce`), to the same end.
 

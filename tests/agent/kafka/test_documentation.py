@@ -1,4 +1,4 @@
-"""`docs/kafka.md` lists what is served."""
+"""`docs/reference/kafka.md` lists what is served."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.kafka.codec import message_versions
 from agent.kafka.table import APIS
 
-_PAGE = Path(__file__).parents[3] / "docs" / "kafka.md"
+_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kafka.md"
 _ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) to (\d+) \| ", re.MULTILINE)
 
 

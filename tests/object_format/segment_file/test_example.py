@@ -1,4 +1,4 @@
-"""The worked example of docs/segment-file.md is true: it decodes, and is what the writer writes."""
+"""The worked example of docs/reference/segment-file.md is true: it decodes, and is what the writer writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from object_format.segment_file import (
 from tests.object_format.segment_file.forging import complete, split
 from tests.object_format.segment_file.samples import holes_at, read_file
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "segment-file.md").read_text()
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "reference" / "segment-file.md").read_text()
 TOPIC = UUID("5b1e0000-0000-4000-8000-000000000001")
 FILE_ID = UUID("0192d3b0-11b2-7f00-8a00-0123456789ab")
 WRITER_ID = UUID("0192d3b0-0000-7000-8000-00000000cafe")

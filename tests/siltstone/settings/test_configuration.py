@@ -9,7 +9,7 @@ from pydantic import ByteSize
 from siltstone.settings.configuration import ENVIRONMENT_PREFIX, Settings, split_address
 from siltstone.settings.sources import ConfigurationError, load_settings
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 
 @pytest.fixture(autouse=True)
