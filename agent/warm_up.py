@@ -14,17 +14,18 @@ from uuid import UUID
 
 import numpy as np
 
-from agent.cluster.errors import InvalidRecordError
 from agent.kafka.fast_path.fetch_parser import FetchSurvey
 from agent.kafka.fast_path.produce_parser import COLUMNS, ProduceSurvey, judge_opened
 from agent.write.ingestion_buffer import OpenFile, Piece
 from agent.write.ingestion_file import seal
 from agent.write.pending_append import PendingAppend
-from agent.write.validation import AppendRules, judge_batches
+from agent.write.validation import BatchColumns, append_rules_of
 from catalog.config.topic_config import TopicConfig
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
+from object_format.errors import InvalidRecordError
 from object_format.kernels.batches.layout import BATCH_OVERHEAD
+from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.batch import patch_offsets, trim_batches
 from object_format.record_batch.records import Record, encode_records
 
@@ -34,20 +35,21 @@ _NOBODY = UUID(int=0)
 def warm_up() -> None:
     """Take batches of several kinds through both paths, in memory; blocks for a moment."""
     records = [Record(0, 1, b"key", b"value")]
-    rules = AppendRules.of(TopicConfig())
+    rules = append_rules_of(TopicConfig())
     file = OpenFile()
     for partition, codec in enumerate((Codec.NONE, Codec.LZ4)):
-        data, batches = judge_batches("nowhere", encode_records(records, codec=codec), rules, now_ms=1)
+        data, summaries = validate_append("nowhere", encode_records(records, codec=codec), rules, now_ms=1)
+        batches = tuple(BatchColumns.of(summary) for summary in summaries)
         pending = PendingAppend(len(batches))
         piece = Piece(data=data, batches=batches, pending=pending, first_batch=0)
         file.add(_NOBODY, partition, piece)
         seal(file, file_id=_NOBODY, session_id=_NOBODY, created_ms=1)
         patch_offsets(data, 0, 0)
         trim_batches(data, first_offset=0)
-    judge_batches("nowhere", encode_records(records), replace(rules, append_time=True), now_ms=1)
+    validate_append("nowhere", encode_records(records), replace(rules, append_time=True), now_ms=1)
     with suppress(InvalidRecordError):
         keyless = encode_records([Record(0, 1, None, b"value")])
-        judge_batches("nowhere", keyless, replace(rules, require_keys=True), now_ms=1)
+        validate_append("nowhere", keyless, replace(rules, require_keys=True), now_ms=1)
     FetchSurvey(1).read(memoryview(bytearray(1)), 0, 12)
     survey = ProduceSurvey(1)
     survey.read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)

@@ -56,6 +56,11 @@ class Topic:
     config: TopicConfig
     created_ms: int
 
+    @property
+    def is_local(self) -> bool:
+        """Return True if the topic's records are stored on agents' disks, not in the object store."""
+        return self.config.storage_mode == "local"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionId:

@@ -6,7 +6,8 @@
     ├── RetryableError      wait, then make the same call again: the other side is busy, slow or away
     ├── StaleStateError     the world moved on: read it again, then decide anew
     ├── InvalidInputError   the request can never work as it stands: change it
-    │   └── NotFoundError   it names something that does not exist
+    │   ├── NotFoundError   it names something that does not exist
+    │   └── OffsetOutOfRangeError  it reads outside the log
     └── FatalError          stop: going on could harm data, or a bug has shown itself
         └── CorruptDataError  bytes are not what was written
 
@@ -52,6 +53,19 @@ class InvalidInputError(SiltstoneError):
 
 class NotFoundError(InvalidInputError):
     """The request names something that does not exist."""
+
+
+class OffsetOutOfRangeError(InvalidInputError):
+    """A fetch offset is below the log start offset or above the high watermark."""
+
+    def __init__(self, where: str, offset: int, *, log_start_offset: int, high_watermark: int) -> None:
+        super().__init__(
+            f"offset {offset} of {where} is out of range {log_start_offset} to {high_watermark}",
+            remedy=f"read from an offset of at least {log_start_offset} and at most {high_watermark}",
+        )
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.high_watermark = high_watermark
 
 
 class FatalError(SiltstoneError):

@@ -1,15 +1,10 @@
-"""What a log needs of its topic's configuration, as plain values."""
+"""The configuration of a log, as plain values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from agent.write.validation import AppendRules
-
-if TYPE_CHECKING:
-    from catalog.config.topic_config import TopicConfig
+from object_format.record_batch.append_rules import AppendRules
 
 NO_LIMIT = -1
 """`retention_ms` and `retention_bytes`: nothing expires."""
@@ -19,8 +14,7 @@ NO_LIMIT = -1
 class LogConfig:
     """The settings of one log, by Kafka's names and in Kafka's units (bytes, milliseconds, counts).
 
-    Defaults are Kafka's; `LogConfig.of` reads a topic's own. `segment_bytes` may be smaller here than a topic
-    may ask for, as the smallest size of a topic's segments is a rule of topics.
+    Defaults are Kafka's. `segment_bytes` may be smaller here than a topic's configuration allows.
     """
 
     segment_bytes: int = 2**30
@@ -55,40 +49,3 @@ class LogConfig:
             before_max_ms=self.message_timestamp_before_max_ms,
             after_max_ms=self.message_timestamp_after_max_ms,
         )
-
-    @staticmethod
-    @lru_cache(maxsize=4096)
-    def of(topic: TopicConfig) -> LogConfig:
-        """The settings of a topic's logs on this agent.
-
-        In a topic whose home is the object store the log is a copy of the tail: it is bounded by
-        `local.retention.*`, always by deletion, and never compacted.
-        """
-        is_copy = topic.storage_mode == "object"
-        return LogConfig(
-            segment_bytes=topic.segment_bytes,
-            segment_ms=topic.segment_ms,
-            segment_jitter_ms=min(_whole(topic, "segment.jitter.ms"), topic.segment_ms),
-            segment_index_bytes=_whole(topic, "segment.index.bytes"),
-            index_interval_bytes=_whole(topic, "index.interval.bytes"),
-            retention_ms=topic.local_retention_ms if is_copy else topic.retention_ms,
-            retention_bytes=topic.local_retention_bytes if is_copy else topic.retention_bytes,
-            flush_messages=_whole(topic, "flush.messages"),
-            flush_ms=_whole(topic, "flush.ms"),
-            max_message_bytes=topic.max_message_bytes,
-            compact=topic.compacts and not is_copy,
-            delete=topic.deletes or is_copy,
-            delete_retention_ms=topic.delete_retention_ms,
-            min_compaction_lag_ms=topic.min_compaction_lag_ms,
-            max_compaction_lag_ms=topic.max_compaction_lag_ms,
-            min_cleanable_dirty_ratio=topic.min_cleanable_dirty_ratio,
-            file_delete_delay_ms=_whole(topic, "file.delete.delay.ms"),
-            log_append_time=topic.message_timestamp_type == "LogAppendTime",
-            message_timestamp_before_max_ms=topic.message_timestamp_before_max_ms,
-            message_timestamp_after_max_ms=topic.message_timestamp_after_max_ms,
-            preallocate=bool(topic.value("preallocate")),
-        )
-
-
-def _whole(topic: TopicConfig, name: str) -> int:
-    return int(topic.value(name))

@@ -1,7 +1,7 @@
 """The local tier's own errors, each under the kind that says what to do.
 
-What a producer sent and cannot be appended is `agent.cluster.errors.InvalidRecordError`; an offset that is
-not there is `agent.cluster.errors.OffsetOutOfRangeError`.
+Rejected records are `object_format.errors.InvalidRecordError`; an offset outside the log is
+`core.errors.OffsetOutOfRangeError`.
 """
 
 from __future__ import annotations

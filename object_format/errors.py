@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from core.errors import CorruptDataError, InvalidInputError
 
@@ -88,6 +88,36 @@ class MalformedBatchError(CorruptDataError):
         return cls(
             f"malformed record batch at byte {position}: {kind.explanation}", position=position, fault=kind
         )
+
+
+class RejectionReason(StrEnum):
+    """The reason why a producer's records are rejected; the values are the names of Kafka's error codes."""
+
+    CORRUPT_MESSAGE = "CORRUPT_MESSAGE"
+    INVALID_RECORD = "INVALID_RECORD"
+    INVALID_TIMESTAMP = "INVALID_TIMESTAMP"
+    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+    RECORD_LIST_TOO_LARGE = "RECORD_LIST_TOO_LARGE"
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = "UNSUPPORTED_FOR_MESSAGE_FORMAT"
+
+
+class InvalidRecordError(InvalidInputError):
+    """A producer's records cannot be appended to the topic.
+
+    `record_errors` lists the rejected records as (batch index, record index, explanation).
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: RejectionReason,
+        remedy: str | None = None,
+        record_errors: tuple[tuple[int, int, str], ...] = (),
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.reason = reason
+        self.record_errors = record_errors
 
 
 class UnsupportedBatchError(InvalidInputError):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from agent.cluster.errors import AppendFailedError, BusyError, NotLeaderError, ReadFailedError, StoppingError
+from agent.cluster.errors import AppendFailedError, NotLeaderError, ReadFailedError
+from agent.runtime.errors import BusyError, StoppingError
 from catalog.errors import (
     CatalogAddressError,
     CatalogInUseError,

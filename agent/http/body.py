@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from agent.cluster.errors import BodyTimeoutError, PayloadTooLargeError, UnsupportedMediaTypeError
+from agent.http.errors import BodyTimeoutError, PayloadTooLargeError, UnsupportedMediaTypeError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -33,14 +33,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from agent.cluster.client_messages import is_client_safe, new_reference, plain_cause, the_log_says_more
-from agent.cluster.errors import (
-    BodyTimeoutError,
-    OffsetOutOfRangeError,
-    PayloadTooLargeError,
-    UnsupportedMediaTypeError,
-)
 from catalog.errors import TopicExistsError
-from core.errors import InvalidInputError, NotFoundError, RetryableError, SiltstoneError, StaleStateError
+from core.errors import (
+    InvalidInputError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    RetryableError,
+    SiltstoneError,
+    StaleStateError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +52,23 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 _log = structlog.get_logger(__name__)
+
+
+class UnsupportedMediaTypeError(InvalidInputError):
+    """The request body has a media type that the call does not accept."""
+
+
+class PayloadTooLargeError(InvalidInputError):
+    """The request body is larger than the agent accepts."""
+
+
+class BodyTimeoutError(InvalidInputError):
+    """The request body did not arrive in time."""
+
+
+class InvalidBodyError(InvalidInputError):
+    """The request body does not have the documented form; the message says where."""
+
 
 # The first that fits decides.
 _STATUS: tuple[tuple[type[SiltstoneError], int], ...] = (

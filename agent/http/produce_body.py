@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 from pydantic import ValidationError
 
-from agent.cluster.errors import InvalidBodyError
+from agent.http.errors import InvalidBodyError
 from agent.http.models import PRODUCE_BODY
 from agent.http.record_producer import NewRecords, RecordRefusal
 from agent.http.text_or_base64 import get_bytes

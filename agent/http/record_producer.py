@@ -16,7 +16,7 @@ import numpy as np
 
 from agent.cluster.client_messages import is_client_safe, plain_cause
 from agent.cluster.topic_directory import require_partition
-from agent.write.validation import AppendRules, ValidatedBatches, validate
+from agent.write.validation import ValidatedBatches, append_rules_of, validate
 from object_format.codecs.codec import Codec
 from object_format.record_batch.batch import BATCH_OVERHEAD
 from object_format.record_batch.partitioner import partition_for_keys
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from core.clock import Clock
     from core.errors import SiltstoneError
     from core.ids import Ids
+    from object_format.record_batch.append_rules import AppendLimits
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -135,14 +136,15 @@ def _prepare(
     topic: Topic, records: NewRecords, *, partition: int | None, sticky: int, now_ms: int
 ) -> _Prepared:
     """Place, batch, encode and validate; for the kernel pool."""
-    rules = AppendRules.of(topic.config)
+    rules = append_rules_of(topic.config)
+    limits = rules.limits_at(now_ms)
     result = ProducedRecords(
         partitions=_place(topic, records, partition, sticky),
         offsets=np.full(len(records), -1, np.int64),
         timestamps=np.array([now_ms if given is None else given for given in records.timestamps], np.int64),
         refusals=dict(records.refusals),
     )
-    _refuse_what_does_not_fit(topic, records, result, rules, now_ms)
+    _refuse_what_does_not_fit(topic, records, result, limits, now_ms)
     if rules.append_time:
         result.timestamps[:] = now_ms
     prepared = _Prepared(result)
@@ -150,7 +152,7 @@ def _prepare(
     order = taken[np.argsort(result.partitions[taken], kind="stable")]
     for number in np.unique(result.partitions[taken]).tolist():
         members = order[result.partitions[order] == number]
-        _prepare_partition(prepared, topic, records, number, members, rules, now_ms)
+        _prepare_partition(prepared, topic, records, number, members, limits, now_ms)
     return prepared
 
 
@@ -171,7 +173,7 @@ def _place(topic: Topic, records: NewRecords, partition: int | None, sticky: int
 
 
 def _refuse_what_does_not_fit(
-    topic: Topic, records: NewRecords, result: ProducedRecords, rules: AppendRules, now_ms: int
+    topic: Topic, records: NewRecords, result: ProducedRecords, limits: AppendLimits, now_ms: int
 ) -> None:
     refuse = result.refusals.setdefault
     for index in np.flatnonzero(result.partitions < 0).tolist():
@@ -183,7 +185,7 @@ def _refuse_what_does_not_fit(
                 f"not {records.partitions[index]}",
             ),
         )
-    if rules.require_keys:
+    if limits.require_keys:
         keyless = RecordRefusal(
             "keyless_record", f"topic {topic.name!r} is compacted: it takes no record without a key"
         )
@@ -191,7 +193,7 @@ def _refuse_what_does_not_fit(
             if key is None:
                 refuse(index, keyless)
     for index, timestamp in enumerate(records.timestamps):
-        if timestamp is not None and not rules.takes_timestamps(timestamp, timestamp, now_ms):
+        if timestamp is not None and not limits.accepts_timestamps(timestamp, timestamp):
             refuse(
                 index,
                 RecordRefusal(
@@ -207,20 +209,20 @@ def _prepare_partition(
     records: NewRecords,
     number: int,
     members: npt.NDArray[np.int64],
-    rules: AppendRules,
+    limits: AppendLimits,
     now_ms: int,
 ) -> None:
     """Add the append of one partition, unless each of its records turns out to be too large."""
     encoded: list[bytes] = []
     batches: list[npt.NDArray[np.int64]] = []
-    for chosen in _cut(records, members, min(rules.max_message_bytes, _BATCH_TARGET)):
+    for chosen in _cut(records, members, min(limits.max_message_bytes, _BATCH_TARGET)):
         batch = _encode(topic, records, prepared.result, chosen)
-        if len(batch) > rules.max_message_bytes:
+        if len(batch) > limits.max_message_bytes:
             for index in chosen.tolist():
                 prepared.result.refusals[index] = RecordRefusal(
                     "record_too_large",
                     f"the record takes {len(batch)} bytes as a batch, and max.message.bytes of topic "
-                    f"{topic.name!r} is {rules.max_message_bytes}",
+                    f"{topic.name!r} is {limits.max_message_bytes}",
                 )
             continue
         encoded.append(batch)

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from agent.cluster.errors import InvalidBodyError
 from agent.http.body import json_body
 from agent.http.documentation import describes_body
+from agent.http.errors import InvalidBodyError
 from agent.http.models import (
     CreateTopicBody,
     PartitionAnswer,

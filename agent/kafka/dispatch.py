@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from agent.cluster.errors import BusyError
 from agent.kafka.api import Context, Later, RequestFrame, RetainedBuffers
 from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
 from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
 from agent.kafka.errors import ErrorCode, code_of
 from agent.kafka.large_messages import LARGE_BYTES, elsewhere, hold, is_large
+from agent.runtime.errors import BusyError
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:

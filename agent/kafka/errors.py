@@ -10,16 +10,8 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from agent.cluster.client_messages import is_client_safe, plain_cause
-from agent.cluster.errors import (
-    AppendFailedError,
-    BusyError,
-    InvalidRecordError,
-    NotLeaderError,
-    OffsetOutOfRangeError,
-    PayloadTooLargeError,
-    ReadFailedError,
-    StoppingError,
-)
+from agent.cluster.errors import AppendFailedError, NotLeaderError, ReadFailedError
+from agent.runtime.errors import BusyError, StoppingError
 from catalog.errors import (
     InvalidConfigError,
     InvalidGroupError,
@@ -32,11 +24,13 @@ from core.errors import (
     CorruptDataError,
     InvalidInputError,
     NotFoundError,
+    OffsetOutOfRangeError,
     RetryableError,
     SiltstoneError,
     StaleStateError,
 )
 from local_tier.errors import LogDirectoryOfflineError
+from object_format.errors import InvalidRecordError
 
 __all__ = ["ErrorCode", "KafkaError", "as_told", "code_of", "code_of_refusal", "message_of"]
 
@@ -55,7 +49,6 @@ class KafkaError(SiltstoneError):
 # The first that fits decides.
 _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (OffsetOutOfRangeError, ErrorCode.offset_out_of_range),
-    (PayloadTooLargeError, ErrorCode.message_too_large),
     (TopicCollisionError, ErrorCode.invalid_topic_exception),
     (TopicExistsError, ErrorCode.topic_already_exists),
     (InvalidTopicError, ErrorCode.invalid_topic_exception),
@@ -87,7 +80,7 @@ def code_of(error: BaseException) -> ErrorCode:
     if isinstance(error, KafkaError):
         return error.code
     if isinstance(error, InvalidRecordError):
-        return ErrorCode[error.code.lower()]
+        return ErrorCode[error.reason.lower()]
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.unknown_server_error)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.cluster.errors import BusyError
 from agent.kafka.codec import MalformedMessageError, Struct
+from agent.runtime.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,6 @@ from agent.cluster.brokers import partition_subject, replicas, zone_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.topics import LEADER_EPOCH
-from agent.local_topics.local_topics import is_local
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class Placement:
 
     def describe(self, partition: int) -> Struct:
         """A partition as Metadata and DescribeTopicPartitions show it."""
-        if is_local(self.topic):
+        if self.topic.is_local:
             return self._describe_local(partition)
         subject = partition_subject(self.topic.topic_id, partition)
         nodes = [each.node_id for each in replicas(self.brokers, subject, self.zone)]
@@ -74,7 +73,7 @@ async def placements_of(
     topics: Sequence[Topic], brokers: Sequence[Broker], context: Context
 ) -> list[Placement]:
     """Where topics' partitions are for the client that asks; of local ones as last known, at the worst."""
-    local = [topic for topic in topics if is_local(topic)]
+    local = [topic for topic in topics if topic.is_local]
     leaders = await context.services.leaders.of_many(local, brokers) if local else {}
     zone = zone_of(context.client_id)
     return [
@@ -85,7 +84,7 @@ async def placements_of(
 
 async def learn_leaders(topics: Iterable[Topic | SiltstoneError], context: Context) -> None:
     """Look up together who leads the local ones: otherwise each would be, when its log is asked."""
-    local = [topic for topic in topics if not isinstance(topic, SiltstoneError) and is_local(topic)]
+    local = [topic for topic in topics if not isinstance(topic, SiltstoneError) and topic.is_local]
     if len(local) > 1:
         services = context.services
         await services.leaders.of_many(local, await services.brokers.live())

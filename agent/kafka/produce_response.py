@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from struct import Struct as Layout
 from typing import TYPE_CHECKING
 
-from agent.cluster.errors import InvalidRecordError
 from agent.kafka.codec import Struct
 from agent.kafka.codec.writing import Output, write_count, write_encoded
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, code_of_refusal, message_of
-from agent.write.validation import NO_TIMESTAMP, AppendRules
+from agent.write.validation import append_rules_of
+from object_format.errors import InvalidRecordError
+from object_format.record_batch.append_rules import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,7 +84,7 @@ def _appended(index: int, validated: ValidatedBatches, result: AppendResult) -> 
             base_offset=-1,
             error_message=message_of(result.error),
         )
-    append_time = AppendRules.of(validated.topic.config).append_time
+    append_time = append_rules_of(validated.topic.config).append_time
     return Struct(
         index=index,
         base_offset=result.base_offset,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from agent.cluster.topic_directory import require_partition
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.local_topics.local_topics import is_local
 from core.errors import NotFoundError, SiltstoneError
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def check_partition(topic: Topic, partition: int, current_leader_epoch: int = -1
     A local topic's epochs are not compared: its leader is the only one that ever was, and loses nothing.
     """
     require_partition(topic, partition)
-    if is_local(topic):
+    if topic.is_local:
         return
     if current_leader_epoch > LEADER_EPOCH:
         raise KafkaError(

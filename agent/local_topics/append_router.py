@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.local_topics.local_topics import is_local, no_disks
+from agent.local_topics.local_topics import no_disks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,14 +33,14 @@ class AppendRouter:
         local topic when this agent has no disks. What belongs to the object store is taken as a whole or not
         at all, and before anything else is.
         """
-        local = [each for each in appends if is_local(each.topic)]
+        local = [each for each in appends if each.topic.is_local]
         if not local:
             return self._write_path.enqueue(appends)
         if self.local is None:
             raise no_disks(local[0].topic.name)
-        remote = [each for each in appends if not is_local(each.topic)]
+        remote = [each for each in appends if not each.topic.is_local]
         waiting = iter(self._write_path.enqueue(remote)) if remote else iter(())
-        return [self.local.enqueue(each) if is_local(each.topic) else next(waiting) for each in appends]
+        return [self.local.enqueue(each) if each.topic.is_local else next(waiting) for each in appends]
 
     def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
         """As `enqueue`, of topics whose home is the object store, with one thing to wait for."""

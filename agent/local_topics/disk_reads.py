@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.local_topics.local_topics import is_local, no_disks
+from agent.local_topics.local_topics import no_disks
 from catalog.model import FileKind
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class DiskReads:
     async def find_bounds(self, cursors: Sequence[Cursor]) -> list[Cursor]:
         """Set the states of the cursors of local topics, or what is wrong with them; returns all others."""
         for cursor in cursors:
-            if is_local(cursor.fetch.topic):
+            if cursor.fetch.topic.is_local:
                 if self.local is None:
                     cursor.error = no_disks(cursor.fetch.topic.name)
                 else:
                     await self.local.find_bounds(cursor)
-        return [cursor for cursor in cursors if not is_local(cursor.fetch.topic)]
+        return [cursor for cursor in cursors if not cursor.fetch.topic.is_local]
 
     async def serve(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """Serve what may be served without knowing extents, `max_bytes` with what is served already."""
@@ -79,7 +79,7 @@ class DiskReads:
             if cursor.is_done:
                 continue
             limit = min(cursor.fetch.max_bytes, left)
-            if is_local(cursor.fetch.topic):
+            if cursor.fetch.topic.is_local:
                 if self.local is not None:
                     await self.local.serve(cursor, limit)
             elif cursor.state is not None and not cursor.fetch.topic.config.compacts:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from agent.cluster.errors import AppendFailedError, NotLeaderError
+from agent.local_topics.log_config import log_config_of
 from agent.read.fetch_result import fault_of
 from agent.read.hot_tail import TailRead
 from agent.runtime.byte_budget import ByteBudget
 from agent.write.pending_append import AppendResult, PendingAppend
-from agent.write.validation import AppendRules
+from agent.write.validation import append_rules_of
 from catalog.model import PartitionId, PartitionState, RunRefusal
 from core.errors import SiltstoneError
-from local_tier.config import LogConfig
 from local_tier.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from local_tier.topic_partition import TopicPartition
 
@@ -57,11 +57,6 @@ def no_disks(name: str) -> NotLeaderError:
         f"topic {name!r} has storage.mode=local, and this agent leads no local topic",
         remedy="send the request to an agent that serves Kafka clients and has a log directory",
     )
-
-
-def is_local(topic: Topic) -> bool:
-    """Whether the topic's home is an agent's disk."""
-    return topic.config.storage_mode == "local"
 
 
 class LocalTopics:
@@ -110,7 +105,7 @@ class LocalTopics:
             topic.name,
             topic.topic_id,
             partition,
-            LogConfig.of(topic.config),
+            log_config_of(topic.config),
             is_new=leader.leader_epoch == 0,
         )
         return await self._pool.run(make), leader.leader_epoch
@@ -221,7 +216,7 @@ def _append_all(
 
 def _append(log: UnifiedLog, epoch: int, validated: ValidatedBatches) -> list[AppendResult]:
     try:
-        rules = AppendRules.of(validated.topic.config)
+        rules = append_rules_of(validated.topic.config)
         appended = log.append_as_leader(validated.data, epoch, judged_by=rules, flush=False)
     except (OutOfOrderSequenceError, InvalidProducerEpochError) as error:
         refused = AppendResult(refusal=_REFUSALS[type(error)], detail=error.message)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from agent.local_topics.log_config import log_config_of
 from core.errors import SiltstoneError
-from local_tier.config import LogConfig
 from local_tier.files.directory_names import LOCK
 from local_tier.files.directory_properties import read_properties
 from local_tier.files.file_system import RealFileSystem
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from catalog.model import Topic
     from core.clock import Clock
     from core.ids import Ids
+    from local_tier.config import LogConfig
     from local_tier.files.file_system import FileSystem
     from local_tier.topic_partition import TopicPartition
 
@@ -123,7 +124,7 @@ class LocalStorage:
             topic = topics.get(topic_id) if topic_id is not None else None
             if topic is None or topic.name != log.topic or log.partition >= topic.partition_count:
                 return None
-            return LogConfig.of(topic.config)
+            return log_config_of(topic.config)
 
         self._scheduler.start()
         try:
@@ -151,10 +152,10 @@ class LocalStorage:
             topic = topics.get(log.topic_id) if log.topic_id is not None else None
             if topic is None:
                 self.manager.delete(log.topic_partition)
-            elif log.config != LogConfig.of(topic.config):
+            elif log.config != log_config_of(topic.config):
                 changed.add(topic.topic_id)
         for topic_id in changed:
-            self.manager.update_config(topics[topic_id].name, LogConfig.of(topics[topic_id].config))
+            self.manager.update_config(topics[topic_id].name, log_config_of(topics[topic_id].config))
 
     def close(self) -> None:
         """Flush and close everything, and mark the directories clean."""

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from agent.local_topics.log_config import log_config_of
 from agent.read.hot_tail import TailRead
 from agent.runtime.work_pool import WorkPool
 from core.errors import SiltstoneError
-from local_tier.config import LogConfig
 from local_tier.topic_partition import TopicPartition
 from object_format.record_batch.batch import place_batches, trim_batches
 
@@ -89,7 +89,7 @@ class TailCopies:
         for topic, partition, runs in work:
             try:
                 log = manager.get_or_create(
-                    topic.name, topic.topic_id, partition, LogConfig.of(topic.config), is_new=True
+                    topic.name, topic.topic_id, partition, log_config_of(topic.config), is_new=True
                 )
                 for base_offset, batches in runs:
                     self._append(manager, log, base_offset, batches)

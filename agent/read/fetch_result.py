@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.cluster.errors import OffsetOutOfRangeError, UnknownPartitionError
+from agent.cluster.errors import UnknownPartitionError
+from core.errors import OffsetOutOfRangeError
 from object_format.record_batch.records import encode_batch
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.cluster.errors import BusyError
 from agent.read.fetch_memory import MIN_SHARE
+from agent.runtime.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

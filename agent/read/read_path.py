@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from agent.cluster.errors import ReadFailedError
-from agent.local_topics.local_topics import is_local
 from agent.read.fetch_memory import FetchMemory
 from agent.read.fetch_plan import (
     Cursor,
@@ -175,7 +174,7 @@ class ReadPath:
         state = await self._state(topic, partition)
         if timestamp is None:
             return state.log_start_offset
-        if is_local(topic):
+        if topic.is_local:
             at = await self._disks.offset_by_time(topic, partition, timestamp)
             return state.high_watermark if at is None else at.offset
         found = await self._timestamps.find(
@@ -184,7 +183,7 @@ class ReadPath:
         return state.high_watermark if found is None else found.offset
 
     async def _state(self, topic: Topic, partition: int) -> PartitionState:
-        if is_local(topic):
+        if topic.is_local:
             return await self._disks.state(topic, partition)
         state = await self._log.state(PartitionId(topic.topic_id, partition))
         if state is None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-from agent.cluster.errors import BusyError
+from agent.runtime.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

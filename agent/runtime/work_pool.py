@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from agent.cluster.errors import BusyError, StoppingError
+from agent.runtime.errors import BusyError, StoppingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from agent.cluster.client_messages import new_reference, the_log_says_more
-from agent.cluster.errors import AppendFailedError, StoppingError
+from agent.cluster.errors import AppendFailedError
 from agent.runtime.byte_budget import ByteBudget
+from agent.runtime.errors import StoppingError
 from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
 from agent.write.ingestion_file import SealedFile, seal, settle
 from agent.write.pending_append import AppendResult, PendingAppend

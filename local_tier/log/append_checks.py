@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from agent.cluster.errors import InvalidRecordError
-from agent.write.validation import judge_batches
 from local_tier.errors import OffsetsOutOfOrderError
 from local_tier.producers.batches import ProducerBatch, producer_batches
 from local_tier.producers.producer_state import (
@@ -20,9 +18,10 @@ from local_tier.producers.producer_state import (
 )
 from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from object_format.buffers import Bytes, readable, writable
-from object_format.errors import MalformedBatchError
+from object_format.errors import InvalidRecordError, MalformedBatchError, RejectionReason
 from object_format.kernels.batches.append import place_rows, survey_bounds, survey_producers
 from object_format.kernels.batches.walk import find_disorder
+from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.batch import BatchRows, scan_batches
 from object_format.record_batch.records import verify_rows
 from object_format.record_batch.validation import sound_batches
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from agent.write.validation import AppendRules
     from local_tier.config import LogConfig
     from local_tier.producers.producer_states import ProducerStates
+    from object_format.record_batch.append_rules import AppendRules
 
 _LOWEST: Final = 0
 
@@ -113,9 +112,9 @@ def check_as_leader(
 ) -> CheckedBatches:
     """Batches of a producer (or of the coordinator), their timestamps put right in place, offsets still open.
 
-    `judged_by` are the rules by which `agent.write.validation` has taken these very bytes already: they are
+    `judged_by` are the rules by which the caller has validated these very bytes already: they are
     not judged again if the log has the same, or if they have got the time of their append, after which they
-    cannot be. A read-only buffer is copied. Raises InvalidRecordError; `code` names the reason as Kafka does.
+    cannot be. A read-only buffer is copied. Raises InvalidRecordError.
     """
     buffer = memoryview(data).cast("B")
     if buffer.readonly:
@@ -128,24 +127,25 @@ def check_as_leader(
     if buffer.nbytes > config.segment_bytes:
         raise InvalidRecordError(
             f"{buffer.nbytes} bytes of records for {where} do not fit a segment of {config.segment_bytes}",
-            code="RECORD_LIST_TOO_LARGE",
+            reason=RejectionReason.RECORD_LIST_TOO_LARGE,
             remedy="send less at once, or raise the topic's segment.bytes",
         )
     return CheckedBatches(buffer, rows)
 
 
 def _judge(where: str, buffer: memoryview, rules: AppendRules, now_ms: int) -> BatchRows:
-    """All batches at once while nothing is to be said of any; else one by one, as `judge_batches` does."""
+    """All batches at once while nothing is to be said of any; else one by one, as `validate_append` does."""
+    limits = rules.limits_at(now_ms)
     judged = None if rules.append_time else sound_batches(readable(buffer), require_keys=rules.require_keys)
     if (
         judged is not None
         and judged.stamps_agree
-        and judged.largest <= rules.max_message_bytes
+        and judged.largest <= limits.max_message_bytes
         and judged.min_timestamp >= 0
-        and rules.takes_timestamps(judged.min_timestamp, judged.max_timestamp, now_ms)
+        and limits.accepts_timestamps(judged.min_timestamp, judged.max_timestamp)
     ):
         return judged.rows
-    judge_batches(where, buffer, rules, now_ms=now_ms)
+    validate_append(where, buffer, rules, now_ms=now_ms)
     return _scan(where, buffer, verify=False)
 
 
@@ -166,7 +166,7 @@ def _scan(where: str, buffer: memoryview, *, verify: bool) -> BatchRows:
             verify_rows(array, rows)
     except MalformedBatchError as error:
         raise InvalidRecordError(
-            f"records for {where} are refused: {error.message}", code="CORRUPT_MESSAGE"
+            f"records for {where} are refused: {error.message}", reason=RejectionReason.CORRUPT_MESSAGE
         ) from error
     return rows
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from agent.cluster.errors import OffsetOutOfRangeError
+from core.errors import OffsetOutOfRangeError
 from local_tier.errors import CorruptLogError, LogClosedError
 from local_tier.files import file_names
 from local_tier.log.segment_files import delete_segments

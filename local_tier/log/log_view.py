@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.cluster.errors import OffsetOutOfRangeError
+from core.errors import OffsetOutOfRangeError
 from local_tier.log.timestamp_search import find_by_timestamp, find_newest_record
 from local_tier.producers.producer_state import LastRecord
 

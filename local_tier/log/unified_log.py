@@ -33,8 +33,8 @@ from local_tier.segment.segment import RollParams
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from agent.write.validation import AppendRules
     from local_tier.segment.segment import LogSegment
+    from object_format.record_batch.append_rules import AppendRules
 
 _log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class UnifiedLog(LogUpkeep):
         """Validate batches, give them offsets and the epoch, and write them; durable by `flush.messages`.
 
         Without `flush`, the caller makes several appends durable together by `flush_appended`. Batches that
-        `agent.write.validation` has taken `judged_by` the log's own rules are not judged a second time.
+        the caller has validated by the rules `judged_by` the log's own rules are not judged a second time.
         `data` is changed in place where it is writable, and copied where it is not. Raises
         InvalidRecordError, OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionError or
         LogDirectoryOfflineError; nothing was appended then.

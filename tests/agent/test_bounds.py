@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from agent.cluster.errors import BusyError
 from agent.runtime.byte_budget import ByteBudget
+from agent.runtime.errors import BusyError
 from agent.runtime.health import CallHealth
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.work_pool import WorkPool

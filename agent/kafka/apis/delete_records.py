@@ -14,7 +14,6 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.placement import learn_leaders
 from agent.kafka.topics import check_partition, find_topics
-from agent.local_topics.local_topics import is_local
 from agent.runtime.cooperative_yield import Turns
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
@@ -55,7 +54,7 @@ async def _some(asked: Sequence[tuple[Topic | SiltstoneError, Struct]], context:
             if not isinstance(topic, SiltstoneError)
             and 0 <= wanted.partition_index < topic.partition_count
             and topic.config.deletes
-            and not is_local(topic)
+            and not topic.is_local
         },
         context,
     )
@@ -85,7 +84,7 @@ async def _one(
         if not topic.config.deletes:  # as in Kafka's Partition.deleteRecordsOnLeader
             words = f"the cleanup.policy of topic {topic.name!r} does not delete"
             return KafkaError(ErrorCode.policy_violation, words)
-        if is_local(topic):
+        if topic.is_local:
             return await context.services.disks.delete_records(topic, index, wanted.offset)
     except SiltstoneError as error:
         return error

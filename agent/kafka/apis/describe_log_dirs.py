@@ -16,7 +16,6 @@ from agent.cluster.brokers import choose, partition_subject
 from agent.kafka.api import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, code_of
-from agent.local_topics.local_topics import is_local
 from agent.runtime.cooperative_yield import Turns
 from catalog.model import PartitionId
 
@@ -34,7 +33,7 @@ _LOOK_UP = 1_000  # topics with one query; each has a number of partitions
 async def handle(request: Struct, context: Context) -> Struct:
     """Describe the partitions that were asked for, or all."""
     asked = await _asked(request, context)
-    found = await _describe([each for each in asked if not is_local(each[0])], context)
+    found = await _describe([each for each in asked if not each[0].is_local], context)
     return Struct(
         results=[Struct(log_dir=_DIRECTORY, topics=found), *await _describe_disks(request, context)]
     )
@@ -76,7 +75,7 @@ async def _describe_disks(request: Struct, context: Context) -> list[Struct]:
         topics: dict[str, Struct] = {}
         for topic, partition, size in logs:
             await turns.did()
-            if topic in known and is_local(known[topic]):
+            if topic in known and known[topic].is_local:
                 entry = topics.setdefault(topic, Struct(name=topic, partitions=[]))
                 entry.partitions.append(Struct(partition_index=partition, partition_size=size))
         total, usable = await services.pools.disks.run(partial(_space, path))

@@ -14,7 +14,6 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import code_of, message_of
 from agent.kafka.placement import learn_leaders
 from agent.kafka.topics import check_partition, find_topics
-from agent.local_topics.local_topics import is_local
 from agent.runtime.cooperative_yield import Turns
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
@@ -50,7 +49,7 @@ async def _some(asked: Sequence[tuple[Topic | SiltstoneError, int]], context: Co
     in_store = {
         PartitionId(topic.topic_id, index)
         for topic, index in asked
-        if not isinstance(topic, SiltstoneError) and not is_local(topic)
+        if not isinstance(topic, SiltstoneError) and not topic.is_local
     }
     known: Mapping[PartitionId, Sequence[KnownProducer]] | SiltstoneError = {}
     if in_store:
@@ -77,7 +76,7 @@ async def _one(
         if isinstance(topic, SiltstoneError):
             return _failed(index, topic)
         check_partition(topic, index)
-        if is_local(topic):
+        if topic.is_local:
             return await _of_local(topic, index, context)
     except SiltstoneError as error:
         return _failed(index, error)

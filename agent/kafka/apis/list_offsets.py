@@ -17,7 +17,6 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.placement import learn_leaders
 from agent.kafka.topics import check_partition, find_topics
-from agent.local_topics.local_topics import is_local
 from agent.read.timestamp_lookup import TimedOffset
 from agent.runtime.cooperative_yield import some_at_a_time
 from catalog.model import PartitionId
@@ -85,7 +84,7 @@ async def _states(
     ids = []
     for name, partition in asked:
         topic = topics[name]
-        if not isinstance(topic, SiltstoneError) and not is_local(topic):
+        if not isinstance(topic, SiltstoneError) and not topic.is_local:
             ids.append(PartitionId(topic.topic_id, partition))
     found = await context.services.pools.catalog.run(partial(context.services.catalog.topics.states, ids))
     return {PartitionId(state.topic_id, state.partition): state for state in found}
@@ -103,7 +102,7 @@ async def _answer(
             return Struct(partition_index=index, error_code=code_of(topic))
         check_partition(topic, index, wanted.current_leader_epoch)
         state = states.get(PartitionId(topic.topic_id, index))
-        if is_local(topic):
+        if topic.is_local:
             state = await context.services.disks.state(topic, index)
         if state is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
@@ -136,7 +135,7 @@ async def _find(topic: Topic, state: PartitionState, timestamp: int, context: Co
 async def _find_latest(topic: Topic, state: PartitionState, context: Context) -> TimedOffset:
     """The first record with the largest timestamp; the cheap way first, which may name one that is gone."""
     services = context.services
-    if is_local(topic):
+    if topic.is_local:
         newest = await services.disks.newest(topic, state.partition)
         return _NONE if newest is None else TimedOffset(newest.offset, newest.timestamp)
     latest = services.catalog.log.latest_timestamp
@@ -156,7 +155,7 @@ async def _at_or_after(
     topic: Topic, state: PartitionState, timestamp: int, context: Context
 ) -> TimedOffset | None:
     services = context.services
-    if is_local(topic):
+    if topic.is_local:
         found = await services.disks.offset_by_time(topic, state.partition, timestamp)
         return None if found is None else TimedOffset(found.offset, found.timestamp)
     return await services.timestamps.find(

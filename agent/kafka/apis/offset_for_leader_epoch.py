@@ -14,7 +14,6 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.placement import learn_leaders
 from agent.kafka.topics import LEADER_EPOCH, check_partition, find_topics
-from agent.local_topics.local_topics import is_local
 from agent.runtime.cooperative_yield import Turns
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
@@ -33,7 +32,7 @@ async def handle(request: Struct, context: Context) -> Struct:
     ids = []
     for wanted in request.topics:
         topic = topics[wanted.topic]
-        if not isinstance(topic, SiltstoneError) and not is_local(topic):
+        if not isinstance(topic, SiltstoneError) and not topic.is_local:
             ids += [PartitionId(topic.topic_id, each.partition) for each in wanted.partitions]
     found = await context.services.pools.catalog.run(partial(context.services.catalog.topics.states, ids))
     ends = {PartitionId(state.topic_id, state.partition): state.high_watermark for state in found}
@@ -70,7 +69,7 @@ async def _one(
         if isinstance(topic, SiltstoneError):
             return Struct(partition=wanted.partition, error_code=code_of(topic))
         check_partition(topic, wanted.partition, wanted.current_leader_epoch)
-        if is_local(topic):
+        if topic.is_local:
             disks = context.services.disks
             found = await disks.end_of_epoch(topic, wanted.partition, wanted.leader_epoch)
             return Struct(partition=wanted.partition, leader_epoch=found.epoch, end_offset=found.start_offset)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.cluster.errors import InvalidRecordError
 from agent.kafka.api import Api, Later
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
@@ -34,6 +33,7 @@ from agent.write.validation import validate
 from core.errors import SiltstoneError
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
+from object_format.errors import InvalidRecordError, RejectionReason
 from object_format.record_batch.batch import (
     peek_attributes,
     peek_producer_id,
@@ -214,7 +214,8 @@ async def _admit_refused(items: Sequence[_Item], context: Context) -> None:
     refused = [
         (item.topic.topic_id, item.index, producer_id)
         for item in items
-        if isinstance(item.error, InvalidRecordError) and item.error.code != "CORRUPT_MESSAGE"
+        if isinstance(item.error, InvalidRecordError)
+        and item.error.reason is not RejectionReason.CORRUPT_MESSAGE
         if item.topic is not None and item.records is not None
         if (producer_id := peek_producer_id(item.records)) >= 0
     ]

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, cast
 import structlog
 from typing_extensions import override
 
-from agent.cluster.errors import BusyError
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection.frames import FrameReceiver
 from agent.kafka.connection.open_request import OpenRequest
 from agent.kafka.connection.outgoing import Outgoing
+from agent.runtime.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

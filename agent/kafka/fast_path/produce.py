@@ -24,7 +24,7 @@ from agent.kafka.codec.messages import Message
 from agent.kafka.codec.writing import Output
 from agent.kafka.fast_path.produce_parser import ProduceSurvey
 from agent.kafka.produce_response import IDENTIFIERS_SINCE, PartitionFate, answer_of, write_appended
-from agent.write.validation import NO_TIMESTAMP, AppendRules, BatchColumns, ValidatedBatches
+from agent.write.validation import BatchColumns, ValidatedBatches, append_rules_of
 from catalog.model import ProducerStamp
 from core.errors import SiltstoneError
 from object_format.codecs.codec import Codec
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from agent.kafka.fast_path.produce_parser import ProduceRequest
     from agent.write.pending_append import AppendResult, PendingAppend
     from catalog.model import Topic
+    from object_format.record_batch.append_rules import AppendLimits
 
 MAX_BYTES = 256 * 1024
 """Of a request that is judged on the loop, and of its records when they are decompressed: in 40 µs, or 300
@@ -60,15 +61,7 @@ class _Known(NamedTuple):
     name: bytes
     topic: Topic
     partitions: int
-    most_bytes: int
-    require_keys: bool
-    earliest: int
-    latest: int
-
-    def takes(self, lowest: int, highest: int) -> bool:
-        """Whether a producer may give all timestamps from `lowest` to `highest`, and none."""
-        oldest = lowest if lowest != NO_TIMESTAMP or highest == NO_TIMESTAMP else 0
-        return (oldest >= self.earliest and highest <= self.latest) or lowest == highest == NO_TIMESTAMP
+    limits: AppendLimits
 
 
 class _Topics:
@@ -85,20 +78,12 @@ class _Topics:
             topic = self._directory.fresh_by_id(UUID(bytes=name))
         else:
             topic = self._directory.fresh(str(name, "utf-8", "replace"))
-        if topic is None:
+        if topic is None or topic.is_local:
             return None
-        rules = AppendRules.of(topic.config)
-        if rules.append_time or rules.is_local:
+        rules = append_rules_of(topic.config)
+        if rules.append_time:
             return None
-        return _Known(
-            name,
-            topic,
-            topic.partition_count,
-            rules.max_message_bytes,
-            rules.require_keys,
-            self._now_ms - rules.before_max_ms,
-            self._now_ms + rules.after_max_ms,
-        )
+        return _Known(name, topic, topic.partition_count, rules.limits_at(self._now_ms))
 
 
 class PlainProduce(AtOnce):
@@ -193,11 +178,15 @@ def _known(request: ProduceRequest, frame: RequestFrame, context: Context) -> li
     found: list[_Known] = []
     named_at = -1
     known: _Known | None = None
+    max_bytes = 0
     for row in request.rows:
         if row[0] != named_at:
             named_at = row[0]
             known = topics.find(bytes(frame.data[named_at : row[1]]))
-        if known is None or not 0 <= row[2] < known.partitions or row[4] - row[3] > known.most_bytes:
+            if known is None:
+                return None
+            max_bytes = known.limits.max_message_bytes
+        if known is None or not 0 <= row[2] < known.partitions or row[4] - row[3] > max_bytes:
             return None
         found.append(known)
     return found
@@ -223,7 +212,10 @@ def _enqueue(
             row[_BATCH]
         )
         size = end - start
-        if not (not (keyless and topic.require_keys) and stamped == highest and topic.takes(lowest, highest)):
+        limits = topic.limits
+        if keyless and limits.require_keys:
+            return None
+        if stamped != highest or not limits.accepts_timestamps(lowest, highest):
             return None
         producer = None if producer_id < 0 else _stamp(producer_id, epoch, sequence)
         batch = _new(BatchColumns, (0, size, count, count, lowest, highest, producer))

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-import agent.cluster.errors
 import catalog.errors
 import object_store.errors
 from agent.cluster.client_messages import is_client_safe, plain_cause
 from agent.kafka.errors import message_of
+from agent.runtime.errors import BusyError
 from catalog.errors import CatalogUnavailableError
 from core.errors import FatalError, SiltstoneError
 from object_store.errors import ObjectsNotDeletedError, StoreAccessError, StoreUnavailableError
@@ -160,6 +160,6 @@ def _told(kind: type[SiltstoneError]) -> bool:
 
 def test_the_agents_own_refusals_reach_clients_with_their_remedy() -> None:
     """Who sends too much at once is told so in full."""
-    busy = agent.cluster.errors.BusyError("the buffer is full", remedy="send it again")
+    busy = BusyError("the buffer is full", remedy="send it again")
     assert message_of(busy) == "the buffer is full (send it again)"
     assert plain_cause(StoreUnavailableError(_PLACE)) == "the object store does not answer"

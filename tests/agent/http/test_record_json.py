@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cluster.errors import InvalidBodyError
+from agent.http.errors import InvalidBodyError
 from agent.http.produce_body import parse_records
 from agent.http.record_rendering import render_records
 from agent.http.text_or_base64 import get_bytes, put_bytes

@@ -6,12 +6,12 @@ import shutil
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from agent.local_topics.log_config import log_config_of
 from agent.local_topics.storage import LocalStorage, StorageIdentity
 from catalog.config.topic_config import TopicConfig
 from catalog.model import Topic
 from core.clock import SystemClock
 from core.ids import SystemIds
-from local_tier.config import LogConfig
 from local_tier.topic_partition import TopicPartition
 from tests.local_tier.batches import batch, offsets_of
 
@@ -43,7 +43,7 @@ def test_what_was_acknowledged_is_readable_as_soon_as_a_crashed_process_is_back(
     """Before anything is appended: the last checkpoint of the high watermark is no end for readers."""
     living = _storage(tmp_path / "living")
     living.open()
-    log = living.manager.get_or_create("rock", ROCK.topic_id, 0, LogConfig.of(ROCK.config))
+    log = living.manager.get_or_create("rock", ROCK.topic_id, 0, log_config_of(ROCK.config))
     log.append_as_leader(batch(0, 3), 0)
     log.update_high_watermark(3)
     living.manager.upkeep.checkpoint_high_watermarks()

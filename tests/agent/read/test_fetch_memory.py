@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cluster.errors import BusyError
 from agent.read.fetch_memory import MIN_SHARE, SMALL_ANSWER, FetchMemory
+from agent.runtime.errors import BusyError
 
 _MIB = 1024 * 1024
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from agent.write.ingestion_buffer import OpenFile, Piece
 from agent.write.ingestion_file import seal, settle
 from agent.write.pending_append import AppendResult, PendingAppend
-from agent.write.validation import AppendRules, judge_batches
+from agent.write.validation import BatchColumns, append_rules_of
 from catalog.config.topic_config import TopicConfig
 from catalog.model import RunRefusal, RunResult, SectionResult
+from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.batch import iter_headers
 from object_format.record_batch.records import encode_batch
 from tests.object_format.segment_file.samples import read_file
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from agent.write.ingestion_file import SealedFile, SealedSection
     from catalog.model import SectionCommit
 
-_RULES = AppendRules.of(TopicConfig())
+_RULES = append_rules_of(TopicConfig())
 _REFUSED, _DUPLICATE = 2, 3  # every so many runs
 
 _BATCHES = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 400)), min_size=1, max_size=4)
@@ -44,7 +45,8 @@ def _piece(number: int, producer: int, batches: list[tuple[int, int]]) -> Piece:
         )
         for records, size in batches
     ]
-    data, columns = judge_batches("here", b"".join(encoded), _RULES, now_ms=1_000)
+    data, summaries = validate_append("here", b"".join(encoded), _RULES, now_ms=1_000)
+    columns = tuple(BatchColumns.of(summary) for summary in summaries)
     return Piece(data, columns, PendingAppend(len(batches)), 0)
 
 

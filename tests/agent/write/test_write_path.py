@@ -13,7 +13,8 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from agent.cluster.errors import AppendFailedError, BusyError, StoppingError
+from agent.cluster.errors import AppendFailedError
+from agent.runtime.errors import BusyError, StoppingError
 from agent.runtime.health import CallHealth
 from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from agent.cluster.errors import InvalidRecordError
-from agent.write.validation import judge_batches
 from core.errors import SiltstoneError
 from local_tier.config import LogConfig
 from local_tier.files.file_system import RealFileSystem
@@ -18,6 +16,8 @@ from local_tier.log.log_view import Isolation
 from local_tier.producers.batches import producer_batches
 from local_tier.producers.producer_state import KnownBatch, Origin, ProducerAppend
 from local_tier.producers.producer_states import ProducerStates
+from object_format.errors import InvalidRecordError
+from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.batch import iter_headers
 from tests.local_tier.batches import NO_PRODUCER, batch, rows_of
 from tests.local_tier.logs import Place
@@ -133,7 +133,7 @@ def test_a_batch_with_the_time_of_its_append_is_not_judged_again(tmp_path: Path)
     """Settings of the log may lag behind: judged as a producer's, its stamp would be refused."""
     stamped = LogConfig(log_append_time=True, max_message_bytes=5_000)
     log = Place(tmp_path).open(LogConfig(log_append_time=True))
-    data, _ = judge_batches("here", memoryview(bytearray(batch(0, 3))), stamped.append_rules, now_ms=77)
+    data, _ = validate_append("here", memoryview(bytearray(batch(0, 3))), stamped.append_rules, now_ms=77)
     with pytest.raises(InvalidRecordError):
         log.append_as_leader(bytes(data), 0)
     appended = log.append_as_leader(data, 0, judged_by=stamped.append_rules)

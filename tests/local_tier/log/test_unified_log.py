@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.cluster.errors import InvalidRecordError, OffsetOutOfRangeError
+from core.errors import OffsetOutOfRangeError
 from local_tier.config import LogConfig
 from local_tier.errors import (
     InconsistentTopicError,
@@ -21,6 +21,7 @@ from local_tier.errors import (
 from local_tier.files.file_system import RealFileSystem
 from local_tier.log.log_view import Isolation
 from local_tier.producers.producer_state import Origin
+from object_format.errors import InvalidRecordError
 from object_format.record_batch.batch import iter_headers
 from object_format.record_batch.records import decode_batches
 from tests.local_tier.batches import batch, marker, offsets_of
@@ -99,7 +100,7 @@ def test_a_leader_refuses_what_its_topic_does_not_take(
     log = place.open(config)
     with pytest.raises(InvalidRecordError) as caught:
         log.append_as_leader(data, 0)
-    assert caught.value.code == code
+    assert caught.value.reason == code
     assert log.log_end_offset == log.size == 0
     log.close()
 

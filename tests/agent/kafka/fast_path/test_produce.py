@@ -16,13 +16,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.cluster.errors import AppendFailedError, BusyError
+from agent.cluster.errors import AppendFailedError
 from agent.kafka.apis import produce
 from agent.kafka.codec import MalformedMessageError, Struct
 from agent.kafka.dispatch import Dispatch
 from agent.kafka.errors import ErrorCode
 from agent.kafka.fast_path import produce as plain_produce
 from agent.kafka.fast_path import produce_parser as produce_survey
+from agent.runtime.errors import BusyError
 from agent.runtime.metrics import AgentMetrics
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.config.topic_config import TopicConfig

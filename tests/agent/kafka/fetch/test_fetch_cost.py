@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.cluster.errors import OffsetOutOfRangeError
 from agent.kafka.codec import Struct
 from agent.read.fetch_plan import PartitionFetch
 from catalog.model import PartitionId
+from core.errors import OffsetOutOfRangeError
 from object_store.accounting import RequestKind
 from tests.agent.kafka.wire import Wire
 from tests.agent.write.test_write_path import batches

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from agent.local_topics.log_config import log_config_of
 from catalog.config.topic_config import TopicConfig
 from local_tier.config import LogConfig
 
 
 def test_defaults_are_those_of_topics() -> None:
     """A local topic without settings gives the defaults of LogConfig."""
-    assert LogConfig.of(TopicConfig.of({"storage.mode": "local"})) == LogConfig()
+    assert log_config_of(TopicConfig.of({"storage.mode": "local"})) == LogConfig()
 
 
 def test_every_setting_arrives() -> None:
@@ -38,7 +39,7 @@ def test_every_setting_arrives() -> None:
         "message.timestamp.after.max.ms": "15",
         "preallocate": "true",
     }
-    config = LogConfig.of(TopicConfig.of(settings))
+    config = log_config_of(TopicConfig.of(settings))
     same = {
         field.name
         for field in fields(config)
@@ -49,7 +50,7 @@ def test_every_setting_arrives() -> None:
 
 def test_a_copy_of_an_object_topic_has_local_retention_and_is_never_compacted() -> None:
     """The local log of an object topic is bounded by `local.retention.*` and only deletes."""
-    config = LogConfig.of(
+    config = log_config_of(
         TopicConfig.of(
             {
                 "cleanup.policy": "compact",
@@ -64,5 +65,5 @@ def test_a_copy_of_an_object_topic_has_local_retention_and_is_never_compacted() 
 
 def test_jitter_never_exceeds_the_age_at_which_a_segment_rolls() -> None:
     """As in Kafka, the jitter is cut at `segment.ms`."""
-    config = LogConfig.of(TopicConfig.of({"segment.ms": "50", "segment.jitter.ms": "80"}))
+    config = log_config_of(TopicConfig.of({"segment.ms": "50", "segment.jitter.ms": "80"}))
     assert config.segment_jitter_ms == 50
