@@ -83,17 +83,3 @@ def _cell(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
         return "-" if value is None else str(value)
     return f"{value:,}"
-
-
-def count(number: int, noun: str) -> str:
-    """A number of things: 1 file, 2,000 files."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def human_bytes(count: float) -> str:
-    """Bytes as people read them: 1.5 MiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from core.quantities import human_bytes
 from cost_model.report.bill import Bill, kafka_bill, siltstone_bill
-from siltstone.output import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from core.clock import SystemClock
+from core.quantities import count, human_bytes
 from planner.planning import plan
 from siltstone.cli.options import json_option, with_settings
 from siltstone.cli.plan import plan_report, print_plan
@@ -16,7 +17,7 @@ from siltstone.compaction.watch import DEFAULT_INTERVAL_SECONDS, Watcher
 from siltstone.compaction.watch_metrics import served_metrics
 from siltstone.context import opened, require_data, require_store
 from siltstone.interrupts import Interrupts
-from siltstone.output import Narrator, count, emit_json, human_bytes, report_console, table
+from siltstone.output import Narrator, emit_json, report_console, table
 from siltstone.settings.configuration import split_address
 from spark_jobs.shuffle.plan import PlanChoice
 

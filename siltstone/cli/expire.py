@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from core.quantities import count, human_bytes
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from siltstone.cli.options import json_option, with_settings
 from siltstone.context import opened, require_data, require_store
-from siltstone.output import count, emit_json, human_bytes, report_console
+from siltstone.output import emit_json, report_console
 
 if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from core.quantities import count
 from maintenance.fsck import fsck
 from siltstone.cli.options import json_option, with_settings
 from siltstone.context import opened, require_data, require_store
-from siltstone.output import count, emit_json, report_console, table
+from siltstone.output import emit_json, report_console, table
 
 if TYPE_CHECKING:
     from catalog.lifecycle.repair import ForgottenWriters

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from core.quantities import count, human_bytes
 from planner.plan import Verdict
 from planner.planning import plan
 from siltstone.cli.options import json_option, with_settings
 from siltstone.cli.quarantine import print_suspects, suspect_facts
 from siltstone.compaction.open_jobs import describe_jobs, job_facts, open_jobs
 from siltstone.context import opened
-from siltstone.output import count, emit_json, human_bytes, report_console, table
+from siltstone.output import emit_json, report_console, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

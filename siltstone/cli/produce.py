@@ -11,12 +11,13 @@ import click
 
 from core.clock import SystemClock
 from core.errors import InvalidInputError, NotFoundError, RetryableError, SiltstoneError
+from core.quantities import count
 from siltstone.cli.kafka_options import encoding_option, with_kafka_client
 from siltstone.cli.options import json_option, with_settings
 from siltstone.kafka_client.connection import partitions_of
 from siltstone.kafka_client.lines import Outgoing, TextForm, decoded, json_parser, read_lines, text_parser
 from siltstone.kafka_client.sending import Sender
-from siltstone.output import count, emit_json
+from siltstone.output import emit_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

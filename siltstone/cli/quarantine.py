@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from core.quantities import count, human_bytes
 from siltstone.cli.options import json_option, with_settings
 from siltstone.context import opened
-from siltstone.output import count, emit_json, human_bytes, report_console, table
+from siltstone.output import emit_json, report_console, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,12 +16,12 @@ from cost_model.engine.variants import policy_from_file, policy_from_text
 from cost_model.report.figures import facts
 from cost_model.report.picture import draw, require_matplotlib
 from cost_model.report.prices import load_prices
-from cost_model.report.text_report import print_report
 from cost_model.workload.history import recent_workload
 from cost_model.workload.workload import load_workload, named_workloads
 from siltstone.cli.options import json_option, with_settings
 from siltstone.context import opened
 from siltstone.output import Narrator, emit_json
+from siltstone.simulation.text_report import print_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable

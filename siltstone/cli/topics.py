@@ -11,10 +11,11 @@ import click
 
 from catalog.config.topic_settings import SETTINGS
 from core.errors import InvalidInputError
+from core.quantities import count
 from siltstone.cli.options import json_option, with_settings
 from siltstone.context import opened
 from siltstone.kafka_client.local_bounds import local_bounds
-from siltstone.output import count, emit_json, report_console, table
+from siltstone.output import emit_json, report_console, table
 
 if TYPE_CHECKING:
     from catalog.model import PartitionState, Topic

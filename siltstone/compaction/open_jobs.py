@@ -6,8 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from catalog.model import JobState
+from core.quantities import count
 from siltstone.compaction.run import DEAD_AFTER_MS
-from siltstone.output import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,11 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from catalog.model import JobState
+from core.quantities import count
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from maintenance.retention import RetentionReport, expire
 from planner.planning import plan_and_submit
 from siltstone.interrupts import Interrupts
-from siltstone.output import count
 from spark_jobs.compact import JobOutcome, release_jobs, run_jobs
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.report import CompactionReport

@@ -9,7 +9,8 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
-from siltstone.output import count, human_bytes, table
+from core.quantities import count, human_bytes
+from siltstone.output import table
 
 if TYPE_CHECKING:
     from pathlib import Path
