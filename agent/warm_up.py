@@ -26,7 +26,7 @@ from object_format.codecs.codec import Codec
 from object_format.errors import InvalidRecordError
 from object_format.kernels.batches.layout import BATCH_OVERHEAD
 from object_format.record_batch.append_rules import validate_append
-from object_format.record_batch.batch import patch_offsets, trim_batches
+from object_format.record_batch.headers import patch_offsets, trim_batches
 from object_format.record_batch.records import Record, encode_records
 
 _NOBODY = UUID(int=0)

@@ -6,7 +6,7 @@ Each case is one partition, fed as a compaction task feeds it: sections of at mo
 newest section first in pass 1, oldest first in pass 2. Figures are medians of five rounds (of three with
 `--quick`) per second of processor time, so that others on the machine disturb little. In each round, the
 blocks are also copied plainly into one buffer, and `ratio_to_copy` is the throughput of both passes divided
-by that of this copy. What pass 1 does ahead for pass 2 (`object_format.dedupe.ahead`) is in its time; where
+by that of this copy. What pass 1 does for pass 2 (`object_format.dedupe.early_filter`) is in its time; where
 that is all of it, `pass2_records_per_s` is null. Bytes are those of the input as it is stored. `key_table`
 fills a table of 128 MiB with distinct keys to its capacity; its `inserts_per_s_full` is that of the last
 hundredth.

@@ -30,7 +30,7 @@ from object_format.kernels.batches.layout import (
     PRODUCER_ID,
     RECORD_COUNT,
 )
-from object_format.kernels.runtime.machine import copy_bytes
+from object_format.kernels.runtime.intrinsics import copy_bytes
 from object_format.kernels.runtime.primitives import store, varlong_size, write_varlong
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from agent.cluster.client_messages import is_client_safe, plain_cause
 from agent.cluster.topic_directory import require_partition
 from agent.write.validation import ValidatedBatches, append_rules_of, validate
 from object_format.codecs.codec import Codec
-from object_format.record_batch.batch import BATCH_OVERHEAD
+from object_format.record_batch.headers import BATCH_OVERHEAD
 from object_format.record_batch.partitioner import partition_for_keys
 from object_format.record_batch.records import encode_batch
 

@@ -22,7 +22,7 @@ from agent.read.hot_tail import TailRead
 from agent.runtime.work_pool import WorkPool
 from core.errors import SiltstoneError
 from local_tier.topic_partition import TopicPartition
-from object_format.record_batch.batch import place_batches, trim_batches
+from object_format.record_batch.headers import place_batches, trim_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from object_format.record_batch.batch import iter_headers, patch_offsets, trim_batches
+from object_format.record_batch.headers import iter_headers, patch_offsets, trim_batches
 from object_format.segment_file import parse_data_blocks
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.model import PartitionId
-from object_format.record_batch.batch import place_batches
+from object_format.record_batch.headers import place_batches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

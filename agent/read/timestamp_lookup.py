@@ -12,7 +12,7 @@ from agent.cluster.errors import ReadFailedError
 from agent.read.fetch_plan import data_range, index_range, parse_index
 from agent.read.object_reader import WantedRange
 from agent.read.range_cache import ByteRange
-from object_format.record_batch.batch import trim_batches
+from object_format.record_batch.headers import trim_batches
 from object_format.record_batch.records import decode_batches
 from object_format.segment_file import parse_data_blocks
 from object_store.errors import ObjectNotFoundError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.write.pending_append import AppendResult
 from catalog.model import BatchRun, FileCommit, PartitionId, SectionCommit
-from object_format.record_batch.batch import place_batches, stored_checksums
+from object_format.record_batch.headers import place_batches, stored_checksums
 from object_format.segment_file import PlacedBatches, SegmentFileWriter, SegmentKind
 from object_store.names import IngestionName
 

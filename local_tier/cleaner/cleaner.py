@@ -16,7 +16,7 @@ from local_tier.cleaner.transactions import CleanedTransactions
 from local_tier.errors import SegmentOffsetOverflowError
 from local_tier.segment.whole_batches import read_pieces
 from object_format.buffers import readable
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.headers import scan_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

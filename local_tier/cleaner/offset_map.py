@@ -18,7 +18,7 @@ from local_tier.segment.whole_batches import read_pieces
 from object_format.dedupe import KeyTable, SurvivorFinder, Survivors
 from object_format.dedupe.key_table import SLOT_BYTES
 from object_format.kernels.batches.layout import CONTROL
-from object_format.record_batch.batch import scan_sound_batches
+from object_format.record_batch.headers import scan_sound_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.segment.segment import LogSegment
     from object_format.buffers import Bytes
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 _MAX_HELD: Final = 2**62
 """A stretch is as long as one read, or one batch: it is held back whole."""

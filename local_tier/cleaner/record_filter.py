@@ -21,7 +21,7 @@ import numpy as np
 from local_tier.cleaner.offset_map import cut, judge_settled
 from object_format.dedupe import delete_horizon, filter_batches
 from object_format.kernels.batches.layout import CONTROL, DELETE_HORIZON, LEADER_EPOCH, TRANSACTIONAL
-from object_format.record_batch.batch import (
+from object_format.record_batch.headers import (
     TimestampType,
     read_header,
     stamp_append_time,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from local_tier.segment.transaction_index import AbortedTransaction
     from object_format.buffers import Bytes
     from object_format.dedupe import Survivors
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 
 class Fate(IntEnum):

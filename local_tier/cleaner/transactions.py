@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from local_tier.segment.transaction_index import AbortedTransaction
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 ABORT: Final = 0
 COMMIT: Final = 1

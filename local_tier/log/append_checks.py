@@ -20,9 +20,9 @@ from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from object_format.buffers import Bytes, readable, writable
 from object_format.errors import InvalidRecordError, MalformedBatchError, RejectionReason
 from object_format.kernels.batches.append import place_rows, survey_bounds, survey_producers
-from object_format.kernels.batches.walk import find_disorder
+from object_format.kernels.batches.headers import find_disorder
 from object_format.record_batch.append_rules import validate_append
-from object_format.record_batch.batch import BatchRows, scan_batches
+from object_format.record_batch.headers import BatchRows, scan_batches
 from object_format.record_batch.records import verify_rows
 from object_format.record_batch.validation import sound_batches
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from local_tier.segment.segment import LogSegment
     from local_tier.segment.segments import LogSegments
     from local_tier.segment.transaction_index import AbortedTransaction
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 _log = structlog.get_logger(__name__)
 

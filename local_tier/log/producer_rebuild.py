@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from local_tier.producers.batches import producer_batches
 from object_format.buffers import readable
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.headers import scan_batches
 
 if TYPE_CHECKING:
     from local_tier.producers.producer_states import ProducerStates

@@ -24,7 +24,7 @@ from local_tier.errors import CorruptLogError
 from local_tier.files.file_names import CLEANED, DELETED, SWAP
 from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from local_tier.segment.recovery import WINDOW_BYTES
-from object_format.record_batch.batch import scan_sound_batches
+from object_format.record_batch.headers import scan_sound_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from object_format.record_batch.records import decode_batch
 
 if TYPE_CHECKING:
     from object_format.buffers import Bytes
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 _SEQUENCES: Final = 2**31
 NO_SEQUENCE: Final = -1

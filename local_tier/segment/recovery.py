@@ -16,16 +16,16 @@ from local_tier.leader_epochs import EpochEntry
 from local_tier.producers.batches import producer_batches
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.append import find_epochs
+from object_format.kernels.batches.headers import find_disorder
 from object_format.kernels.batches.layout import BATCH_LENGTH, LENGTH_OVERHEAD
-from object_format.kernels.batches.walk import find_disorder
-from object_format.record_batch.batch import first_corrupt, scan_sound_batches
+from object_format.record_batch.headers import first_corrupt, scan_sound_batches
 
 if TYPE_CHECKING:
     from local_tier.leader_epochs import LeaderEpochs
     from local_tier.producers.producer_states import ProducerStates
     from local_tier.segment.segment import LogSegment
     from object_format.buffers import Bytes
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 _log = structlog.get_logger(__name__)
 

@@ -21,7 +21,7 @@ from local_tier.segment.search import SegmentSearch
 from local_tier.segment.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from local_tier.segment.transaction_index import AbortedTransaction, TransactionIndex
 from object_format.kernels.batches.log_window import choose_index_entries
-from object_format.record_batch.batch import scan_sound_batches
+from object_format.record_batch.headers import scan_sound_batches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from local_tier.config import LogConfig
     from local_tier.files.file_system import FileSystem
     from local_tier.producers.producer_state import CompletedTransaction
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 NEVER: Final = 2**63 - 1
 _KINDS: Final = (file_names.LOG, file_names.OFFSET_INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX)

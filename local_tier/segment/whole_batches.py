@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from local_tier.errors import CorruptLogError
 from object_format.errors import Fault
 from object_format.kernels.batches.layout import BATCH_LENGTH, BATCH_OVERHEAD, LENGTH_OVERHEAD
-from object_format.record_batch.batch import scan_sound_batches
+from object_format.record_batch.headers import scan_sound_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from local_tier.segment.log_file import LogFile
     from object_format.buffers import Bytes
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 
 class Piece(NamedTuple):

@@ -13,7 +13,7 @@ from core.errors import CorruptDataError, InvalidInputError, NotFoundError
 from maintenance.fsck.report import Difference, DifferenceKind
 from object_format.bitmaps import bitmap_of, part_between
 from object_format.holes import survivors_between
-from object_format.record_batch.batch import iter_headers, verify_checksum
+from object_format.record_batch.headers import iter_headers, verify_checksum
 from object_format.record_batch.records import decode_batch
 from object_format.segment_file import ForwardReader
 from object_store.interface import Purpose
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from catalog.lifecycle.garbage import CatalogFile
     from catalog.model import Extent
     from maintenance.fsck.report import Findings
-    from object_format.record_batch.batch import BatchHeader
+    from object_format.record_batch.headers import BatchHeader
     from object_format.segment_file import DataBlock
     from object_store.interface import ObjectStore
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from object_format.dedupe.ahead import ThinnedAhead
+from object_format.dedupe.early_filter import ThinnedAhead
 from object_format.dedupe.filter import filter_batches
-from object_format.dedupe.filtered import FilteredBatches
 from object_format.dedupe.key_table import KeyTable, keys_that_fit
-from object_format.dedupe.rewriting import Rewriting, delete_horizon
-from object_format.dedupe.survivor_bitmap import Survivors
-from object_format.dedupe.survivors import MAX_HELD_RECORDS, SurvivorFinder
+from object_format.dedupe.rewrite import FilteredBatches, Rewriting, delete_horizon
+from object_format.dedupe.survivor_finder import MAX_HELD_RECORDS, SurvivorFinder
+from object_format.dedupe.survivors import Survivors
 
 __all__ = [
     "MAX_HELD_RECORDS",

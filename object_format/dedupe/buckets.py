@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from core.errors import CorruptDataError, FatalError, InvalidInputError
 from object_format.buffers import readable
-from object_format.dedupe.fingerprinting import Columns, Fingerprinter
-from object_format.dedupe.survivor_bitmap import Answer, Survivors
+from object_format.dedupe.fingerprints import Columns, Fingerprinter
+from object_format.dedupe.survivors import Answer, Survivors
 from object_format.kernels.dedupe.buckets import FLAG_BITS, MAX_SPAN, cut_into_buckets
 from object_format.kernels.dedupe.fingerprints import WORDS
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from object_format.dedupe.key_table import KeyTable
-    from object_format.record_batch.payloads import Scratch
+    from object_format.record_batch.decompression import Scratch
 
 CHUNK_RECORDS: Final = 1 << 20
 """Records that a cutter collects before it cuts: 38 MB of columns, cut and uncut."""

@@ -23,18 +23,16 @@ import numpy.typing as npt
 from object_format.bitmaps import ArrayWindow, BitmapWindow
 from object_format.buffers import Bytes, readable
 from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES, Codec
-from object_format.dedupe.filtered import FilteredBatches, new_totals, sum_up_filtered
-from object_format.dedupe.offset_chunks import LongBatch
-from object_format.dedupe.rewriting import Rewriting
-from object_format.dedupe.sealing import compress_and_seal, recompresses, seal
+from object_format.dedupe.long_batches import LongBatch
+from object_format.dedupe.recompression import compress_and_seal, recompresses, seal
+from object_format.dedupe.rewrite import FilteredBatches, Rewriting, new_totals, sum_up_filtered
 from object_format.errors import Fault, MalformedBatchError
+from object_format.kernels.batches.headers import sum_up
 from object_format.kernels.batches.layout import CODEC_MASK, CONTROL, DELETE_HORIZON, SMALLEST_RECORD
-from object_format.kernels.batches.walk import sum_up
 from object_format.kernels.dedupe.filter import ACTION, COPY, MAX_GROWTH, STAMP, THIN, plan_rows
 from object_format.kernels.dedupe.merge import assemble, group_rows, mark_small
-from object_format.kernels.dedupe.thinning import thin_opened
-from object_format.record_batch.batch import BatchRows, RisingBatches, scan_rising_batches
-from object_format.record_batch.payloads import (
+from object_format.kernels.dedupe.rewrite import thin_opened
+from object_format.record_batch.decompression import (
     CodecTimes,
     Lent,
     Scratch,
@@ -42,11 +40,12 @@ from object_format.record_batch.payloads import (
     runs_by_compression,
     thread_scratch,
 )
+from object_format.record_batch.headers import BatchRows, RisingBatches, scan_rising_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from object_format.dedupe.survivor_bitmap import Survivors
+    from object_format.dedupe.survivors import Survivors
 
 Window = BitmapWindow | ArrayWindow
 Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int, int, Lent]]]

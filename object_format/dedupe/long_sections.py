@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from object_format.dedupe.fingerprinting import Columns
+from object_format.dedupe.fingerprints import Columns
 from object_format.kernels.dedupe.fingerprints import CONTROL_RECORD, KEYLESS, WORDS
 from object_format.kernels.dedupe.retained_records import find_newest, keep_held
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from object_format.errors import Fault, InvalidRecordError, RejectionReason
-from object_format.record_batch.batch import stamp_append_time, stamp_max_timestamp
+from object_format.record_batch.headers import stamp_append_time, stamp_max_timestamp
 from object_format.record_batch.records import decode_batch
 from object_format.record_batch.validation import (
     MAX_RECORDS_REPORTED,

@@ -25,7 +25,8 @@ from object_format.kernels.batches.layout import (
     TRANSACTIONAL,
 )
 from object_format.kernels.batches.records import decode_rows, split_headers
-from object_format.record_batch.batch import (
+from object_format.record_batch.decompression import open_batches
+from object_format.record_batch.headers import (
     BatchRows,
     TimestampType,
     first_corrupt,
@@ -33,7 +34,6 @@ from object_format.record_batch.batch import (
     scan_batches,
     verify_checksum,
 )
-from object_format.record_batch.payloads import open_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,8 +17,8 @@ from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.batches.append import survey_headers, survey_records
 from object_format.kernels.batches.layout import ATTRIBUTES, BATCH_ROW, CODEC_MASK, CONTROL, LOG_APPEND_TIME
 from object_format.kernels.batches.records import check_records, find_keyless, judge_plain_batch
-from object_format.record_batch.batch import BatchRows, first_corrupt, scan_sound_batches
-from object_format.record_batch.payloads import decompress_batches, open_records, thread_scratch
+from object_format.record_batch.decompression import decompress_batches, open_records, thread_scratch
+from object_format.record_batch.headers import BatchRows, first_corrupt, scan_sound_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -1,5 +1,6 @@
 """Segment files: many topic-partitions in one object. docs/reference/segment-file.md is the specification."""
 
+from object_format.segment_file.block_payloads import FileHeader, SectionEntry, SectionFooter, SectionHeader
 from object_format.segment_file.directory import Directory, read_directory
 from object_format.segment_file.errors import CorruptSegmentError, NeedMoreTail
 from object_format.segment_file.forward_reader import DataBlock, ForwardReader
@@ -10,11 +11,10 @@ from object_format.segment_file.layout import (
     TRAILER_LENGTH,
     SegmentKind,
 )
-from object_format.segment_file.offset_patching import PlacedBatches
-from object_format.segment_file.payloads import FileHeader, SectionEntry, SectionFooter, SectionHeader
 from object_format.segment_file.random_access import SectionIndex, parse_data_blocks, parse_holes_block
 from object_format.segment_file.range_reader import RangeReader
 from object_format.segment_file.stream_buffer import ByteSource
+from object_format.segment_file.verified_batches import PlacedBatches
 from object_format.segment_file.writer import FileSummary, SegmentFileWriter
 
 __all__ = [

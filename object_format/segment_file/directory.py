@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core.errors import InvalidInputError
-from object_format.segment_file.block import BlockChecker
+from object_format.segment_file.block_checker import BlockChecker
+from object_format.segment_file.block_payloads import SectionEntry, Trailer
 from object_format.segment_file.checksum import file_seed
 from object_format.segment_file.errors import NeedMoreTail
 from object_format.segment_file.layout import (
@@ -18,7 +19,6 @@ from object_format.segment_file.layout import (
     TRAILER_LENGTH,
     BlockType,
 )
-from object_format.segment_file.payloads import SectionEntry, Trailer
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -5,18 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.errors import InvalidInputError
-from object_format.segment_file.block import NEWER_REMEDY, BlockChecker, is_known
-from object_format.segment_file.checksum import block_seed, extend, file_seed
-from object_format.segment_file.layout import (
-    BLOCK_HEADER,
-    DIRECTORY_ENTRY,
-    FILE_HEADER,
-    MAGIC,
-    VERSION,
-    BlockHeader,
-    BlockType,
-)
-from object_format.segment_file.payloads import (
+from object_format.segment_file.block_checker import NEWER_REMEDY, BlockChecker, is_known
+from object_format.segment_file.block_payloads import (
     FileHeader,
     SectionEntry,
     SectionFooter,
@@ -24,8 +14,20 @@ from object_format.segment_file.payloads import (
     Trailer,
     file_id_of,
 )
+from object_format.segment_file.checksum import block_seed, extend, file_seed
+from object_format.segment_file.layout import (
+    BLOCK_HEADER,
+    DIRECTORY_ENTRY,
+    FILE_HEADER,
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    MAGIC,
+    VERSION,
+    BlockHeader,
+    BlockType,
+    SegmentKind,
+)
 from object_format.segment_file.random_access import checked_holes
-from object_format.segment_file.skipping import PassingSection
 from object_format.segment_file.stream_buffer import READ_SIZE, ByteSource, StreamBuffer
 
 if TYPE_CHECKING:
@@ -45,6 +47,77 @@ class DataBlock(NamedTuple):
 
     position: int
     payload: memoryview
+
+
+class _SectionProgress:
+    """Takes note of one block after the other, each before its payload is read."""
+
+    def __init__(self, header: SectionHeader, kind: SegmentKind, checker: BlockChecker) -> None:
+        self.header = header
+        self.holes_payload: bytes | None = None
+        self.footer: SectionFooter | None = None
+        self.entry: SectionEntry | None = None
+        self._compacted = kind is SegmentKind.COMPACTED
+        self._checker = checker
+        self._data_position = 0
+        self._data_length = 0
+        self._data_blocks = 0
+        self._index = (0, 0)
+        self._holes = (0, 0)
+
+    @property
+    def holes_position(self) -> int:
+        """Where the HOLES block begins."""
+        return self._holes[0]
+
+    def note_data(self, block: BlockHeader, position: int) -> None:
+        """DATA blocks follow one another, before index and holes."""
+        follows = self._data_length == 0 or self._data_position + self._data_length == position
+        if not follows or self._index[1] or self._holes[1]:
+            raise self._checker.out_of_place(block, position)
+        if block.length == 0:
+            raise self._checker.corrupt("a DATA block without batches", position)
+        self._data_position = self._data_position or position
+        self._data_length += block.size
+        self._data_blocks += 1
+
+    def note_index(self, block: BlockHeader, position: int) -> None:
+        """One at most, behind the DATA blocks, with an entry for each."""
+        if not self._compacted or self._index[1] or self._holes[1]:
+            raise self._checker.out_of_place(block, position)
+        if block.length != INDEX_HEADER.size + self._data_blocks * INDEX_ENTRY.size or not self._data_blocks:
+            raise self._checker.corrupt(
+                f"an index of {block.length} bytes for {self._data_blocks} DATA blocks", position
+            )
+        self._index = (position, block.size)
+
+    def note_holes(self, block: BlockHeader, position: int) -> None:
+        """One at most, behind the index."""
+        if not self._compacted or self._holes[1]:
+            raise self._checker.out_of_place(block, position)
+        self._holes = (position, block.size)
+
+    def end(self, footer: SectionFooter, position: int, end: int) -> SectionEntry:
+        """Hold the footer, which began at `position`, against what passed; returns the section's entry."""
+        if self._compacted and not self._holes[1]:
+            raise self._checker.corrupt("a compacted section without HOLES", position)
+        if self._compacted and self._data_blocks and not self._index[1]:
+            raise self._checker.corrupt("a compacted section without SECTION_INDEX", position)
+        if footer.data_length != self._data_length:
+            raise self._checker.corrupt(
+                f"the footer counts {footer.data_length} bytes of DATA, there are {self._data_length}",
+                position,
+            )
+        self.footer = footer
+        self.entry = SectionEntry.of(
+            self.header,
+            footer,
+            end=end,
+            data_position=self._data_position,
+            index=self._index,
+            holes=self._holes,
+        )
+        return self.entry
 
 
 class ForwardReader:
@@ -74,7 +147,7 @@ class ForwardReader:
         self._size = size
         self._checker = BlockChecker(file=name, seed=0)
         self._header: FileHeader | None = None
-        self._passing: PassingSection | None = None
+        self._passing: _SectionProgress | None = None
         self._section_count = 0
         self._directory_checksum = 0
         self._ended = False
@@ -154,7 +227,7 @@ class ForwardReader:
             self._failure = failure
             raise
 
-    def _finished_section(self) -> PassingSection:
+    def _finished_section(self) -> _SectionProgress:
         section = self._passing
         if section is None or section.entry is None:
             raise InvalidInputError(
@@ -202,16 +275,16 @@ class ForwardReader:
                 raise self._checker.out_of_place(block, self.position)
             self._pass_over(block)
 
-    def _enter_section(self, block: BlockHeader, previous: PassingSection | None) -> SectionHeader:
+    def _enter_section(self, block: BlockHeader, previous: _SectionProgress | None) -> SectionHeader:
         position = self.position
         header = self._unpacked(block, lambda payload: SectionHeader.unpack(payload, position))
         self._checker.section = header.key
         if previous is not None and header.key <= previous.header.key:
             raise self._checker.corrupt("sections are not in ascending order", position)
-        self._passing = PassingSection(header, self.header.kind, self._checker)
+        self._passing = _SectionProgress(header, self.header.kind, self._checker)
         return header
 
-    def _next_block(self, section: PassingSection, *, skip: bool) -> DataBlock | None:
+    def _next_block(self, section: _SectionProgress, *, skip: bool) -> DataBlock | None:
         """The next DATA block, or None once the footer is read; with `skip` always goes on to the footer."""
         while section.footer is None:
             block = self._block_header()
@@ -238,7 +311,7 @@ class ForwardReader:
                 self._pass_over(block)
         return None
 
-    def _leave_section(self, section: PassingSection, block: BlockHeader) -> None:
+    def _leave_section(self, section: _SectionProgress, block: BlockHeader) -> None:
         position = self.position
         footer = self._unpacked(block, SectionFooter.unpack)
         entry = section.end(footer, position, self.position)

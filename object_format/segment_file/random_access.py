@@ -8,7 +8,7 @@ import numpy as np
 
 from core.errors import CorruptDataError, InvalidInputError
 from object_format.holes import parse_holes
-from object_format.segment_file.block import BlockChecker, type_name
+from object_format.segment_file.block_checker import BlockChecker, type_name
 from object_format.segment_file.checksum import file_seed
 from object_format.segment_file.layout import BLOCK_HEADER, INDEX_ENTRY, INDEX_HEADER, BlockType
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
     from typing_extensions import Buffer
 
-    from object_format.segment_file.payloads import SectionEntry
+    from object_format.segment_file.block_payloads import SectionEntry
 
 _INDEX_DTYPE = np.dtype([("base_offset", ">i8"), ("max_timestamp", ">i8"), ("position", ">u8")])
 assert _INDEX_DTYPE.itemsize == INDEX_ENTRY.size

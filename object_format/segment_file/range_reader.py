@@ -12,11 +12,11 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from core.errors import InvalidInputError
-from object_format.segment_file.block import BlockChecker, type_name
+from object_format.segment_file.block_checker import BlockChecker, type_name
+from object_format.segment_file.block_payloads import SectionHeader
 from object_format.segment_file.checksum import block_seed, extend, file_seed
 from object_format.segment_file.forward_reader import DataBlock
 from object_format.segment_file.layout import BLOCK_HEADER, SECTION_START_LENGTH, BlockHeader, BlockType
-from object_format.segment_file.payloads import SectionHeader
 from object_format.segment_file.stream_buffer import READ_SIZE, ByteSource, StreamBuffer
 
 if TYPE_CHECKING:

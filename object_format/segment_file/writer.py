@@ -5,19 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from core.errors import InvalidInputError
-from object_format.segment_file.block_borders import (
+from core.errors import FatalError, InvalidInputError
+from object_format.holes import SectionHoles, no_holes
+from object_format.segment_file.block_payloads import (
+    FileHeader,
+    SectionEntry,
+    SectionFooter,
+    SectionHeader,
+    Trailer,
+)
+from object_format.segment_file.block_splitter import (
     BATCHES,
     CUT_BASE,
     CUT_END,
     CUT_TIMESTAMP,
+    FIRST_OFFSET,
+    LAST_OFFSET,
     PENDING_BASE,
     PENDING_BYTES,
     PENDING_TIMESTAMP,
+    RECORDS,
+    BlockCutter,
 )
-from object_format.segment_file.block_sink import BlockSink
-from object_format.segment_file.checksum import file_seed
+from object_format.segment_file.checksum import block_seed, extend, file_seed
 from object_format.segment_file.layout import (
+    BLOCK_HEADER,
     BLOCK_TARGET,
     DIRECTORY_ENTRY,
     INDEX_ENTRY,
@@ -28,29 +40,22 @@ from object_format.segment_file.layout import (
     NO_TIMESTAMP,
     OPTIONAL,
     TRAILER_LENGTH,
+    BlockHeader,
     BlockType,
     SegmentKind,
 )
-from object_format.segment_file.offset_patching import check_columns, place_blocks
-from object_format.segment_file.open_section import OpenSection
-from object_format.segment_file.payloads import (
-    FileHeader,
-    SectionEntry,
-    SectionFooter,
-    SectionHeader,
-    Trailer,
-)
+from object_format.segment_file.verified_batches import check_columns, place_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from typing_extensions import Buffer
 
-    from object_format.holes import SectionHoles
-    from object_format.segment_file.offset_patching import PlacedBatches
+    from object_format.segment_file.verified_batches import PlacedBatches
 
-    Sink = Callable[[bytes | memoryview], object]
+    Piece = bytes | memoryview
+    Sink = Callable[[Piece], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,105 @@ class FileSummary:
     directory_position: int
     directory_length: int
     sections: tuple[SectionEntry, ...]
+
+
+class _BlockSink:
+    """Counts the bytes that go to the sink; once anything went wrong on the way, nothing more goes."""
+
+    def __init__(self, sink: Sink, seed: int) -> None:
+        self._sink = sink
+        self.seed = seed
+        self._failed = False
+        self.position = 0
+
+    def check(self) -> None:
+        """Raises FatalError when an earlier write failed."""
+        if self._failed:
+            raise FatalError("writing this segment file failed earlier", remedy="write the file anew")
+
+    def put(self, data: Piece) -> None:
+        """Bytes outside any block."""
+        self.check()
+        self._failed = True
+        self._sink(data)
+        self._failed = False
+        self.position += len(data)
+
+    def put_block(self, kind: BlockType, payload: Sequence[Piece], flags: int = 0) -> tuple[int, int]:
+        """One block whose payload is the concatenation of `payload`; returns its position and length."""
+        length = sum(map(len, payload))
+        if length > MAX_PAYLOAD:
+            self._failed = True
+            raise InvalidInputError(
+                f"a {kind.name} payload of {length} bytes is above the limit of {MAX_PAYLOAD}"
+            )
+        position = self.position
+        checksum = block_seed(self.seed, position, BlockHeader(kind, flags, 0, length, 0))
+        for piece in payload:
+            checksum = extend(checksum, piece)
+        self._put_checked(kind, flags, payload, length, checksum)
+        return position, self.position - position
+
+    def put_data(self, payload: Sequence[Piece], length: int, checksum: int) -> None:
+        """A DATA block whose length and checksum are known."""
+        self._put_checked(BlockType.DATA, 0, payload, length, checksum)
+
+    def _put_checked(
+        self, kind: BlockType, flags: int, payload: Sequence[Piece], length: int, checksum: int
+    ) -> None:
+        self.put(BLOCK_HEADER.pack(kind, flags, 0, length, checksum))
+        self._failed = True
+        for piece in payload:
+            self._sink(piece)
+        self._failed = False
+        self.position += length
+
+
+class _OpenSection:
+    """State of one section; `data_position` is where its first DATA block begins, or would."""
+
+    def __init__(self, header: SectionHeader, data_position: int, block_target: int) -> None:
+        self.header = header
+        self.data_position = data_position
+        self.cutter = BlockCutter(block_target)
+        self.pending: list[bytes | memoryview] = []
+        self.index = bytearray()
+
+    def check_end(
+        self,
+        kind: SegmentKind,
+        base_offset: int,
+        last_offset: int,
+        record_count: int,
+        holes: SectionHoles | None,
+    ) -> SectionHoles | None:
+        """The holes to write, when the caller's numbers agree with the batches; else InvalidInputError."""
+        if not 0 <= base_offset <= last_offset <= MAX_INT64:
+            raise InvalidInputError(f"a section cannot run from offset {base_offset} to {last_offset}")
+        counted = self.cutter.get(RECORDS)
+        if counted != record_count:
+            raise InvalidInputError(f"{record_count} records, but the batch headers count {counted}")
+        first, last = self.cutter.get(FIRST_OFFSET), self.cutter.get(LAST_OFFSET)
+        if self.cutter.get(BATCHES) and not base_offset <= first <= last <= last_offset:
+            raise InvalidInputError(
+                f"batches hold offsets {first} to {last}, the section only {base_offset} to {last_offset}"
+            )
+        span = last_offset - base_offset + 1
+        if record_count > span:
+            raise InvalidInputError(f"{record_count} records do not fit {span} offsets")
+        if kind is SegmentKind.COMPACTED:
+            return _checked_holes(no_holes(span) if holes is None else holes, span, record_count)
+        if base_offset != 0 or holes is not None:
+            raise InvalidInputError("a section of an ingestion file begins at offset 0 and has no holes")
+        return None
+
+
+def _checked_holes(holes: SectionHoles, span: int, record_count: int) -> SectionHoles:
+    if holes.span != span:
+        raise InvalidInputError(f"holes of {holes.span} offsets are not those of a section of {span}")
+    if holes.count != span - record_count:
+        raise InvalidInputError(f"{record_count} records and {holes.count} holes do not make {span} offsets")
+    return holes
 
 
 class SegmentFileWriter:
@@ -94,9 +198,9 @@ class SegmentFileWriter:
             raise InvalidInputError(f"a block target of {block_target} bytes is not in 1..{MAX_PAYLOAD}")
         self._kind = kind
         self._file_id = file_id
-        self._blocks = BlockSink(sink, file_seed(file_id))
+        self._blocks = _BlockSink(sink, file_seed(file_id))
         self._block_target = block_target
-        self._section: OpenSection | None = None
+        self._section: _OpenSection | None = None
         self._entries: list[SectionEntry] = []
         self._finished = False
         header = FileHeader(kind=kind, file_id=file_id, writer_id=writer_id, created_ms=created_ms)
@@ -128,7 +232,7 @@ class SegmentFileWriter:
             )
         header = SectionHeader(topic_id=topic_id, partition=partition, position=self.position)
         self._blocks.put_block(BlockType.SECTION_HEADER, [header.pack()])
-        self._section = OpenSection(header, self.position, self._block_target)
+        self._section = _OpenSection(header, self.position, self._block_target)
 
     def append(self, batches: Buffer, *, stable: bool = False) -> None:
         """Add whole v2 batches, in offset order, to the open section.
@@ -263,28 +367,28 @@ class SegmentFileWriter:
         if self._finished:
             raise InvalidInputError("the file is finished", remedy="take a new writer for another file")
 
-    def _open_section(self) -> OpenSection:
+    def _open_section(self) -> _OpenSection:
         self._check_open()
         if self._section is None:
             raise InvalidInputError("no section is open", remedy="begin one first")
         return self._section
 
-    def _put_index(self, section: OpenSection, data_length: int) -> tuple[int, int]:
+    def _put_index(self, section: _OpenSection, data_length: int) -> tuple[int, int]:
         if data_length == 0:
             return 0, 0
         header = INDEX_HEADER.pack(data_length)
         return self._blocks.put_block(BlockType.SECTION_INDEX, [header, bytes(section.index)], OPTIONAL)
 
-    def _put_pending(self, section: OpenSection) -> None:
+    def _put_pending(self, section: _OpenSection) -> None:
         cutter = section.cutter
         self._put_data(section, cutter.get(PENDING_BASE), cutter.get(PENDING_TIMESTAMP))
         cutter.block_done()
 
-    def _put_data(self, section: OpenSection, base_offset: int, max_timestamp: int) -> None:
+    def _put_data(self, section: _OpenSection, base_offset: int, max_timestamp: int) -> None:
         self._note_block(section, base_offset, max_timestamp)
         pieces, section.pending = section.pending, []
         self._blocks.put_block(BlockType.DATA, pieces)
 
-    def _note_block(self, section: OpenSection, base_offset: int, max_timestamp: int) -> None:
+    def _note_block(self, section: _OpenSection, base_offset: int, max_timestamp: int) -> None:
         relative = self.position - section.data_position
         section.index += INDEX_ENTRY.pack(base_offset, max_timestamp, relative)

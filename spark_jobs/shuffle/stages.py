@@ -16,7 +16,7 @@ from catalog.model import JobResult
 from object_format.bitmaps import part_between
 from object_format.dedupe import KeyTable, Survivors
 from object_format.dedupe.buckets import CHUNK_RECORDS, BucketCutter, BucketJudge
-from object_format.record_batch.payloads import Scratch
+from object_format.record_batch.decompression import Scratch
 from spark_jobs.errors import IncompleteShuffleError
 from spark_jobs.shuffle.ends import Arrivals, Departures, JudgesPost
 from spark_jobs.shuffle.plan import keys_expected

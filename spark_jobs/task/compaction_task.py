@@ -5,7 +5,7 @@ For each partition, in the order of sections in every segment file:
 1. Pass 1 (deduplicated partitions only) reads the partition's sections newest first and finds the survivors:
    one Roaring bitmap of offsets.
    While it has compressed batches open, it thins them for pass 2, as far as there is room for what is left
-   (`object_format.dedupe.ahead`).
+   (`object_format.dedupe.early_filter`).
 2. Pass 2 reads the same sections oldest first and writes what survives into the output file of the
    partition's cleanup policy; what is not deduplicated is copied as it stands. Sections of which pass 1 has
    all that is left are not read. What expires at different times goes into files of its own (`spells`).
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from catalog.model import JobResult
 from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, ThinnedAhead
-from object_format.record_batch.payloads import Scratch
+from object_format.record_batch.decompression import Scratch
 from spark_jobs.task.arrangement import arrange, input_uses
 from spark_jobs.task.counts import TaskCounts
 from spark_jobs.task.input_pass import InputPass, placed
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from catalog.model import JobSpec
     from core.clock import Clock
     from core.ids import Ids
-    from object_format.dedupe.ahead import SectionAhead
+    from object_format.dedupe.early_filter import SectionAhead
     from object_store.interface import ObjectStore
     from spark_jobs.task.arrangement import PartitionWork
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from object_format.record_batch.payloads import CodecTimes
+from object_format.record_batch.decompression import CodecTimes
 from object_store.accounting import RequestKind
 from object_store.interface import Purpose
 from spark_jobs.task.peak_memory import peak_rss_bytes, reset_peak

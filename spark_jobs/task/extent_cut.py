@@ -10,8 +10,8 @@ from numba import njit
 from core.errors import CorruptDataError
 from object_format.buffers import readable
 from object_format.errors import Fault, MalformedBatchError
+from object_format.kernels.batches.headers import check_header
 from object_format.kernels.batches.layout import BASE_OFFSET, LAST_OFFSET_DELTA, RECORD_COUNT
-from object_format.kernels.batches.walk import check_header
 from object_format.kernels.runtime.primitives import load_i32, load_i64
 
 if TYPE_CHECKING:

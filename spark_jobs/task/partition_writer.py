@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 from core.errors import CorruptDataError
 from object_format.codecs.codec import Codec
 from object_format.dedupe import Rewriting, delete_horizon, filter_batches
-from object_format.dedupe.ahead import SectionAhead
+from object_format.dedupe.early_filter import SectionAhead
 from object_format.holes import holes_between
-from object_format.record_batch.batch import patch_offsets
-from object_format.record_batch.offsets import RecordOffsets
-from object_format.record_batch.payloads import Scratch
+from object_format.record_batch.decompression import Scratch
+from object_format.record_batch.headers import patch_offsets
+from object_format.record_batch.record_offsets import RecordOffsets
 from spark_jobs.task.output_files import OutputPolicy
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from catalog.model import Extent, JobPartition, JobSpec
     from object_format.dedupe import FilteredBatches, Survivors
-    from object_format.dedupe.ahead import PieceAhead
+    from object_format.dedupe.early_filter import PieceAhead
     from object_format.segment_file import SegmentFileWriter
     from spark_jobs.task.arrangement import PartitionWork
     from spark_jobs.task.counts import TaskCounts

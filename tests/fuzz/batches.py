@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from object_format.errors import MalformedBatchError
-from object_format.record_batch.batch import (
+from object_format.record_batch.headers import (
     assign_offsets,
     iter_headers,
     patch_offsets,

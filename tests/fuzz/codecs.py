@@ -7,8 +7,8 @@ import pytest
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec, CompressedDataError, compress, decompress
 from object_format.errors import MalformedBatchError
-from object_format.record_batch import payloads
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch import decompression
+from object_format.record_batch.headers import scan_batches
 from tests.fuzz.harness import fuzz
 from tests.object_format.codecs.test_native_codecs import batch_around
 
@@ -19,7 +19,7 @@ def opened(batch: bytes) -> bytes | None:
     """The records of a batch; None where they cannot be had."""
     array = readable(batch)
     try:
-        [(records, _rows)] = payloads.open_batches(array, scan_batches(array))
+        [(records, _rows)] = decompression.open_batches(array, scan_batches(array))
     except MalformedBatchError:
         return None
     return records.tobytes()
@@ -36,7 +36,7 @@ def one_input(data: bytes) -> None:
     assert found is None or len(found) <= LIMIT
     many = opened(batch_around(codec, compressed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(payloads, "native_calls", lambda: None)
+        patch.setattr(decompression, "native_calls", lambda: None)
         assert opened(batch_around(codec, compressed)) == many
     if found is not None:
         assert many == found

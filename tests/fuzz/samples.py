@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from object_format.codecs.codec import Codec
-from object_format.record_batch.batch import BATCH_OVERHEAD
+from object_format.record_batch.headers import BATCH_OVERHEAD
 from object_format.record_batch.records import encode_batch
 
 NOW = 1_700_000_000_000

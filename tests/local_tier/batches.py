@@ -6,11 +6,11 @@ import struct
 from typing import TYPE_CHECKING
 
 from object_format.buffers import readable
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import decode_batches, encode_batch
 
 if TYPE_CHECKING:
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 NO_PRODUCER = (-1, -1, -1)
 

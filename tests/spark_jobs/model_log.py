@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec, PartitionId
 from object_format.codecs.codec import Codec
-from object_format.record_batch.batch import assign_offsets
+from object_format.record_batch.headers import assign_offsets
 from object_format.record_batch.records import Record, decode_batches, encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
 from object_store.interface import Purpose

@@ -13,7 +13,7 @@ from catalog.model import (
     PartitionId,
     SectionCommit,
 )
-from object_format.record_batch.batch import assign_offsets
+from object_format.record_batch.headers import assign_offsets
 from object_format.record_batch.records import Record, decode_batches
 from object_format.segment_file import SegmentFileWriter, SegmentKind, parse_data_blocks
 from object_store.interface import Purpose

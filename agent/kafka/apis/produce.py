@@ -34,7 +34,7 @@ from core.errors import SiltstoneError
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.errors import InvalidRecordError, RejectionReason
-from object_format.record_batch.batch import (
+from object_format.record_batch.headers import (
     peek_attributes,
     peek_producer_id,
     scan_sound_batches,

@@ -14,7 +14,7 @@ from numba import njit
 
 from agent.kafka.fast_path.parser import length_at, untagged
 from object_format.buffers import readable
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i32, load_i64
 
 if TYPE_CHECKING:

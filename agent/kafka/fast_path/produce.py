@@ -29,7 +29,7 @@ from catalog.model import ProducerStamp
 from core.errors import SiltstoneError
 from object_format.codecs.codec import Codec
 from object_format.kernels.batches.layout import ATTRIBUTES
-from object_format.record_batch.payloads import thread_scratch
+from object_format.record_batch.decompression import thread_scratch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

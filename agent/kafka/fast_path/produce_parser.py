@@ -22,6 +22,7 @@ from object_format.codecs.codec import (
     decompress,
 )
 from object_format.codecs.native import native_calls
+from object_format.kernels.batches.headers import check_header
 from object_format.kernels.batches.layout import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -39,11 +40,10 @@ from object_format.kernels.batches.layout import (
     TRANSACTIONAL,
 )
 from object_format.kernels.batches.records import judge_records
-from object_format.kernels.batches.walk import check_header
 from object_format.kernels.codecs.frame_blocks import frame_work
 from object_format.kernels.codecs.lz4_frame import lz4_into
 from object_format.kernels.codecs.native import CALLS, zstd_into
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i64, load_u32
 
 if TYPE_CHECKING:

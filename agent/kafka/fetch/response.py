@@ -21,7 +21,7 @@ from agent.read.pending_fetch import fetch_held
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
 from object_format.codecs.codec import Codec
-from object_format.record_batch.batch import iter_headers
+from object_format.record_batch.headers import iter_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from object_format.kernels.batches.layout import (
     LOG_APPEND_TIME,
     TRANSACTIONAL,
 )
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i32, store
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from numba import njit
 
-from object_format.kernels.runtime.machine import borrowed, copy_bytes
+from object_format.kernels.runtime.intrinsics import borrowed, copy_bytes
 from object_format.kernels.runtime.primitives import VARINT_BYTES, VARLONG_BYTES, varlong_size, write_varlong
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import numpy as np
 from numba import njit
 
 from object_format.errors import Fault
+from object_format.kernels.batches.headers import MAX_OFFSET, check_header
 from object_format.kernels.batches.layout import BASE_OFFSET, LAST_OFFSET_DELTA, RECORD_COUNT
-from object_format.kernels.batches.record import parse_record
-from object_format.kernels.batches.walk import MAX_OFFSET, check_header
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.batches.record_parser import parse_record
+from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i32, load_i64
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from object_format.errors import Fault
+from object_format.kernels.batches.headers import check_header
 from object_format.kernels.batches.layout import (
     ATTRIBUTES,
     BASE_SEQUENCE,
@@ -23,9 +24,8 @@ from object_format.kernels.batches.layout import (
     PRODUCER_ID,
     RECORD_COUNT,
 )
-from object_format.kernels.batches.record import parse_record
-from object_format.kernels.batches.walk import check_header
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.batches.record_parser import parse_record
+from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i64, load_u32, read_varint
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from numba import njit
 
 from object_format.kernels.bitmaps.roaring import container_bytes, put_little
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from object_format.kernels.codecs.lz4_frame import BLOCK_CHECKSUMS, STORED, load_little, read_frame_header
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from object_format.kernels.runtime.machine import address_of, call_c, copy_bytes
+from object_format.kernels.runtime.intrinsics import address_of, call_c, copy_bytes
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers

@@ -23,7 +23,7 @@ from object_format.kernels.batches.layout import (
     SMALLEST_RECORD,
 )
 from object_format.kernels.codecs.lz4_frame import lz4_into
-from object_format.kernels.runtime.machine import address_of, borrowed, call_c, copy_bytes
+from object_format.kernels.runtime.intrinsics import address_of, borrowed, call_c, copy_bytes
 from object_format.kernels.runtime.primitives import store
 
 if TYPE_CHECKING:

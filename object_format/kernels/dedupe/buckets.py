@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from object_format.kernels.dedupe.fingerprints import CONTROL_RECORD, KEYLESS, WORDS
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import Integer, Numbers

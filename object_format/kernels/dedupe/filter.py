@@ -26,8 +26,8 @@ from object_format.kernels.batches.layout import (
     MAX_TIMESTAMP,
     RECORD_COUNT,
 )
-from object_format.kernels.batches.record import parse_record
-from object_format.kernels.runtime.machine import borrowed, copy_bytes, prefetch
+from object_format.kernels.batches.record_parser import parse_record
+from object_format.kernels.runtime.intrinsics import borrowed, copy_bytes, prefetch
 from object_format.kernels.runtime.primitives import read_varint, store, varlong_size, write_varlong
 
 if TYPE_CHECKING:

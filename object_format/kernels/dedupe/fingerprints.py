@@ -9,10 +9,10 @@ from numba import njit
 
 from object_format.errors import Fault
 from object_format.kernels.batches.layout import CONTROL, DELETE_HORIZON
-from object_format.kernels.batches.record import parse_record
-from object_format.kernels.hashing.sip_lanes import LANES, fingerprint_lanes
+from object_format.kernels.batches.record_parser import parse_record
 from object_format.kernels.hashing.siphash import siphash128
-from object_format.kernels.runtime.machine import CHECKED, borrowed, prefetch
+from object_format.kernels.hashing.siphash_lanes import LANES, fingerprint_lanes
+from object_format.kernels.runtime.intrinsics import CHECKED, borrowed, prefetch
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows

@@ -20,7 +20,7 @@ from object_format.kernels.dedupe.fingerprints import (
     TOMBSTONE,
     WORDS,
 )
-from object_format.kernels.runtime.machine import borrowed, prefetch, shift_up
+from object_format.kernels.runtime.intrinsics import borrowed, prefetch, shift_up
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import Integer, Integers, Numbers

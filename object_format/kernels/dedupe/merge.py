@@ -44,7 +44,7 @@ from object_format.kernels.dedupe.filter import (
     thin_records,
     thin_row,
 )
-from object_format.kernels.runtime.machine import borrowed, copy_bytes
+from object_format.kernels.runtime.intrinsics import borrowed, copy_bytes
 from object_format.kernels.runtime.primitives import store
 
 if TYPE_CHECKING:

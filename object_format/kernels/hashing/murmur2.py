@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Numbers

@@ -11,7 +11,7 @@ from agent.read.fetch_plan import Cursor, PartitionFetch
 from agent.read.fetch_result import result_of
 from catalog.config.topic_config import TopicConfig
 from catalog.model import PartitionState, Topic
-from object_format.record_batch.batch import read_header, verify_checksum
+from object_format.record_batch.headers import read_header, verify_checksum
 
 _TOPIC = Topic(topic_id=UUID(int=1), name="marl", partition_count=1, config=TopicConfig(), created_ms=0)
 

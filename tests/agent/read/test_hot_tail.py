@@ -12,7 +12,7 @@ from agent.write.ingestion_buffer import OpenFile, Piece
 from agent.write.ingestion_file import SealedFile, seal
 from agent.write.pending_append import PendingAppend
 from catalog.model import PartitionId, RunRefusal, RunResult, SectionResult
-from object_format.record_batch.batch import iter_headers
+from object_format.record_batch.headers import iter_headers
 from tests.agent.write.test_write_path import batches, make_topic
 
 if TYPE_CHECKING:

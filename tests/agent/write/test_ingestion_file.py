@@ -16,7 +16,7 @@ from agent.write.validation import BatchColumns, append_rules_of
 from catalog.config.topic_config import TopicConfig
 from catalog.model import RunRefusal, RunResult, SectionResult
 from object_format.record_batch.append_rules import validate_append
-from object_format.record_batch.batch import iter_headers
+from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import encode_batch
 from tests.object_format.segment_file.samples import read_file
 

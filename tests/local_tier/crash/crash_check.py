@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import decode_batches
 from tests.local_tier.crash.crash_workload import KEYED, NAMES
 

@@ -17,7 +17,7 @@ from local_tier.manager.config import LogManagerConfig
 from local_tier.manager.data_directory import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
 from local_tier.topic_partition import TopicPartition
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import encode_batch
 from tests.local_tier.manager.managers import PeriodicManualScheduler
 

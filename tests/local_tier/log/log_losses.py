@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from object_format.buffers import readable
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.headers import scan_batches
 from tests.local_tier.batches import batch
 from tests.local_tier.log.log_appends import Appends
 from tests.local_tier.log.log_model import CONFIG

@@ -18,7 +18,7 @@ from local_tier.producers.producer_state import KnownBatch, Origin, ProducerAppe
 from local_tier.producers.producer_states import ProducerStates
 from object_format.errors import InvalidRecordError
 from object_format.record_batch.append_rules import validate_append
-from object_format.record_batch.batch import iter_headers
+from object_format.record_batch.headers import iter_headers
 from tests.local_tier.batches import NO_PRODUCER, batch, rows_of
 from tests.local_tier.logs import Place
 

@@ -22,7 +22,7 @@ from local_tier.files.file_system import RealFileSystem
 from local_tier.log.log_view import Isolation
 from local_tier.producers.producer_state import Origin
 from object_format.errors import InvalidRecordError
-from object_format.record_batch.batch import iter_headers
+from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batches
 from tests.local_tier.batches import batch, marker, offsets_of
 from tests.local_tier.logs import SMALL, Place, crash

@@ -21,8 +21,8 @@ from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.batches.layout import BATCH_OVERHEAD
 from object_format.kernels.codecs.lz4_frame import LZ4_DECOMPRESS, lz4_into
 from object_format.kernels.codecs.native import compress_into, decompress_rows
-from object_format.record_batch import payloads
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch import decompression
+from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import Record, decode_batches, encode_batch
 from tests.object_format import model
 from tests.object_format.dedupe.test_dedupe import NOW, find, sections
@@ -152,7 +152,7 @@ def test_batches_open_alike_with_and_without_the_kernel(frames: list[tuple[Codec
     def opened() -> tuple[list[bytes], tuple[Fault, int] | None]:
         found: list[bytes] = []
         try:
-            for records, run in payloads.open_batches(data, scan_batches(data)):
+            for records, run in decompression.open_batches(data, scan_batches(data)):
                 for start, end in zip(
                     run["records_start"].tolist(), run["records_end"].tolist(), strict=True
                 ):
@@ -163,7 +163,7 @@ def test_batches_open_alike_with_and_without_the_kernel(frames: list[tuple[Codec
 
     many, fault = opened()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(payloads, "native_calls", lambda: None)
+        patch.setattr(decompression, "native_calls", lambda: None)
         one_by_one, same_fault = opened()
     assert fault == same_fault
     # Those in front of a fault may have been on their way when it was met.
@@ -253,8 +253,8 @@ def test_what_is_written_is_the_same_with_and_without_the_kernel(
 
     expected = written()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.dedupe.sealing.native_calls", lambda: None)
-        patch.setattr(payloads, "native_calls", lambda: None)
+        patch.setattr("object_format.dedupe.recompression.native_calls", lambda: None)
+        patch.setattr(decompression, "native_calls", lambda: None)
         assert written() == expected
 
 
@@ -311,7 +311,7 @@ def _no_function(_path: str) -> object:
 def test_libraries_that_do_not_show_their_functions_are_done_without(
     name: str, fake: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"object_format.native_codecs.{name}", fake)
+    monkeypatch.setattr(f"object_format.codecs.native.{name}", fake)
     assert native_calls() is None
     data = b"".join(encode_batch([1], [b"k"], [b"%d" % i], codec=Codec.ZSTD, base_offset=i) for i in range(3))
     assert [len(columns) for columns in decode_batches(data)] == [3]

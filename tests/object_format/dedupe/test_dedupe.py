@@ -231,7 +231,7 @@ def test_a_table_too_small_loses_no_newest_record(log: list[Section], whole: boo
 def test_sections_too_long_to_hold_lose_no_newest_record(log: list[Section], whole: bool, most: int) -> None:
     """The bound is not below one step, so a patched step makes it bite."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", most)
+        patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", most)
         found = find(log, reaches_log_start=whole, max_held_records=most)
     check_soundness(log, found, whole=whole)
 
@@ -241,7 +241,7 @@ def test_a_long_section_of_few_keys_is_judged_exactly(log: list[Section], whole:
     """Superseded records make room for others, so that it is keys and not records that count."""
     records_in = len(all_records(log))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", 5)
+        patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", 5)
         found = find(log, reaches_log_start=whole, max_held_records=5)
     assert found.exact
     assert found.records_in == records_in
@@ -252,7 +252,7 @@ def test_each_further_job_makes_up_for_another_part_of_a_long_section(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its seed chooses the keys that are held back, and what was left twice goes at last."""
-    monkeypatch.setattr("object_format.dedupe.survivors._STEP_RECORDS", 100)
+    monkeypatch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", 100)
     offsets = np.arange(1000)
     left = []
     for job in range(30):
@@ -297,7 +297,7 @@ def test_a_section_longer_than_any_is_held_back_comes_out_exact() -> None:
 @given(sections())
 def test_holding_more_and_more_changes_nothing(log: list[Section]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", 1)
+        patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", 1)
         found = find(log)
     assert found.offsets == find(log).offsets
     assert found.exact

@@ -14,8 +14,7 @@ from pyroaring import BitMap64
 
 from object_format.codecs.codec import Codec
 from object_format.dedupe import filter as filtering
-from object_format.dedupe import filter_batches
-from object_format.dedupe import offset_chunks as stretches
+from object_format.dedupe import filter_batches, long_batches
 from object_format.errors import Fault, MalformedBatchError
 from object_format.record_batch.records import decode_batch, encode_batch
 from tests.object_format.dedupe.test_dedupe import NOW, find, sections
@@ -46,7 +45,7 @@ def test_stretches_give_the_same_bytes(
         expected = filtered(data, survivors, shift=section.shift, horizon=horizon)
         with (
             patch.object(filtering, "MAX_RECORDS", most_records),
-            patch.object(stretches, "STRETCH_OFFSETS", stretch_offsets),
+            patch.object(long_batches, "STRETCH_OFFSETS", stretch_offsets),
         ):
             found = filtered(data, survivors, shift=section.shift, horizon=horizon)
         assert b"".join(found.buffers) == b"".join(expected.buffers)
@@ -74,7 +73,7 @@ def test_a_batch_gets_no_horizon_that_would_make_it_too_large(codec: Codec, most
         with (
             patch.object(filtering, "MAX_RECORDS", most_records),
             patch.object(filtering, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
-            patch.object(stretches, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
+            patch.object(long_batches, "MAX_DECOMPRESSED_BATCH_BYTES", limit),
         ):
             found = filtered(data, survivors_at(offsets, offsets), horizon=NOW + 10**9)
         stamped = codec is Codec.NONE or offsets is some or limit > plain
@@ -92,7 +91,7 @@ def test_bytes_that_pass_1_has_not_seen_are_malformed(codec: Codec) -> None:
     for offsets in ({0, 4}, {0, 1, 4, 5}):
         with (
             patch.object(filtering, "MAX_RECORDS", 1),
-            patch.object(stretches, "STRETCH_OFFSETS", 2),
+            patch.object(long_batches, "STRETCH_OFFSETS", 2),
             pytest.raises(MalformedBatchError) as caught,
         ):
             filtered(data, survivors_at(offsets, set()))

@@ -14,7 +14,7 @@ from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.dedupe import filter_batches
 from object_format.kernels.dedupe.merge import MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import Record
 from tests.object_format import model, model_log
 from tests.object_format.dedupe.test_dedupe import NOW, find, sections
@@ -23,7 +23,7 @@ from tests.object_format.model_log import Section
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from object_format.dedupe.filtered import FilteredBatches
+    from object_format.dedupe.rewrite import FilteredBatches
 
 
 def plain(count: int, *, value: bytes = b"v", codec: Codec = Codec.NONE, apart: int = 1) -> list[model.Batch]:

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from object_format.buffers import readable
-from object_format.dedupe.fingerprinting import Columns, Fingerprinter
+from object_format.dedupe.fingerprints import Columns, Fingerprinter
 from object_format.kernels.batches.layout import BATCH_OVERHEAD
 from object_format.kernels.dedupe.fingerprints import WORDS, are_uneven, fingerprint_keys
 from object_format.kernels.hashing.siphash import siphash128
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.headers import scan_batches
 from object_format.record_batch.records import Record, encode_records
 
 MASK = 2**64 - 1

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from object_format.codecs.codec import Codec
 from object_format.errors import Fault, MalformedBatchError
-from object_format.record_batch.batch import (
+from object_format.record_batch.headers import (
     assign_offsets,
     iter_headers,
     patch_offsets,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from object_format.codecs.codec import Codec
 from object_format.errors import Fault, MalformedBatchError
-from object_format.record_batch import offsets as record_offsets
-from object_format.record_batch.offsets import RecordOffsets
+from object_format.record_batch import record_offsets
+from object_format.record_batch.record_offsets import RecordOffsets
 from object_format.record_batch.records import decode_batches, encode_batch
 
 BATCHES = st.lists(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from object_format.codecs.codec import Codec
 from object_format.codecs.native import SCRATCH_BYTES
 from object_format.errors import Fault, MalformedBatchError, UnsupportedBatchError
-from object_format.record_batch.batch import TimestampType, read_header
+from object_format.record_batch.headers import TimestampType, read_header
 from object_format.record_batch.records import (
     Record,
     RecordColumns,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from object_format.buffers import readable
 from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES, Codec
 from object_format.errors import Fault, MalformedBatchError
-from object_format.record_batch.batch import BatchHeader, iter_headers, write_checksum
+from object_format.record_batch.headers import BatchHeader, iter_headers, write_checksum
 from object_format.record_batch.records import Record, encode_batch
 from object_format.record_batch.validation import (
     MAX_RECORDS_REPORTED,

@@ -14,7 +14,7 @@ from core.clock import ManualClock
 from core.ids import SeededIds
 from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES, Codec, compress
 from object_format.kernels.batches.encode import encode_records
-from object_format.record_batch.batch import write_checksum
+from object_format.record_batch.headers import write_checksum
 from object_format.segment_file import SegmentFileWriter, SegmentKind
 from object_store.interface import Purpose
 from object_store.local.store import LocalStore

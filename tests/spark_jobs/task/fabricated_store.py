@@ -11,9 +11,9 @@ from uuid import UUID
 from catalog.model import Extent, FileKind, JobInput, JobPartition, JobSpec
 from object_format.record_batch.records import encode_batch
 from object_format.segment_file import SegmentFileWriter, SegmentKind
+from object_format.segment_file.block_payloads import SectionFooter
 from object_format.segment_file.checksum import block_seed, extend, file_seed
 from object_format.segment_file.layout import BLOCK_HEADER, BlockHeader, BlockType
-from object_format.segment_file.payloads import SectionFooter
 from object_store.accounting import RequestCounts, RequestKind
 from object_store.interface import Purpose
 from object_store.names import ingestion_name

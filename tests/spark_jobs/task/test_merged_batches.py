@@ -10,7 +10,7 @@ import pytest
 from catalog.model import PartitionId
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
-from object_format.record_batch.batch import scan_batches
+from object_format.record_batch.headers import scan_batches
 from object_format.segment_file import parse_data_blocks
 from object_store.interface import Purpose
 from object_store.local.store import LocalStore

@@ -110,7 +110,7 @@ def test_objects_are_the_same_with_and_without(
     """To the byte, holes and all, however much room there is, and for a log that was compacted before."""
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.record_batch.payloads.SCRATCH_BYTES", 400)
+        patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", 400)
         for room in ((1, 1), (held, kept)):
             house = new_house()
             topic = house.log.create_topic("compact")

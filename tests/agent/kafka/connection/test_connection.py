@@ -15,7 +15,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.table import APIS
 from object_format.codecs.codec import Codec
-from object_format.record_batch.batch import write_checksum
+from object_format.record_batch.headers import write_checksum
 from object_format.record_batch.records import encode_batch
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire, read_answer, request_frame

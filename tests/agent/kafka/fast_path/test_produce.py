@@ -38,7 +38,7 @@ from object_format.kernels.batches.layout import (
     CRC,
     LENGTH_OVERHEAD,
 )
-from object_format.record_batch import payloads
+from object_format.record_batch import decompression
 from object_format.record_batch.records import encode_batch
 from tests.agent.kafka.wire import read_answer, request_frame
 
@@ -492,7 +492,7 @@ def test_what_is_refused_for_want_of_room_is_opened_once() -> None:
             expected, _ = _outcome(frame, [_FATES[0]], is_full=is_full, short=False)
             with (
                 patch.object(produce_survey, "decompress", wraps=decompress) as one_way,
-                patch.object(payloads, "decompress", wraps=decompress) as other_way,
+                patch.object(decompression, "decompress", wraps=decompress) as other_way,
             ):
                 assert _outcome(frame, [_FATES[0]], is_full=is_full, short=True)[0] == expected
             assert one_way.call_count + other_way.call_count == times

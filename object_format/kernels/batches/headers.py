@@ -29,7 +29,7 @@ from object_format.kernels.batches.layout import (
     RECORD_COUNT,
     SMALLEST_RECORD,
 )
-from object_format.kernels.runtime.machine import borrowed, prefetch
+from object_format.kernels.runtime.intrinsics import borrowed, prefetch
 from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i64, load_u32, store
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from object_format.buffers import readable
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.layout import CODEC_MASK
 from object_format.kernels.batches.offsets import full_ranges, record_offsets, spread_ranges
-from object_format.record_batch.batch import scan_batches
-from object_format.record_batch.payloads import Scratch, decompress_batches, runs_by_compression
+from object_format.record_batch.decompression import Scratch, decompress_batches, runs_by_compression
+from object_format.record_batch.headers import scan_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from object_format.buffers import Bytes
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 _PENDING_OFFSETS: Final = 1 << 17
 """One MiB of them, twice."""

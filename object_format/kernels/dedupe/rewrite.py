@@ -13,7 +13,7 @@ from object_format.kernels.bitmaps.roaring import span_of
 from object_format.kernels.codecs.native import stretch_end
 from object_format.kernels.dedupe.filter import COPY, plan_rows
 from object_format.kernels.dedupe.merge import assemble, group_rows, mark_small
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows

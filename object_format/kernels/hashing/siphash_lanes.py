@@ -14,12 +14,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from object_format.kernels.runtime.machine import element
+from object_format.kernels.runtime.intrinsics import element
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from object_format.kernels.runtime.machine import Opaque
+    from object_format.kernels.runtime.intrinsics import Opaque
 
 _intrinsic: Opaque = intrinsic
 _cgutils: Opaque = cgutils

@@ -14,7 +14,7 @@ from numba import njit
 
 from object_format.errors import Fault
 from object_format.kernels.batches.layout import SMALLEST_RECORD
-from object_format.kernels.runtime.machine import borrowed
+from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import read_short_varint, read_varint, read_varlong
 
 if TYPE_CHECKING:

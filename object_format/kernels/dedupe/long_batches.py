@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from numba import njit
 
 from object_format.errors import Fault
-from object_format.kernels.batches.record import parse_record
+from object_format.kernels.batches.record_parser import parse_record
 from object_format.kernels.dedupe.filter import finish_thinned, thin_records
-from object_format.kernels.runtime.machine import borrowed, prefetch
+from object_format.kernels.runtime.intrinsics import borrowed, prefetch
 from object_format.kernels.runtime.primitives import read_varint, varlong_size
 
 if TYPE_CHECKING:

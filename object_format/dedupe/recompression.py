@@ -8,7 +8,7 @@ import numpy as np
 
 from object_format.codecs.codec import Codec, compressed_parts
 from object_format.codecs.native import SCRATCH_BYTES, native_calls
-from object_format.dedupe.rewriting import FRAME_OVERHEAD, GROWTH_SHIFT
+from object_format.dedupe.rewrite import FRAME_OVERHEAD, GROWTH_SHIFT
 from object_format.kernels.batches.layout import (
     ATTRIBUTES,
     BATCH_LENGTH,
@@ -17,7 +17,7 @@ from object_format.kernels.batches.layout import (
     LENGTH_OVERHEAD,
 )
 from object_format.kernels.codecs.native import compress_batches
-from object_format.record_batch.batch import write_checksum
+from object_format.record_batch.headers import write_checksum
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,16 +12,15 @@ from core.errors import InvalidInputError
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.layout import CODEC_MASK
 from object_format.kernels.dedupe.fingerprints import WORDS, fingerprint_rows
-from object_format.record_batch.batch import scan_rising_batches
-from object_format.record_batch.payloads import Scratch, open_batches
+from object_format.record_batch.decompression import Scratch, open_batches
+from object_format.record_batch.headers import scan_rising_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from object_format.buffers import Bytes
-    from object_format.dedupe.ahead import RetainedPiece
     from object_format.dedupe.key_table import Flags, Words
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 _SEED: Final = struct.Struct("<QQ")
 
@@ -102,16 +101,20 @@ class Fingerprinter:
                 yield
 
     def fill_before(
-        self, columns: Columns, opened: Iterable[tuple[Bytes, BatchRows]], piece: RetainedPiece
+        self,
+        columns: Columns,
+        opened: Iterable[tuple[Bytes, BatchRows]],
+        *,
+        stored: Bytes,
+        record_count: int,
+        offset_shift: int,
     ) -> None:
         """Put the records of a piece before what is in columns that were begun at their end and have room."""
-        columns.start -= piece.record_count
+        columns.start -= record_count
         end, columns.count = columns.count, columns.start
         for records, run in opened:
-            self.largest_opened = max(self.largest_opened, records.size if records is not piece.data else 0)
-            more = self.fill_from(
-                columns, records, run, np.zeros(4, np.int64), offset_shift=piece.offset_shift
-            )
+            self.largest_opened = max(self.largest_opened, records.size if records is not stored else 0)
+            more = self.fill_from(columns, records, run, np.zeros(4, np.int64), offset_shift=offset_shift)
             assert not more
         columns.count = end
 

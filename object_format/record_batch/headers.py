@@ -18,6 +18,15 @@ import numpy.typing as npt
 from object_format.buffers import Bytes, readable, writable
 from object_format.codecs.codec import Codec
 from object_format.errors import Fault, MalformedBatchError
+from object_format.kernels.batches.headers import assign_offsets as _assign_offsets
+from object_format.kernels.batches.headers import (
+    check_header,
+    count_batches,
+    find_overlap,
+    read_headers,
+    scan_rising,
+    shift_offsets,
+)
 from object_format.kernels.batches.layout import (
     ATTRIBUTES,
     BATCH_LENGTH,
@@ -33,15 +42,6 @@ from object_format.kernels.batches.layout import (
     MAX_TIMESTAMP,
     PRODUCER_ID,
     TRANSACTIONAL,
-)
-from object_format.kernels.batches.walk import assign_offsets as _assign_offsets
-from object_format.kernels.batches.walk import (
-    check_header,
-    count_batches,
-    find_overlap,
-    read_headers,
-    scan_rising,
-    shift_offsets,
 )
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from object_format.buffers import Bytes, readable
 from object_format.codecs.codec import Codec, CompressedDataError, DecompressedTooLargeError, decompress
 from object_format.codecs.native import NATIVE, SCRATCH_BYTES, native_calls
 from object_format.errors import Fault, MalformedBatchError
+from object_format.kernels.batches.headers import compressed_among
 from object_format.kernels.batches.layout import BATCH_OVERHEAD, CODEC_MASK, SMALLEST_RECORD
-from object_format.kernels.batches.walk import compressed_among
 from object_format.kernels.codecs.native import decompress_rows, stretch_end
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 Indexes = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from core.errors import InvalidInputError
 from object_format.kernels.hashing.checksums import extend_by_number, extend_by_part
-from object_format.record_batch.batch import stored_checksums, write_checksum
+from object_format.record_batch.headers import stored_checksums, write_checksum
 from object_format.segment_file import PlacedBatches, SegmentFileWriter, SegmentKind
 from tests.object_format.segment_file.samples import (
     CREATED_MS,

@@ -19,18 +19,26 @@ import numpy as np
 
 from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
-from object_format.codecs.native import native_calls
+from object_format.codecs.native import SCRATCH_BYTES, native_calls
 from object_format.dedupe.filter import MAX_RECORDS, Chosen, filter_rows
-from object_format.dedupe.rewriting import Rewriting
-from object_format.dedupe.thinning import thin_piece
-from object_format.kernels.batches.walk import sum_up
-from object_format.kernels.codecs.native import decompress_rows
-from object_format.record_batch.payloads import NOT_TIMED, CodecTimes, OpenRuns, held_batches, open_at_once
+from object_format.dedupe.recompression import seal
+from object_format.dedupe.rewrite import FilteredBatches, Rewriting, new_totals, sum_up_filtered
+from object_format.errors import MalformedBatchError
+from object_format.kernels.batches.headers import sum_up
+from object_format.kernels.codecs.native import compress_batches, decompress_rows
+from object_format.kernels.dedupe.rewrite import thin_opened
+from object_format.record_batch.decompression import (
+    NOT_TIMED,
+    CodecTimes,
+    OpenRuns,
+    held_batches,
+    open_at_once,
+)
 
 if TYPE_CHECKING:
-    from object_format.dedupe.filtered import FilteredBatches
-    from object_format.dedupe.survivor_bitmap import Judged
-    from object_format.record_batch.batch import BatchRows
+    from object_format.codecs.native import Calls
+    from object_format.dedupe.survivors import Judged
+    from object_format.record_batch.headers import BatchRows
 
 HELD_BYTES: Final = 32 << 20
 """Of one section: its batches as they are stored, and their rows. An ingestion file's section has 8 MiB, and
@@ -46,6 +54,8 @@ KEPT_BYTES: Final = 64 << 20
 LARGE_BYTES: Final = 8 << 20
 """A piece of more than this, as it is stored, is not for here, nor is anything else of its partition, and so
 with a batch of more than `MAX_RECORDS`: the largest need the memory that would be held and kept."""
+
+_NO_CODEC: Final = -1
 
 
 class PieceAhead(NamedTuple):
@@ -280,7 +290,9 @@ class ThinnedAhead:
         if calls is None or piece.place not in self._by_kernel:
             return None
         work, goal = self._open.rest(), self._kept.rest(self._reserved)
-        filtered, worked = thin_piece(piece, self._records, judged, rewriting, work, goal, calls, self._times)
+        filtered, worked = _thin_piece(
+            piece, self._records, judged, rewriting, work, goal, calls, self._times
+        )
         self._open.touch(worked)
         if filtered is not None:
             self._kept.take(filtered.size)
@@ -326,3 +338,54 @@ class ThinnedAhead:
             kept[at : at + len(buffer)] = buffer
             at += len(buffer)
         return replace(filtered, buffers=(kept.data,))
+
+
+def _thin_piece(
+    piece: RetainedPiece,
+    records: Bytes,
+    judged: Judged,
+    rewriting: Rewriting,
+    work: Bytes,
+    goal: Bytes,
+    calls: Calls,
+    times: CodecTimes,
+) -> tuple[FilteredBatches | None, int]:
+    """What `filter_rows` makes of a piece, all of whose batches were opened by `calls`, into `records`.
+
+    It is written to `goal`, and to `work` while it is uncompressed. None where either has too little room, or
+    a codec is asked for that the kernels do not know. And how many bytes of `work` that took. Raises
+    MalformedBatchError.
+    """
+    totals = new_totals()
+    unsealed = np.empty((piece.rows.size, 4), np.int64)
+    horizon = rewriting.delete_horizon_ms
+    fault, position, length, count = thin_opened(
+        piece.data,
+        records,
+        piece.rows,
+        piece.offset_shift,
+        piece.leader_epoch,
+        judged.offsets,
+        judged.tombstones,
+        horizon is not None,
+        horizon or 0,
+        rewriting.merge,
+        *rewriting.most_merged,
+        SCRATCH_BYTES,
+        work,
+        unsealed,
+        totals,
+    )
+    if fault:
+        raise MalformedBatchError.at(fault, position)
+    if length < 0:
+        return None, ~length
+    unsealed = unsealed[:count]
+    merged_codec = _NO_CODEC if rewriting.merged_codec is None else int(rewriting.merged_codec)
+    with times.compress():
+        size = compress_batches(work, length, unsealed, merged_codec, goal, calls)
+    if size < 0:
+        return None, length
+    written = goal[:size].data
+    saved = seal(written, unsealed)
+    return sum_up_filtered((written,) if size else (), totals, saved, 0), length

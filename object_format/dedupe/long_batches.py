@@ -13,14 +13,14 @@ import numpy as np
 from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.batches.layout import BATCH_OVERHEAD, CODEC_MASK
-from object_format.kernels.dedupe.offset_chunks import finish_stretches, measure_stretch, thin_stretch
+from object_format.kernels.dedupe.long_batches import finish_stretches, measure_stretch, thin_stretch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from object_format.bitmaps import ArrayWindow, BitmapWindow
     from object_format.buffers import Bytes
-    from object_format.record_batch.batch import BatchRows
+    from object_format.record_batch.headers import BatchRows
 
 STRETCH_OFFSETS: Final = 1 << 18
 """2 MiB of survivors."""

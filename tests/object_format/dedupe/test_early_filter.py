@@ -12,7 +12,7 @@ from object_format.codecs.codec import Codec, decompress
 from object_format.dedupe import KeyTable, Rewriting, SurvivorFinder, Survivors, ThinnedAhead, filter_batches
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.layout import BATCH_ROW
-from object_format.record_batch.payloads import Scratch
+from object_format.record_batch.decompression import Scratch
 from object_format.record_batch.records import encode_batch
 from tests.object_format.dedupe.test_dedupe import FEW_KEYS, LARGE, NOW, SEED, sections
 
@@ -89,10 +89,10 @@ def test_it_is_what_pass_2_would_have_made(
 ) -> None:
     """Also when the table is full, memory is short, or a section is too long to be judged at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.record_batch.payloads.SCRATCH_BYTES", scratch_bytes)
-        patch.setattr("object_format.dedupe.thinning.SCRATCH_BYTES", scratch_bytes)
-        patch.setattr("object_format.dedupe.survivors._GROUP_BYTES", group_bytes)
-        patch.setattr("object_format.dedupe.survivors._STEP_RECORDS", min(most, 32_768))
+        patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", scratch_bytes)
+        patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", scratch_bytes)
+        patch.setattr("object_format.dedupe.survivor_finder._GROUP_BYTES", group_bytes)
+        patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", min(most, 32_768))
         ahead = ThinnedAhead(held_bytes=held_bytes, open_bytes=open_bytes, kept_bytes=kept_bytes)
         ahead.begin_partition(rewriting)
         whole = rewriting.delete_horizon_ms is not None
@@ -202,8 +202,8 @@ def test_batches_are_merged_in_the_same_stretches(lengths: list[int], room: int,
         [NOW] * len(lengths), [b"a%d" % n for n in range(len(lengths))], [b"w"] * len(lengths), base_offset=50
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.record_batch.payloads.SCRATCH_BYTES", room)
-        patch.setattr("object_format.dedupe.thinning.SCRATCH_BYTES", room)
+        patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", room)
+        patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", room)
         ahead = ThinnedAhead()
         ahead.begin_partition(Rewriting(delete_horizon_ms=None))
         survivors = run(ahead, [[old], [new]])
