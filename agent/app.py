@@ -20,9 +20,9 @@ from agent.cluster.topic_directory import TopicDirectory
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.metrics import GroupCollector
 from agent.http.app import create_app
+from agent.http.context import HttpContext
 from agent.http.record_producer import RecordProducer
 from agent.http.server import HttpServer, bind, listen
-from agent.http.services import Services
 from agent.kafka import serving
 from agent.kafka.fetch.sessions import FetchSessions
 from agent.kafka.services import Services as KafkaServices
@@ -199,7 +199,7 @@ class Agent:
             evict_ms=settings.fetch_session_evict_ms,
         )
         self.metrics.expose(StoreCollector(store), CatalogCollector(catalog), metrics_snapshot(self))
-        self._services = Services(
+        self._services = HttpContext(
             settings=settings,
             topics=catalog.topics,
             directory=self.directory,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent.kafka.apis.describe_configs import _TYPES
+from agent.kafka.apis.configs.describe_configs import _TYPES
 from agent.kafka.codec import Struct
 from agent.kafka.resources import ResourceType
 from agent.kafka.table import APIS

@@ -13,7 +13,7 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from agent.kafka.api import MAX_ITEMS
-from agent.kafka.apis import describe_configs
+from agent.kafka.apis.configs import describe_configs
 from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.table import APIS
