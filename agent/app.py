@@ -20,12 +20,15 @@ from agent.cluster.topic_directory import TopicDirectory
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.metrics import GroupCollector
 from agent.http.app import create_app
-from agent.http.context import HttpContext
 from agent.http.record_producer import RecordProducer
-from agent.http.server import HttpServer, bind, listen
-from agent.kafka import serving
-from agent.kafka.fetch.sessions import FetchSessions
-from agent.kafka.services import Services as KafkaServices
+from agent.http.server import HttpServer
+from agent.http.services import HttpServices
+from agent.kafka.api_registry import APIS
+from agent.kafka.connection.server import KafkaServer
+from agent.kafka.dispatcher import RequestDispatcher
+from agent.kafka.fetch_sessions import FetchSessions
+from agent.kafka.listener import create_brokers
+from agent.kafka.services import KafkaServices
 from agent.local_topics.disks import Disks
 from agent.metrics_snapshot import metrics_snapshot
 from agent.read.commit_watch import CommitWatch
@@ -43,6 +46,7 @@ from agent.runtime.metrics import AgentMetrics, CatalogCollector, StoreCollector
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
 from agent.runtime.slow_start_warning import warn_if_slow
+from agent.runtime.sockets import bind, listen
 from agent.warm_up import warm_up
 from agent.write.announcements import Announcements
 from agent.write.commit_listeners import AppendCounting
@@ -51,7 +55,6 @@ from agent.write.write_path import WritePath
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from agent.kafka.connection.server import KafkaServer
     from agent.settings import AgentSettings
     from catalog.open import Catalog
     from core.clock import Clock
@@ -199,7 +202,7 @@ class Agent:
             evict_ms=settings.fetch_session_evict_ms,
         )
         self.metrics.expose(StoreCollector(store), CatalogCollector(catalog), metrics_snapshot(self))
-        self._services = HttpContext(
+        self._services = HttpServices(
             settings=settings,
             topics=catalog.topics,
             directory=self.directory,
@@ -222,7 +225,8 @@ class Agent:
         listener = bind(self.settings.http_host, self.settings.http_port)
         kafka_listener = None
         try:
-            kafka_listener = serving.bind_for_clients(self.settings)
+            if self.settings.kafka_host is not None:
+                kafka_listener = bind(self.settings.kafka_host, self.settings.kafka_port)
             await self._warm_up()
             listen(listener)
             if kafka_listener is not None:
@@ -241,7 +245,7 @@ class Agent:
             await self._http.start()
             addresses = {"http": self._http.address}
             if kafka_listener is not None and services is not None:
-                self._kafka = serving.new_server(services, kafka_listener)
+                self._kafka = KafkaServer(RequestDispatcher(APIS, services), kafka_listener, services)
                 await self._kafka.start()
                 addresses["kafka"] = self._kafka.address
         except BaseException:
@@ -264,7 +268,7 @@ class Agent:
         if kafka_listener is None:
             await self.session.start()
             return None
-        brokers = await serving.become_broker(
+        brokers = await create_brokers(
             kafka_listener,
             settings=self.settings,
             catalog=self._catalog,

@@ -14,8 +14,8 @@ from uuid import UUID
 
 import numpy as np
 
-from agent.kafka.fast_path.fetch_parser import FetchSurvey
-from agent.kafka.fast_path.produce_parser import COLUMNS, ProduceSurvey, judge_opened
+from agent.kafka.fast_path.fetch_parser import FetchParser
+from agent.kafka.fast_path.produce_parser import COLUMNS, ProduceParser, judge_opened
 from agent.write.ingestion_buffer import OpenFile, Piece
 from agent.write.ingestion_file import seal
 from agent.write.pending_append import PendingAppend
@@ -50,8 +50,8 @@ def warm_up() -> None:
     with suppress(InvalidRecordError):
         keyless = encode_records([Record(0, 1, None, b"value")])
         validate_append("nowhere", keyless, replace(rules, require_keys=True), now_ms=1)
-    FetchSurvey(1).read(memoryview(bytearray(1)), 0, 12)
-    survey = ProduceSurvey(1)
+    FetchParser(1).read(memoryview(bytearray(1)), 0, 12)
+    survey = ProduceParser(1)
     survey.read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)
     survey.open_quickly(memoryview(bytearray(1)), np.empty(1, np.uint8))
     survey.open(memoryview(bytearray(1)), np.empty(1, np.uint8))

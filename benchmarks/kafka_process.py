@@ -158,7 +158,7 @@ def _serve_bare(ready: Connection, answer_bytes: int) -> None:
 class _Bare(asyncio.BufferedProtocol):
     def __init__(self, shared: memoryview, answer_bytes: int) -> None:
         self._receiver = FrameReceiver(
-            shared, limit=2**30, admit=lambda _: True, deliver=lambda _: self._answer()
+            shared, max_frame_bytes=2**30, reserve=lambda _: True, deliver=lambda _: self._answer()
         )
         self._payload = bytes(answer_bytes)
         self._transport: asyncio.Transport | None = None
@@ -169,7 +169,7 @@ class _Bare(asyncio.BufferedProtocol):
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.room()
+        return self._receiver.buffer()
 
     @override
     def buffer_updated(self, nbytes: int) -> None:

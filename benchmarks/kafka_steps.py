@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any, cast
 import uvloop
 
 from agent.cluster.topic_directory import TopicDirectory
-from agent.kafka.api import RetainedBuffers
+from agent.kafka.api_definition import RetainedBuffers
+from agent.kafka.api_registry import APIS
 from agent.kafka.codec import Cursor, Message
-from agent.kafka.dispatch import Dispatch
-from agent.kafka.fetch.sessions import FetchSessions
-from agent.kafka.table import APIS
+from agent.kafka.dispatcher import RequestDispatcher
+from agent.kafka.fetch_sessions import FetchSessions
 from agent.local_topics.append_router import AppendRouter
 from agent.local_topics.disk_reads import DiskReads
 from agent.local_topics.tail_copies import TailCopies
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from agent.cluster.session import Session
-    from agent.kafka.services import Services
+    from agent.kafka.services import KafkaServices
     from agent.write.ingestion_file import SealedFile
     from catalog.model import FileCommit, SectionCommit
     from object_store.interface import Buffer, ObjectStore
@@ -214,13 +214,13 @@ class _Bench:
             clock=clock,
             brokers=SimpleNamespace(own=SimpleNamespace(rack=None)),
         )
-        self.dispatch = Dispatch(APIS, cast("Services", services))
+        self.dispatch = RequestDispatcher(APIS, cast("KafkaServices", services))
 
     async def produce(self, frames: Sequence[memoryview]) -> dict[str, float]:
         """Take the requests, write the file, answer them; processor seconds of each step."""
         asked = self.places.asked
         begin = process_time()
-        waiting = [await self.dispatch.take(frame, "127.0.0.1") for frame in frames]
+        waiting = [await self.dispatch.handle(frame, "127.0.0.1") for frame in frames]
         taken = process_time()
         self.write_path.flush()
         await self.places.settled.wait()
@@ -245,14 +245,14 @@ class _Bench:
         return process_time() - begin
 
     async def _read(self, frame: memoryview, least: int) -> None:
-        answer = await self.dispatch.take(frame, "127.0.0.1")
+        answer = await self.dispatch.handle(frame, "127.0.0.1")
         assert isinstance(answer, RetainedBuffers)
         assert sum(len(buffer) for buffer in answer.buffers) > least
         answer.release()
 
     async def session(self, offset: int) -> int:
         """A new session from there on; its number."""
-        answer = await self.dispatch.take(_fetch_frame(offset, 1, (0, 0)), "127.0.0.1")
+        answer = await self.dispatch.handle(_fetch_frame(offset, 1, (0, 0)), "127.0.0.1")
         assert isinstance(answer, RetainedBuffers)
         answer.release()
         read = Message.of("fetch", FETCH).read_response(Cursor(memoryview(b"".join(answer.buffers)), 9))

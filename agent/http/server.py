@@ -4,62 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from typing import TYPE_CHECKING
 
 import uvicorn
 from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from core.errors import InvalidInputError
+from agent.runtime.sockets import address_of
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Generator
 
     from fastapi import FastAPI
 
-_BACKLOG = 2048
 _TICK_SECONDS = 1.0  # the date in answers has seconds
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A TCP socket at that address, which does not `listen` yet; port 0 takes a free one."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.setblocking(False)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise _not_to_be_had(f"{host}:{port}", error) from error
-    return listener
-
-
-def listen(listener: socket.socket) -> None:
-    """From now on clients may connect; before, they are refused."""
-    try:
-        listener.listen(_BACKLOG)
-    except OSError as error:  # somebody else has bound it beside us, and was faster
-        raise _not_to_be_had(address_of(listener), error) from error
-
-
-def _not_to_be_had(address: str, error: OSError) -> InvalidInputError:
-    return InvalidInputError(
-        f"cannot listen on {address}: {error.strerror or error}",
-        remedy="choose another host or port; port 0 takes a free one",
-    )
-
-
-def address_of(listener: socket.socket) -> str:
-    """HOST:PORT as others would write it."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _protocol(write_timeout_seconds: float) -> type[asyncio.Protocol]:

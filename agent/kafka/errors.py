@@ -32,7 +32,7 @@ from core.errors import (
 from local_tier.errors import LogDirectoryOfflineError
 from object_format.errors import InvalidRecordError
 
-__all__ = ["ErrorCode", "KafkaError", "as_told", "code_of", "code_of_refusal", "message_of"]
+__all__ = ["ErrorCode", "KafkaError", "code_of", "code_of_refusal", "message_of", "to_kafka_error"]
 
 
 _log = structlog.get_logger(__name__)
@@ -94,7 +94,7 @@ def message_of(error: BaseException) -> str | None:
     return plain_cause(error)
 
 
-def as_told(error: SiltstoneError) -> KafkaError:
+def to_kafka_error(error: SiltstoneError) -> KafkaError:
     """What a client is told of `error`, for all items that it came in the way of; logged once at the most."""
     return KafkaError(code_of(error), message_of(error) or "")
 

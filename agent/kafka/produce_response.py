@@ -26,7 +26,7 @@ IDENTIFIERS_SINCE = 13
 
 
 @dataclass(slots=True, kw_only=True)
-class PartitionFate:
+class PartitionOutcome:
     """One partition of a request: what of it was taken, and what became of that.
 
     With an `error` nothing was taken. Without a `result` it is not known yet.
@@ -40,7 +40,7 @@ class PartitionFate:
     error: Exception | None = None
 
 
-def answer_of(fates: Sequence[PartitionFate]) -> Struct:
+def build_produce_response(fates: Sequence[PartitionOutcome]) -> Struct:
     """The answer of a request, in any version."""
     topics: dict[tuple[str, UUID | None], Struct] = {}
     for fate in fates:
@@ -52,7 +52,7 @@ def answer_of(fates: Sequence[PartitionFate]) -> Struct:
     return Struct(responses=list(topics.values()))
 
 
-def _partition(fate: PartitionFate) -> Struct:
+def _partition(fate: PartitionOutcome) -> Struct:
     error = fate.error
     if error is None and fate.validated is not None:
         if fate.result is not None:

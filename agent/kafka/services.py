@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from agent.cluster.brokers import Brokers
     from agent.cluster.topic_directory import TopicDirectory
     from agent.groups.coordinator import GroupCoordinator
-    from agent.kafka.fetch.sessions import FetchSessions
+    from agent.kafka.fetch_sessions import FetchSessions
     from agent.local_topics.append_router import AppendRouter
     from agent.local_topics.disk_reads import DiskReads
     from agent.local_topics.leaders import LeaderDirectory
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
+class KafkaServices:
     """The parts that handlers call. `catalog` blocks: go through `pools.catalog`."""
 
     settings: AgentSettings

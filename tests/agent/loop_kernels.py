@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from agent.kafka.codec import Struct
-from agent.kafka.fast_path.fetch_parser import FetchSurvey
+from agent.kafka.fast_path.fetch_parser import FetchParser
 from agent.warm_up import warm_up
 from object_format.codecs.codec import Codec
 from object_format.record_batch.records import encode_batch
@@ -52,7 +52,7 @@ def work() -> None:
             forgotten_topics_data=[Struct(topic="plain", topic_id=None, partitions=[1])],
         )
         frame = memoryview(bytearray(request_frame("fetch", version, 5, asked)[4:]))
-        assert FetchSurvey(9).read(frame, 11 if version >= 12 else 10, version) is not None
+        assert FetchParser(9).read(frame, 11 if version >= 12 else 10, version) is not None
 
 
 if __name__ == "__main__":

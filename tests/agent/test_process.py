@@ -18,9 +18,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent import app as agent_module
-from agent.http.server import address_of, bind, listen
 from agent.process import run
 from agent.runtime import slow_start_warning as slow_start
+from agent.runtime.sockets import address_of, bind, listen
 from agent.settings import AgentSettings
 from core.errors import InvalidInputError
 from object_store.errors import ForeignStoreError
@@ -216,7 +216,6 @@ async def test_clients_are_refused_until_the_kernels_are_there(
     monkeypatch.setattr(slow_start, "tell", tell)
     monkeypatch.setattr(slow_start, "SILENT_SECONDS", 0.0)
     monkeypatch.setattr(agent_module, "bind", noting)
-    monkeypatch.setattr("agent.kafka.serving.bind", noting)
     monkeypatch.setattr(agent_module, "warm_up", compile_slowly)
     with capture_logs() as logs:
         async with agents.running() as running:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from agent.kafka.apis.configs.describe_configs import _TYPES
+from agent.kafka.api_registry import APIS
+from agent.kafka.apis.describe_configs import _TYPES
 from agent.kafka.codec import Struct
-from agent.kafka.resources import ResourceType
-from agent.kafka.table import APIS
+from agent.kafka.config.resources import ResourceType
 from catalog.config.group_config import GROUP_SETTINGS
 from catalog.config.topic_settings import SETTINGS
 from tests.agent.kafka.coordinators import groups_of
@@ -188,7 +188,7 @@ def test_what_is_not_served_is_named_by_the_tools(agents: Agents, tools: Tools, 
     patient.write_text("request.timeout.ms=120000\n")
     versions = tools(f"kafka-broker-api-versions --command-config {patient}")
     for api in APIS:
-        lowest, highest = api.advertised
+        lowest, highest = api.advertised_versions
         found = f"{lowest} to {highest}" if lowest < highest else str(highest)
         assert versions.count(f"({api.key}): {found} [usable: {highest}]") == 2
     assert "ElectLeaders(43): UNSUPPORTED" in versions

@@ -1,10 +1,12 @@
-"""One client's connection: requests in, answers out in the same order.
+"""One client's connection: requests come in, responses go out in the same order.
 
-Requests are taken one after the other; an answer that is still to come (`Later`) does not keep the next
-request waiting, so produce requests of a pipelining client share a flight to the store. How many requests a
-connection may have open is bounded, and so are the bytes of those that are not taken yet: beyond either, and
-while answers do not leave, nothing more is received. What lies here counts in a budget that all connections
-share; while that is used up, nothing is received of those that have anything open.
+Requests are handled one after the other. A pending response (`DeferredResponse`) does not delay the next
+request, so that the produce requests of a pipelining client share one ingestion file.
+
+The connection bounds its open requests, and the bytes of requests that it has not handled yet. Beyond either
+bound, and while the client does not read its responses, the connection receives nothing. What it retains
+counts in a budget that all connections share. While that budget is full, connections with open requests
+receive nothing.
 """
 
 from __future__ import annotations
@@ -18,100 +20,107 @@ from typing_extensions import override
 
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection.frames import FrameReceiver
-from agent.kafka.connection.open_request import OpenRequest
-from agent.kafka.connection.outgoing import Outgoing
+from agent.kafka.connection.responses import QueuedResponse, ResponseWriter
 from agent.runtime.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agent.kafka.connection.limits import ConnectionLimits
-    from agent.kafka.dispatch import Answer, Dispatch
+    from agent.kafka.dispatcher import RequestDispatcher, Response
     from agent.runtime.byte_budget import ByteBudget
 
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 0.02
-# What may stand in a socket's buffer and is in no budget any more.
-_HIGH_WATER_BYTES = 256 * 1024
-# A frame of which only a part has come counts from this size on, so that small ones never wait for memory.
-_UNCOUNTED_BYTES = 4 * 1024
-# Of requests that are not taken yet, and of answers whose turn has not come: beyond it no more are received,
-# or taken.
+_HIGH_WATER_BYTES = 256 * 1024  # of the transport's write buffer, which no budget counts
+# An incomplete frame counts in the budget from this size on, so that small frames never wait for memory.
+_MIN_COUNTED_FRAME_BYTES = 4 * 1024
+# Bound on requests that are not handled yet, and on responses that wait for earlier ones. Beyond it the
+# connection receives, or handles, no more requests.
 _MAX_WAITING_BYTES = 1024 * 1024
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection, from its begin to its end. Belongs to the event loop."""
+    """One connection, from accept to close. Belongs to the event loop.
+
+    `on_open` returns False for a connection that is to be rejected. `on_close` is called once.
+    """
 
     def __init__(
         self,
-        dispatch: Dispatch,
+        dispatcher: RequestDispatcher,
         budget: ByteBudget,
         limits: ConnectionLimits,
-        shared: memoryview,
+        receive_buffer: memoryview,
         *,
-        made: Callable[[Connection], bool],
-        gone: Callable[[Connection], None],
+        on_open: Callable[[Connection], bool],
+        on_close: Callable[[Connection], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._dispatch = dispatch
+        self._dispatcher = dispatcher
         self._budget = budget
         self._limits = limits
-        self._made = made
-        self._gone = gone
+        self._on_open = on_open
+        self._on_close = on_close
         self._frames: deque[memoryview] = deque()
-        self._answers: deque[OpenRequest] = deque()
+        self._responses: deque[QueuedResponse] = deque()
         self._receiver = FrameReceiver(
-            shared, limit=limits.max_request_bytes, admit=self._admit, deliver=self._deliver
+            receive_buffer,
+            max_frame_bytes=limits.max_request_bytes,
+            reserve=self._reserve,
+            deliver=self._deliver,
         )
         self._transport: asyncio.Transport | None = None
-        self._outgoing: Outgoing | None = None  # as long as there is a transport
+        self._writer: ResponseWriter | None = None  # set while the transport accepts writes
         self.host = ""
-        self._held = 0  # of the budget
-        self._coming = 0  # of that, for a frame that has not come as a whole
-        self._untaken = 0  # bytes of all frames
-        self._ready = 0  # bytes of answers whose turn has not come
+        self._counted_bytes = 0  # in the budget
+        self._incoming_bytes = 0  # of the counted bytes, those of an incomplete frame
+        self._frame_bytes = 0  # of all queued frames
+        self._ready_bytes = 0  # of responses that wait for earlier ones
         self._current: memoryview | None = None
-        self._tried: memoryview | None = None  # a frame that could not be taken at once
-        self._taker: asyncio.Task[None] | None = None
-        self._answerer: asyncio.Task[None] | None = None
+        self._tried: memoryview | None = None  # a frame that the fast path rejected
+        self._handling: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
-        self._moved = asyncio.Event()
+        self._progress = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
         self._is_receiving = True
         self._is_finishing = False
         self.last_active = self._loop.time()
-        self.closed_for = ""  # why, where that is counted
+        self.close_reason = ""  # set where the metric of closed connections counts it
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is open; half a request does not count as open."""
-        return not self._frames and not self._answers and self._taker is None
+    def has_no_requests(self) -> bool:
+        """True if no request is open. An incomplete request is not open."""
+        return not self._frames and not self._responses and self._handling is None
 
-    def is_silent_since(self, moment: float) -> bool:
-        """Whether nothing happened since, and nothing is open, or of use to a client that may have gone."""
-        return self.last_active < moment and (self.is_idle or self._is_finishing)
+    def is_idle_since(self, moment: float) -> bool:
+        """Return True if nothing was received or sent since `moment`, and the client expects no response.
 
-    def keeps_waiting_since(self, moment: float) -> bool:
-        """Whether half a request holds memory, and nothing more of it has come since."""
-        return self._coming > 0 and self._is_receiving and self.last_active < moment
+        A client whose connection is finishing may be gone, so its open requests do not count.
+        """
+        return self.last_active < moment and (self.has_no_requests or self._is_finishing)
+
+    def is_stalled_since(self, moment: float) -> bool:
+        """Return True if an incomplete request retains memory, and none of it has arrived since `moment`."""
+        return self._incoming_bytes > 0 and self._is_receiving and self.last_active < moment
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
-        self._outgoing = Outgoing(self._loop, self._transport)
+        self._writer = ResponseWriter(self._loop, self._transport)
         peer = transport.get_extra_info("peername")
         self.host = str(peer[0]) if peer else ""
         if self._is_finishing:
             self._transport.abort()
-        elif not self._made(self):
+        elif not self._on_open(self):
             self.abort("refused")
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._receiver.room()
+        return self._receiver.buffer()
 
     @override
     def buffer_updated(self, nbytes: int) -> None:
@@ -120,17 +129,17 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver.received(nbytes)
         except MalformedMessageError as error:
             if not self._is_finishing:
-                self._give_up(error)
+                self._fail(error)
             return
         if self._receiver.is_blocked:
-            self._retry = self._loop.call_later(_RETRY_SECONDS, self._try_again)
-        self._steer()
+            self._retry = self._loop.call_later(_RETRY_SECONDS, self._retry_reservation)
+        self._update_reading()
 
     @override
     def eof_received(self) -> bool:
-        """Nothing more comes: answer what came, then close, as Kafka does, which hears of it no sooner."""
+        """Respond to the requests that arrived, then close, as Kafka does."""
         self._is_finishing = True
-        self._steer()
+        self._update_reading()
         self._close_if_finished()
         return True
 
@@ -141,271 +150,271 @@ class Connection(asyncio.BufferedProtocol):
     @override
     def resume_writing(self) -> None:
         self._writable.set()
-        self._moved.set()
+        self._progress.set()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if self._outgoing is not None:
-            self._outgoing.drop()
-            self._outgoing = None
-        if self._answerer is not None:
-            self._answerer.cancel()
+        if self._writer is not None:
+            self._writer.discard()
+            self._writer = None
+        if self._sending is not None:
+            self._sending.cancel()
         if self._retry is not None:
             self._retry.cancel()
-        for request in self._answers:
-            request.release()
-        self._answers.clear()
-        self._ready = 0
-        self._moved.set()
-        self._finish_writes()
-        self._hold(self._untaken + len(self._current or b"") - self._held)
-        self._gone(self)
+        for response in self._responses:
+            response.release()
+        self._responses.clear()
+        self._ready_bytes = 0
+        self._progress.set()
+        self._keep_writes()
+        self._count_bytes(self._frame_bytes + len(self._current or b"") - self._counted_bytes)
+        self._on_close(self)
 
-    def _finish_writes(self) -> None:
-        """Of what is open when the client has gone, let only writes go on (those with acks 0 above all)."""
-        self._frames = deque(frame for frame in self._frames if self._dispatch.outlives_client(frame))
-        self._untaken = sum([len(frame) for frame in self._frames])
-        if self._current is not None and self._dispatch.outlives_client(self._current):
+    def _keep_writes(self) -> None:
+        """After the client has gone, continue only requests that write, above all those with acks 0."""
+        self._frames = deque(frame for frame in self._frames if self._dispatcher.outlives_client(frame))
+        self._frame_bytes = sum([len(frame) for frame in self._frames])
+        if self._current is not None and self._dispatcher.outlives_client(self._current):
             return
         self._current = None
-        if self._taker is not None:
-            self._taker.cancel()
-            self._taker = None
+        if self._handling is not None:
+            self._handling.cancel()
+            self._handling = None
         if self._frames:
-            self._taker = self._loop.create_task(self._take(), name="kafka requests")
+            self._handling = self._loop.create_task(self._handle_frames(), name="kafka requests")
 
     def abort(self, reason: str = "") -> None:
-        """Close at once."""
-        self.closed_for = self.closed_for or reason
+        """Close at once, without sending what is buffered."""
+        self.close_reason = self.close_reason or reason
         if self._transport is not None:
-            self._outgoing = None
+            self._writer = None
             self._transport.abort()
 
     def finish(self) -> None:
-        """Take nothing new, answer what was taken, then close."""
+        """Drop queued requests, respond to those already handled, then close."""
         self._is_finishing = True
         self._drop_frames()
-        self._steer()
+        self._update_reading()
         self._close_if_finished()
 
     def _drop_frames(self) -> None:
         self._frames.clear()
-        self._hold(-self._untaken)
-        self._untaken = 0
+        self._count_bytes(-self._frame_bytes)
+        self._frame_bytes = 0
 
     def _close_if_finished(self) -> None:
-        if self._is_finishing and self.is_idle:
+        if self._is_finishing and self.has_no_requests:
             self._close()
 
     def _close(self) -> None:
-        """As soon as what was written has left; from now on nothing more is."""
+        """Close once the transport has sent its buffer, and write nothing more."""
         if self._transport is not None:
-            self._send_held()
-            self._outgoing = None
+            self._flush()
+            self._writer = None
             self._transport.close()
 
-    def _give_up(self, error: Exception) -> None:
-        """End for what is wrong with a request: nothing behind it is taken, those before it are answered."""
-        self._tell(error)
+    def _fail(self, error: Exception) -> None:
+        """Close because of a bad request. Earlier requests get their responses, later ones are ignored."""
+        self._log_failure(error)
         self._is_finishing = True
-        self._steer()
+        self._update_reading()
         self._close_if_finished()
 
-    def _tell(self, error: Exception) -> None:
-        """Why the connection is closed; what is no fault of the client's is one of ours."""
+    def _log_failure(self, error: Exception) -> None:
+        """Log why the connection is closed: a client's fault as information, any other error as our own."""
         if isinstance(error, MalformedMessageError):
             _log.info("a Kafka connection is closed", client=self.host, reason=str(error))
             return
         _log.error("a Kafka connection is closed after an unexpected error", client=self.host, exc_info=error)
 
-    def _admit(self, length: int) -> bool:
-        """Hold memory for a frame of which more is to come."""
-        if length <= _UNCOUNTED_BYTES:
+    def _reserve(self, length: int) -> bool:
+        """Reserve memory for an incomplete frame; return False if the budget has no room."""
+        if length <= _MIN_COUNTED_FRAME_BYTES:
             return True
         try:
             self._budget.reserve(length)
         except BusyError:
             return False
-        self._held += length
-        self._coming = length
+        self._counted_bytes += length
+        self._incoming_bytes = length
         return True
 
-    def _hold(self, count: int) -> None:
-        """Count so many bytes more, or less."""
-        self._held += count
-        if count > 0:
-            self._budget.add(count)
-        elif count:
-            self._budget.release(-count)
+    def _count_bytes(self, change: int) -> None:
+        """Count so many bytes more, or fewer, in the budget. These bytes are in memory already."""
+        self._counted_bytes += change
+        if change > 0:
+            self._budget.add(change)
+        elif change:
+            self._budget.release(-change)
 
-    def _try_again(self) -> None:
+    def _retry_reservation(self) -> None:
         self._retry = None
         if not self._is_finishing and not self._receiver.retry():
-            self._retry = self._loop.call_later(_RETRY_SECONDS, self._try_again)
-        self._steer()
+            self._retry = self._loop.call_later(_RETRY_SECONDS, self._retry_reservation)
+        self._update_reading()
 
-    def _steer(self) -> None:
-        """Receive, or do not, as the connection's state wants it."""
+    def _update_reading(self) -> None:
+        """Pause or resume receiving, as the bounds demand."""
         if self._transport is None or self._transport.is_closing():
             return
-        count = len(self._frames) + len(self._answers)
-        full = (
+        count = len(self._frames) + len(self._responses)
+        is_full = (
             count >= self._limits.max_pending_requests
-            or self._untaken > _MAX_WAITING_BYTES
+            or self._frame_bytes > _MAX_WAITING_BYTES
             or (count > 0 and self._budget.is_full)
         )
-        wanted = not (full or self._receiver.is_blocked or self._is_finishing)
+        wanted = not (is_full or self._receiver.is_blocked or self._is_finishing)
         if wanted != self._is_receiving:
             self._is_receiving = wanted
             if wanted:
-                self.last_active = self._loop.time()  # who was not read could not do anything
+                self.last_active = self._loop.time()  # the client could not be active while paused
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
 
     def _deliver(self, frame: memoryview) -> None:
-        held, self._coming = self._coming, 0
+        counted, self._incoming_bytes = self._incoming_bytes, 0
         if self._is_finishing:
             return
-        if self._taker is None and self._has_room:
+        if self._handling is None and self._can_handle_more:
             try:
-                answer = self._dispatch.take_at_once(frame, self.host)
-            except Exception as error:  # noqa: BLE001  # one client's trouble is not another's
-                self._give_up(error)
+                response = self._dispatcher.try_fast_path(frame, self.host)
+            except Exception as error:  # noqa: BLE001  # an error closes this connection and no other
+                self._fail(error)
                 return
-            if answer is not None:
-                self._open(frame, answer, held)
+            if response is not None:
+                self._enqueue(frame, response, counted)
                 return
             self._tried = frame
-        if not held:
-            self._hold(len(frame))
+        if not counted:
+            self._count_bytes(len(frame))
         self._frames.append(frame)
-        self._untaken += len(frame)
-        if self._taker is None:
-            self._taker = self._loop.create_task(self._take(), name="kafka requests")
+        self._frame_bytes += len(frame)
+        if self._handling is None:
+            self._handling = self._loop.create_task(self._handle_frames(), name="kafka requests")
 
-    async def _take(self) -> None:
+    async def _handle_frames(self) -> None:
         try:
             while self._frames:
-                await self._room()
+                await self._wait_until_more_can_be_handled()
                 if not self._frames:
                     break
                 self._current = frame = self._frames.popleft()
-                self._untaken -= len(frame)
+                self._frame_bytes -= len(frame)
                 was_tried, self._tried = frame is self._tried, None
-                self._steer()
-                answer = await self._dispatch.take(frame, self.host, was_tried=was_tried)
+                self._update_reading()
+                response = await self._dispatcher.handle(frame, self.host, was_tried=was_tried)
                 if self._current is not frame:
-                    OpenRequest(answer).release()
-                    return  # the client has gone, and what was held for it
+                    QueuedResponse(response).release()
+                    return  # the client has gone, and `connection_lost` released the frame
                 self._current = None
-                self._open(frame, answer, len(frame))
+                self._enqueue(frame, response, len(frame))
                 del frame
         except Exception as error:  # noqa: BLE001  # as above
-            if self._taker is asyncio.current_task():
+            if self._handling is asyncio.current_task():
                 self._drop_frames()
-                self._hold(-len(self._current or b""))
-                self._give_up(error)
+                self._count_bytes(-len(self._current or b""))
+                self._fail(error)
         finally:
-            if self._taker is asyncio.current_task():
+            if self._handling is asyncio.current_task():
                 self._current = None
-                self._taker = None
+                self._handling = None
         self._close_if_finished()
 
-    def _open(self, frame: memoryview, answer: Answer, held: int) -> None:
-        """See to it that the answer leaves when its turn comes; `held` bytes are counted for the request."""
-        request = OpenRequest(answer)
-        if self._outgoing is None:
-            request.release()
-            self._hold(-held)
+    def _enqueue(self, frame: memoryview, response: Response, counted: int) -> None:
+        """Send the response after all earlier ones. The budget counts `counted` bytes for the request."""
+        queued = QueuedResponse(response)
+        if self._writer is None:
+            queued.release()
+            self._count_bytes(-counted)
             return
-        if not self._answers and self._writable.is_set() and not callable(answer):
-            # Nobody's turn comes before, and nothing is in its way.
-            request.write_to(self._outgoing)
+        if not self._responses and self._writable.is_set() and not callable(response):
+            # No earlier response is pending and the transport has room: write without a task.
+            queued.write_to(self._writer)
             if self._writable.is_set():
-                request.release()
-                self._hold(-held)
+                queued.release()
+                self._count_bytes(-counted)
                 if not self._is_receiving:
-                    self._steer()
+                    self._update_reading()
                 return
-            request.release_small()
-        request.count(frame)
-        self._hold(request.held - held)
-        self._ready += request.ready
-        self._answers.append(request)
-        if self._answerer is None:
-            self._answerer = self._loop.create_task(self._answer(), name="kafka answers")
-        self._steer()
+            queued.release_if_small()
+        queued.count(frame)
+        self._count_bytes(queued.counted_bytes - counted)
+        self._ready_bytes += queued.ready_bytes
+        self._responses.append(queued)
+        if self._sending is None:
+            self._sending = self._loop.create_task(self._send_responses(), name="kafka responses")
+        self._update_reading()
 
     @property
-    def _has_room(self) -> bool:
-        """Whether the answers before have left far enough for another one to be made."""
+    def _can_handle_more(self) -> bool:
+        """True if enough of the earlier responses has left to make another one."""
         return (
             self._writable.is_set()
-            and len(self._answers) < self._limits.max_pending_requests
-            and self._ready <= _MAX_WAITING_BYTES
+            and len(self._responses) < self._limits.max_pending_requests
+            and self._ready_bytes <= _MAX_WAITING_BYTES
         )
 
-    async def _room(self) -> None:
-        """Until there is."""
-        while self._transport is not None and not self._has_room:
-            self._moved.clear()
-            await self._moved.wait()
+    async def _wait_until_more_can_be_handled(self) -> None:
+        while self._transport is not None and not self._can_handle_more:
+            self._progress.clear()
+            await self._progress.wait()
 
-    async def _answer(self) -> None:
+    async def _send_responses(self) -> None:
         try:
-            while self._answers:
-                request = self._answers[0]
-                if not await self._send(request):
-                    _log.info("a Kafka client does not read its answers", client=self.host)
+            while self._responses:
+                queued = self._responses[0]
+                if not await self._send(queued):
+                    _log.info("a Kafka client does not read its responses", client=self.host)
                     self.abort("unread")
                     break
                 if self._transport is None:
-                    break  # lost meanwhile, and all was let go of
-                self._answers.popleft()
-                self._left(request)
-                self._moved.set()
+                    break  # `connection_lost` has released everything
+                self._responses.popleft()
+                self._release(queued)
+                self._progress.set()
                 self.last_active = self._loop.time()
-                self._steer()
+                self._update_reading()
         except Exception as error:  # noqa: BLE001  # as above
-            self._tell(error)
-            self._drop_answers()
+            self._log_failure(error)
+            self._drop_responses()
         finally:
-            self._answerer = None
-            self._send_held()
+            self._sending = None
+            self._flush()
         self._close_if_finished()
 
-    def _drop_answers(self) -> None:
-        """Close: one of them cannot be given, and those behind it must not be taken for it."""
+    def _drop_responses(self) -> None:
+        """Close because one response failed: the client would take a later response for it."""
         self._is_finishing = True
         self._drop_frames()
-        for request in self._answers:
-            self._left(request)
-        self._answers.clear()
+        for queued in self._responses:
+            self._release(queued)
+        self._responses.clear()
         self._close()
 
-    def _send_held(self) -> None:
-        """What is ready leaves now."""
-        if self._outgoing is not None:
-            self._outgoing.flush()
+    def _flush(self) -> None:
+        if self._writer is not None:
+            self._writer.flush()
 
-    def _left(self, request: OpenRequest) -> None:
-        """The answer is out, or will never be: let go of what the request held."""
-        self._ready -= request.ready
-        request.release()
-        self._hold(-request.held)
+    def _release(self, queued: QueuedResponse) -> None:
+        """Release the memory of a response that has left or is dropped, and of its request."""
+        self._ready_bytes -= queued.ready_bytes
+        queued.release()
+        self._count_bytes(-queued.counted_bytes)
 
-    async def _send(self, request: OpenRequest) -> bool:
-        """Hand over the answer in its turn; whether the client reads."""
-        if callable(request.answer):
-            request.answer = await request.answer()
-        if self._outgoing is None:
+    async def _send(self, queued: QueuedResponse) -> bool:
+        """Write the first queued response; return False if the client does not read."""
+        if callable(queued.response):
+            queued.response = await queued.response()
+        if self._writer is None:
             return True
-        request.write_to(self._outgoing, more=len(self._answers) > 1)
+        queued.write_to(self._writer, more_follow=len(self._responses) > 1)
         if self._writable.is_set():
             return True
-        request.release_small()
-        return await self._outgoing.drained(
-            self._writable, self._limits.patience, lambda: request.holds_memory or self._held > 0
+        queued.release_if_small()
+        return await self._writer.wait_until_writable(
+            self._writable,
+            self._limits.slow_clients,
+            lambda: queued.retains_memory or self._counted_bytes > 0,
         )

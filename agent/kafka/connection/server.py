@@ -1,36 +1,87 @@
-"""Listens for Kafka clients."""
+"""The Kafka server: accepts connections up to their quotas, and closes idle and stalled ones."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.http.server import address_of
 from agent.kafka.connection.connection import Connection
 from agent.kafka.connection.frames import RECEIVE_BYTES
-from agent.kafka.connection.limits import ConnectionLimits
-from agent.kafka.connection.quotas import ConnectionQuotas
-from agent.kafka.connection.slow_client_policy import SlowClientPolicy
+from agent.kafka.connection.limits import ConnectionLimits, SlowClientPolicy
+from agent.runtime.sockets import address_of
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable, Hashable
 
-    from agent.kafka.dispatch import Dispatch
-    from agent.kafka.services import Services
+    from agent.kafka.dispatcher import RequestDispatcher
+    from agent.kafka.services import KafkaServices
 
 _log = structlog.get_logger(__name__)
 _SWEEP_SECONDS = 5.0
+_QUIET_SECONDS = 60.0
+
+
+class ConnectionQuotas:
+    """Kafka's `max.connections` and `max.connections.per.ip`. Belongs to the event loop.
+
+    Beyond `max.connections`, Kafka's brokers delay accepting the connection. Here, a connection beyond either
+    quota is closed at once, because any other agent can serve the client.
+
+    `monotonic` returns seconds; rejections are logged at most once in `_QUIET_SECONDS`.
+    """
+
+    def __init__(self, max_connections: int, max_per_ip: int, monotonic: Callable[[], float]) -> None:
+        self._max_connections = max_connections
+        self._max_per_ip = max_per_ip
+        self._monotonic = monotonic
+        self._hosts: dict[Hashable, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._quiet_until = monotonic()
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def acquire(self, connection: Hashable, host: str) -> bool:
+        """Count a connection from that host; return False if it exceeds a quota."""
+        if len(self._hosts) >= self._max_connections:
+            self._log_rejection("max_connections", self._max_connections, host)
+            return False
+        if self._counts[host] >= self._max_per_ip:
+            self._log_rejection("max_connections_per_ip", self._max_per_ip, host)
+            return False
+        self._hosts[connection] = host
+        self._counts[host] += 1
+        return True
+
+    def release(self, connection: Hashable) -> None:
+        """Stop counting a connection. Has no effect on a connection that was rejected."""
+        host = self._hosts.pop(connection, None)
+        if host is None:
+            return
+        self._counts[host] -= 1
+        if not self._counts[host]:
+            del self._counts[host]
+
+    def _log_rejection(self, setting: str, limit: int, host: str) -> None:
+        now = self._monotonic()
+        if now >= self._quiet_until:
+            self._quiet_until = now + _QUIET_SECONDS
+            _log.warning("Kafka connections are rejected", setting=setting, limit=limit, client=host)
 
 
 class KafkaServer:
-    """Serves the protocol on one socket that is bound already. Belongs to the event loop."""
+    """The protocol on one bound socket. Belongs to the event loop."""
 
-    def __init__(self, dispatch: Dispatch, listener: socket.socket, services: Services) -> None:
+    def __init__(
+        self, dispatcher: RequestDispatcher, listener: socket.socket, services: KafkaServices
+    ) -> None:
         settings = services.settings
         self.address = address_of(listener)
-        self._dispatch = dispatch
+        self._dispatcher = dispatcher
         self._listener = listener
         self._budget = services.request_budget
         self._metrics = services.metrics
@@ -38,20 +89,20 @@ class KafkaServer:
         self._limits = ConnectionLimits(
             max_request_bytes=settings.max_request_bytes,
             max_pending_requests=settings.kafka_max_pending_requests,
-            patience=SlowClientPolicy.of(
+            slow_clients=SlowClientPolicy.of(
                 settings.kafka_slow_reader_ms / 1000,
                 settings.kafka_scarce_memory_ms / 1000,
                 memory=(services.request_budget, services.read_path.budget),
             ),
         )
-        self._shared = memoryview(bytearray(RECEIVE_BYTES))
+        self._receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._quotas = ConnectionQuotas(
             settings.kafka_max_connections,
             settings.kafka_max_connections_per_ip,
             asyncio.get_running_loop().time,
         )
         self._connections: set[Connection] = set()
-        self._late: set[Connection] = set()
+        self._stalled: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -59,13 +110,13 @@ class KafkaServer:
         self._empty.set()
 
     async def start(self) -> None:
-        """Accept connections from now on."""
+        """Start to accept connections."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, sock=self._listener, backlog=2048)
         self._sweeping = loop.create_task(self._sweep(), name="kafka idle connections")
 
     async def stop(self) -> None:
-        """Accept nothing new, answer what was taken, within the time-out; then close every connection."""
+        """Stop accepting, respond within `stop_timeout_ms` to requests in progress, then close everything."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
@@ -89,54 +140,56 @@ class KafkaServer:
 
     def _accept(self) -> Connection:
         connection = Connection(
-            self._dispatch,
+            self._dispatcher,
             self._budget,
             self._limits,
-            self._shared,
-            made=self._welcome,
-            gone=self._forget,
+            self._receive_buffer,
+            on_open=self._admit,
+            on_close=self._remove,
         )
-        if self._is_stopping:  # it came while the listener was being closed
+        if self._is_stopping:  # accepted while the listener was being closed
             connection.finish()
         self._connections.add(connection)
         self._empty.clear()
         return connection
 
-    def _welcome(self, connection: Connection) -> bool:
-        is_welcome = self._quotas.take(connection, connection.host)
+    def _admit(self, connection: Connection) -> bool:
+        is_admitted = self._quotas.acquire(connection, connection.host)
         self._metrics.kafka_connections.set(len(self._quotas))
-        return is_welcome
+        return is_admitted
 
-    def _forget(self, connection: Connection) -> None:
-        self._quotas.give_back(connection)
+    def _remove(self, connection: Connection) -> None:
+        self._quotas.release(connection)
         self._metrics.kafka_connections.set(len(self._quotas))
-        if connection.closed_for:
-            self._metrics.kafka_connections_closed.labels(connection.closed_for).inc()
+        if connection.close_reason:
+            self._metrics.kafka_connections_closed.labels(connection.close_reason).inc()
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
 
     async def _sweep(self) -> None:
-        """Close connections on which nothing happens, those with half a request among them."""
-        most, scarce = self._settings.kafka_idle_ms / 1000, self._limits.patience.scarce_seconds
+        """Close idle connections, including those that sent only part of a request."""
+        idle_seconds = self._settings.kafka_idle_ms / 1000
+        policy = self._limits.slow_clients
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(min(_SWEEP_SECONDS, most, self._limits.patience.look_seconds))
+            await asyncio.sleep(min(_SWEEP_SECONDS, idle_seconds, policy.check_seconds))
             now = loop.time()
             for connection in list(self._connections):
-                if connection.is_silent_since(now - most):
+                if connection.is_idle_since(now - idle_seconds):
                     connection.abort("idle")
-            self._close_late(now - scarce)
+            self._close_stalled(now - policy.scarce_seconds)
 
-    def _close_late(self, moment: float) -> None:
-        """While the requests' memory is scarce: close those that keep some for half a request since then.
+    def _close_stalled(self, moment: float) -> None:
+        """While request memory is scarce, close connections that retain some for a stalled request.
 
-        They are given another look: if the loop was held up, the rest may have come long ago.
+        A connection is closed only when two sweeps in a row find it stalled: after a delay of the event loop,
+        the rest of the request may already be in the socket.
         """
-        late: set[Connection] = set()
+        stalled: set[Connection] = set()
         if self._budget.is_scarce:
-            late = {each for each in self._connections if each.keeps_waiting_since(moment)}
-        for connection in late & self._late:
-            _log.info("a Kafka client does not send the rest of its request", client=connection.host)
+            stalled = {each for each in self._connections if each.is_stalled_since(moment)}
+        for connection in stalled & self._stalled:
+            _log.info("a Kafka client stopped sending in the middle of a request", client=connection.host)
             connection.abort("unsent")
-        self._late = late - self._late
+        self._stalled = stalled - self._stalled

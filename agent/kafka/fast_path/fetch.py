@@ -2,8 +2,8 @@
 
 That is a request of a client that may be made to wait, within a session or without one, for topics that are
 known and partitions whose tail is held: at once where there is enough, or else when it is committed. All
-others go the way of `fetch_answer`, some after having waited here; both ways lead to the same answers, which
-a test compares.
+others go the way of `fetch_response`, some after having waited here; both ways lead to the same answers,
+which a test compares.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import override
 
-from agent.kafka.api import AtOnce, RetainedBuffers
+from agent.kafka.api_definition import FastPath, RetainedBuffers
 from agent.kafka.errors import KafkaError
-from agent.kafka.fast_path.fetch_parser import LOWEST, FetchSurvey
-from agent.kafka.fast_path.fetch_request import read_request
-from agent.kafka.fast_path.fetch_response import by_topic, write_answer
-from agent.kafka.fetch import response as fetch_answer
-from agent.kafka.fetch.response import IDENTIFIERS_SINCE, FetchLimits
-from agent.kafka.fetch.sessions import Seen
+from agent.kafka.fast_path.fetch_encoder import by_topic, write_answer
+from agent.kafka.fast_path.fetch_parser import LOWEST, FetchParser
+from agent.kafka.fast_path.fetch_targets import read_request
+from agent.kafka.fetch_response import IDENTIFIERS_SINCE, FetchLimits, build_fetch_response
+from agent.kafka.fetch_sessions import Seen
 from agent.read.memory_reads import AT_ONCE, Unread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.kafka.api import Context, RequestFrame
+    from agent.kafka.api_definition import RequestContext, RequestFrame
     from agent.kafka.codec import Struct
-    from agent.kafka.fast_path.fetch_request import Runs
-    from agent.kafka.fetch.sessions import FetchContext
+    from agent.kafka.fast_path.fetch_targets import Runs
+    from agent.kafka.fetch_sessions import FetchContext
     from agent.read.memory_reads import MemoryReads, Remembered
 
 _MAX_PARTITIONS = 4096
@@ -55,16 +54,16 @@ class _Asked(NamedTuple):
         return memory.read(self.runs.topics, max_bytes=self.limits.max_bytes, min_bytes=self.limits.min_bytes)
 
 
-class PlainFetch(AtOnce):
+class FastFetch(FastPath):
     """Takes usual requests of one agent. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._survey = FetchSurvey(_MAX_PARTITIONS)
+        self._survey = FetchParser(_MAX_PARTITIONS)
         # What was asked by the frame that was not answered at once: its turn comes next, as a rule.
         self._unanswered: tuple[memoryview, _Asked | None] | None = None
 
     @override
-    def take(self, frame: RequestFrame, context: Context) -> RetainedBuffers | None:
+    def try_handle(self, frame: RequestFrame, context: RequestContext) -> RetainedBuffers | None:
         """Answer everything, or nothing."""
         asked = self._asked(frame, context)
         memory = context.services.memory_reads
@@ -79,7 +78,7 @@ class PlainFetch(AtOnce):
         return _answer(asked, *read, frame, context)
 
     @override
-    async def take_in_turn(self, frame: RequestFrame, context: Context) -> RetainedBuffers | Struct | None:
+    async def handle(self, frame: RequestFrame, context: RequestContext) -> RetainedBuffers | Struct | None:
         """Wait until there is enough; what memory does not tell by then is asked for on the longer way."""
         asked = self._asked_before(frame, context)
         if asked is None:
@@ -103,10 +102,10 @@ class PlainFetch(AtOnce):
         if not isinstance(read, Unread):
             return _answer(asked, *read, frame, context)
         left = max(round((until - loop.time()) * 1000), 0)
-        return await fetch_answer.answer(asked.reads, limits._replace(max_wait=left), context)
+        return await build_fetch_response(asked.reads, limits._replace(max_wait=left), context)
 
-    def _asked_before(self, frame: RequestFrame, context: Context) -> _Asked | None:
-        """As `_asked`, which `take` has found out a moment ago, unless others came in between."""
+    def _asked_before(self, frame: RequestFrame, context: RequestContext) -> _Asked | None:
+        """As `_asked`, which `try_handle` has found out a moment ago, unless others came in between."""
         before, self._unanswered = self._unanswered, None
         if before is not None and before[0] is frame.data:
             asked = before[1]
@@ -114,7 +113,7 @@ class PlainFetch(AtOnce):
                 return asked
         return self._asked(frame, context)
 
-    def _asked(self, frame: RequestFrame, context: Context) -> _Asked | None:
+    def _asked(self, frame: RequestFrame, context: RequestContext) -> _Asked | None:
         """What the request asks for, if it is of the usual kind."""
         if context.version < LOWEST:
             return None
@@ -154,7 +153,7 @@ def _seen(read: Remembered) -> Seen:
 
 
 def _answer(
-    asked: _Asked, found: Sequence[Remembered], size: int, frame: RequestFrame, context: Context
+    asked: _Asked, found: Sequence[Remembered], size: int, frame: RequestFrame, context: RequestContext
 ) -> RetainedBuffers:
     """The answer's bytes, which hold `size` bytes of the memory for fetches."""
     release = partial(context.services.memory_reads.release, size)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numba import njit
 
-from agent.kafka.fast_path.parser import length_at, untagged
+from agent.kafka.fast_path.parser_primitives import length_at, untagged
 from object_format.buffers import readable
 from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i32, load_i64
@@ -149,7 +149,7 @@ def _topics(
 
 
 @njit(nogil=True, cache=True)
-def survey_request(data: ByteArray, at: Integer, version: Integer, rows: Numbers) -> Integers:
+def parse_request(data: ByteArray, at: Integer, version: Integer, rows: Numbers) -> Integers:
     """How many partitions there are, and how many to forget; where the limits and the rack's name lie.
 
     -1 partitions where it is not a whole request of a consumer with at most as many partitions as rows.
@@ -171,7 +171,7 @@ def survey_request(data: ByteArray, at: Integer, version: Integer, rows: Numbers
     return wanted, count - wanted, limits, rack, end
 
 
-class FetchSurvey:
+class FetchParser:
     """Surveys requests for at most `most_partitions`. Belongs to one thread."""
 
     def __init__(self, most_partitions: int) -> None:
@@ -179,7 +179,7 @@ class FetchSurvey:
 
     def read(self, frame: memoryview, position: int, version: int) -> FetchRequest | None:
         """The request whose body begins at `position`; None for one that is not for the survey."""
-        wanted, forgotten, limits, rack, end = survey_request(readable(frame), position, version, self._rows)
+        wanted, forgotten, limits, rack, end = parse_request(readable(frame), position, version, self._rows)
         if wanted < 0:
             return None
         max_wait, min_bytes, max_bytes, _, session_id, epoch = _LIMITS.unpack_from(frame, limits)

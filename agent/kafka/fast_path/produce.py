@@ -18,12 +18,17 @@ import crc32c
 import numpy as np
 from typing_extensions import override
 
-from agent.kafka.api import AtOnce
+from agent.kafka.api_definition import FastPath
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.codec.messages import Message
 from agent.kafka.codec.writing import Output
-from agent.kafka.fast_path.produce_parser import ProduceSurvey
-from agent.kafka.produce_response import IDENTIFIERS_SINCE, PartitionFate, answer_of, write_appended
+from agent.kafka.fast_path.produce_parser import ProduceParser
+from agent.kafka.produce_response import (
+    IDENTIFIERS_SINCE,
+    PartitionOutcome,
+    build_produce_response,
+    write_appended,
+)
 from agent.write.validation import BatchColumns, ValidatedBatches, append_rules_of
 from catalog.model import ProducerStamp
 from core.errors import SiltstoneError
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from agent.cluster.topic_directory import TopicDirectory
-    from agent.kafka.api import Context, RequestFrame
+    from agent.kafka.api_definition import RequestContext, RequestFrame
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.fast_path.produce_parser import ProduceRequest
     from agent.write.pending_append import AppendResult, PendingAppend
@@ -86,18 +91,18 @@ class _Topics:
         return _Known(name, topic, topic.partition_count, rules.limits_at(self._now_ms))
 
 
-class PlainProduce(AtOnce):
+class FastProduce(FastPath):
     """Takes usual requests of one agent. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._survey = ProduceSurvey(_MAX_BATCHES)
+        self._survey = ProduceParser(_MAX_BATCHES)
         self._room = np.empty(MAX_BYTES, np.uint8)
-        # Requests whose records are too much work for `take`, by their `id`, until their turn comes.
+        # Requests whose records are too much work for `try_handle`, by their `id`, until their turn comes.
         self._unopened: WeakValueDictionary[int, memoryview] = WeakValueDictionary()
 
     @override
-    def take(
-        self, frame: RequestFrame, context: Context
+    def try_handle(
+        self, frame: RequestFrame, context: RequestContext
     ) -> Buffers | Callable[[], Awaitable[Buffers]] | None:
         """Judge and enqueue everything, or nothing."""
         data = frame.data
@@ -117,10 +122,10 @@ class PlainProduce(AtOnce):
         return _enqueue(request, rows, known, frame, context)
 
     @override
-    async def take_in_turn(
-        self, frame: RequestFrame, context: Context
+    async def handle(
+        self, frame: RequestFrame, context: RequestContext
     ) -> Buffers | Callable[[], Awaitable[Buffers]] | None:
-        """As `take`, with all records judged by a thread."""
+        """As `try_handle`, with all records judged by a thread."""
         request = self._read(frame, context, judges=False)
         if request is None or self._was_judged(frame.data):
             return None
@@ -138,10 +143,10 @@ class PlainProduce(AtOnce):
         return _enqueue(request, rows, known, frame, context)
 
     def _was_judged(self, data: memoryview) -> bool:
-        """Whether `take` has looked at the records, which are at fault then: that is for the longer way."""
+        """Whether `try_handle` has looked at the records, and found them at fault."""
         return len(data) <= MAX_BYTES and self._unopened.pop(id(data), None) is None
 
-    def _read(self, frame: RequestFrame, context: Context, *, judges: bool) -> ProduceRequest | None:
+    def _read(self, frame: RequestFrame, context: RequestContext, *, judges: bool) -> ProduceRequest | None:
         """What the request brings, if it is of the usual kind."""
         if frame.data.readonly:
             return None
@@ -162,7 +167,7 @@ class PlainProduce(AtOnce):
 
 def _judge_all(frame: RequestFrame, batches: int, by_id: bool) -> _Rows | None:  # by `partial`
     """All batches of a request; None when anything is not as it should be. For the kernel pool."""
-    survey = ProduceSurvey(batches)
+    survey = ProduceParser(batches)
     request = survey.read(frame.data, frame.position, is_flexible=frame.is_flexible, by_id=by_id)
     if request is None:
         return None
@@ -170,7 +175,7 @@ def _judge_all(frame: RequestFrame, batches: int, by_id: bool) -> _Rows | None: 
     return rows if rows is not None and _is_intact(rows, frame.data) else None
 
 
-def _known(request: ProduceRequest, frame: RequestFrame, context: Context) -> list[_Known] | None:
+def _known(request: ProduceRequest, frame: RequestFrame, context: RequestContext) -> list[_Known] | None:
     """The topic of each row; None when any is not for this way, or what it is sent is too large."""
     services = context.services
     by_id = context.version >= IDENTIFIERS_SINCE
@@ -202,7 +207,11 @@ def _is_intact(rows: _Rows, data: memoryview) -> bool:
 
 
 def _enqueue(
-    request: ProduceRequest, rows: _Rows, known: Sequence[_Known], frame: RequestFrame, context: Context
+    request: ProduceRequest,
+    rows: _Rows,
+    known: Sequence[_Known],
+    frame: RequestFrame,
+    context: RequestContext,
 ) -> Buffers | Callable[[], Awaitable[Buffers]] | None:
     """Hand everything to the write path; what gives the answer, or nothing where nobody wants one."""
     data = frame.data
@@ -277,7 +286,7 @@ def _told(
     """An answer that is not good news for every partition."""
     by_id = version >= IDENTIFIERS_SINCE
     fates = [
-        PartitionFate(
+        PartitionOutcome(
             name="" if by_id else append.topic.name,
             topic_id=append.topic.topic_id if by_id else None,
             index=append.partition,
@@ -288,7 +297,7 @@ def _told(
         for append, result in zip(appends, results, strict=True)
     ]
     out = _begun(frame)
-    Message.of("produce", version).write_response(out, answer_of(fates))
+    Message.of("produce", version).write_response(out, build_produce_response(fates))
     return _whole(out)
 
 

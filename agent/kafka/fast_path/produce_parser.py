@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numba import njit
 
-from agent.kafka.fast_path.parser import length_at, untagged
+from agent.kafka.fast_path.parser_primitives import length_at, untagged
 from object_format.buffers import readable
 from object_format.codecs.codec import (
     MAX_DECOMPRESSED_BATCH_BYTES,
@@ -259,7 +259,7 @@ def _topic(
 
 
 @njit(nogil=True, cache=True)
-def survey_request(
+def parse_request(
     data: ByteArray, at: Integer, is_flexible: Integer, by_id: Integer, judges: Integer, rows: Numbers
 ) -> Integers:
     """A request's batches as rows, `COLUMNS` each: how many, how many compressed, bytes, acks and timeout.
@@ -300,7 +300,7 @@ class ProduceRequest(NamedTuple):
     timeout: int
 
 
-class ProduceSurvey:
+class ProduceParser:
     """Surveys requests for at most `most_batches`. Belongs to one thread."""
 
     def __init__(self, most_batches: int) -> None:
@@ -314,7 +314,7 @@ class ProduceSurvey:
 
         Records of compressed batches are still to be looked at (`open`), or all of them unless it `judges`.
         """
-        count, compressed, size, acks, timeout = survey_request(
+        count, compressed, size, acks, timeout = parse_request(
             readable(frame), position, is_flexible, by_id, judges, self._rows
         )
         if count < 0:

@@ -8,19 +8,18 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from agent.kafka.api import RetainedBuffers
+from agent.kafka.api_definition import RetainedBuffers
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.connection.connection import Connection
 from agent.kafka.connection.frames import RECEIVE_BYTES
-from agent.kafka.connection.limits import ConnectionLimits
-from agent.kafka.connection.slow_client_policy import SlowClientPolicy
+from agent.kafka.connection.limits import ConnectionLimits, SlowClientPolicy
 from agent.runtime.byte_budget import ByteBudget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.kafka.codec.writing import Buffers
-    from agent.kafka.dispatch import Answer
+    from agent.kafka.dispatcher import Response
 
 LONG = 400_000
 """Bytes of a long answer: its number, again and again."""
@@ -100,7 +99,7 @@ class ScriptedTransport:
         """It has no peer."""
 
 
-class ScriptedDispatch:
+class ScriptedDispatcher:
     """Takes requests of eight bytes of number, a letter that says how, and padding; answers the number.
 
     `o` at once, `h` at once and holding memory, `g` likewise and at length, `0` at once without an answer,
@@ -115,7 +114,7 @@ class ScriptedDispatch:
         self.taken: list[int] = []
         self.held = 0
 
-    def take_at_once(self, frame: memoryview, _: str) -> Answer:
+    def try_fast_path(self, frame: memoryview, _: str) -> Response:
         kind = chr(frame[8])
         if kind == "x":
             raise MalformedMessageError("this cannot be")
@@ -130,11 +129,11 @@ class ScriptedDispatch:
             return partial(self._committed, frame)
         return [number] if kind == "o" else []
 
-    async def take(self, frame: memoryview, host: str, *, was_tried: bool = False) -> Answer:
+    async def handle(self, frame: memoryview, host: str, *, was_tried: bool = False) -> Response:
         if not was_tried:
-            at_once = self.take_at_once(frame, host)
-            if at_once is not None:
-                return at_once
+            response = self.try_fast_path(frame, host)
+            if response is not None:
+                return response
         await asyncio.sleep(0)
         kind = chr(frame[8])
         if kind == "y":
@@ -170,10 +169,10 @@ class Scripted:
         *,
         pending: int = 64,
         budget: int | ByteBudget = 10_000_000,
-        patience: SlowClientPolicy | None = None,
+        slow_clients: SlowClientPolicy | None = None,
     ) -> None:
         self.transport = ScriptedTransport()
-        self.dispatch = ScriptedDispatch()
+        self.dispatch = ScriptedDispatcher()
         self.budget = ByteBudget("requests", budget) if isinstance(budget, int) else budget
         self.is_gone = False
         self.sent: list[tuple[int, str]] = []
@@ -181,15 +180,15 @@ class Scripted:
         limits = ConnectionLimits(
             max_request_bytes=10_000_000,
             max_pending_requests=pending,
-            patience=patience or SlowClientPolicy.of(60, 60, memory=()),
+            slow_clients=slow_clients or SlowClientPolicy.of(60, 60, memory=()),
         )
         self.connection = Connection(
             cast("Any", self.dispatch),
             self.budget,
             limits,
             memoryview(bytearray(RECEIVE_BYTES)),
-            made=lambda _: True,
-            gone=self._gone,
+            on_open=lambda _: True,
+            on_close=self._gone,
         )
         self.transport.protocol = self.connection
         self.connection.connection_made(cast("Any", self.transport))

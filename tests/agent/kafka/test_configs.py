@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.kafka.codec import Struct
+from agent.kafka.config.resources import ResourceType
 from agent.kafka.errors import ErrorCode
-from agent.kafka.resources import ResourceType
 from catalog.config.group_config import GROUP_SETTINGS
 from catalog.config.topic_settings import SETTINGS
 from tests.agent.kafka.wire import Wire

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from agent.kafka.api_registry import APIS
 from agent.kafka.codec import message_versions
-from agent.kafka.table import APIS
 
 _PAGE = Path(__file__).parents[3] / "docs" / "reference" / "kafka.md"
 _ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) to (\d+) \| ", re.MULTILINE)
@@ -14,7 +14,7 @@ _ROW = re.compile(r"^\| (\w+) \| (\d+) \| (\d+) to (\d+) \| ", re.MULTILINE)
 
 def test_the_page_lists_every_api_with_its_versions() -> None:
     rows = {(name, int(key), int(low), int(high)) for name, key, low, high in _ROW.findall(_PAGE.read_text())}
-    served = {(api.name.title().replace("_", ""), api.key, api.lowest, api.highest) for api in APIS}
+    served = {(api.name.title().replace("_", ""), api.key, api.min_version, api.max_version) for api in APIS}
     assert rows == served
 
 
@@ -28,7 +28,7 @@ def test_every_version_that_kafka_serves_is_served() -> None:
         lowest, highest = message_versions(api.name)
         if highest == _UNSTABLE.get(api.name):
             highest -= 1
-        assert (api.name, api.lowest, api.highest) == (api.name, lowest, highest)
+        assert (api.name, api.min_version, api.max_version) == (api.name, lowest, highest)
 
 
 def test_no_key_is_served_twice() -> None:

@@ -88,7 +88,7 @@ async def _play(before: list[tuple[str, int]], end: str, *, full: bool) -> None:
     answered = list(dict.fromkeys(scripted.answered))  # a long answer repeats its number
     assert answered == wanted[: len(answered)]
     assert scripted.is_gone
-    assert scripted.connection.is_idle
+    assert scripted.connection.has_no_requests
     assert scripted.budget.held == scripted.dispatch.held == 0
 
 

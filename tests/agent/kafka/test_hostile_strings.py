@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from agent.kafka.api_registry import APIS
 from agent.kafka.codec import Struct
 from agent.kafka.codec.schema import schema_of
+from agent.kafka.config.resources import ResourceType
 from agent.kafka.errors import ErrorCode
-from agent.kafka.resources import ResourceType
-from agent.kafka.table import APIS
 from catalog.config.topic_settings import SETTINGS
 from tests.agent.groups.mixed_stage import subscription
 from tests.agent.kafka.wire import Wire
@@ -79,7 +79,7 @@ def test_no_string_is_a_server_error(broker: BrokerThread, wire: Wire, catalog_u
     broker.create_topic("granite")
     directory = str(conninfo_to_dict(catalog_url)["host"])
     for api in APIS:
-        for version in {api.lowest, api.highest}:
+        for version in {api.min_version, api.max_version}:
             schema = schema_of(api.name, version, "request")
             for kind in (ResourceType.TOPIC, ResourceType.GROUP):
                 request = _filled(schema, text, resource_type=kind, key_type=0)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.kafka.apis.groups import (
+from agent.kafka.apis import (
     delete_groups,
     describe_groups,
     find_coordinator,
@@ -36,7 +36,7 @@ from tests.fixtures.postgres import PATIENT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.kafka.api import Api
+    from agent.kafka.api_definition import Api
     from catalog.model import Topic
     from tests.fixtures.postgres import PostgresForTests
 
@@ -122,7 +122,7 @@ def topic(broker: BrokerThread) -> Topic:
 
 
 def versions(api: Api) -> range:
-    return range(api.lowest, api.highest + 1)
+    return range(api.min_version, api.max_version + 1)
 
 
 def join(line: Line, version: int = 9, group_id: str = "masons", topics: tuple[str, ...] = ()) -> Struct:
@@ -144,7 +144,7 @@ def join(line: Line, version: int = 9, group_id: str = "masons", topics: tuple[s
 @pytest.mark.parametrize("version", versions(join_group.API))
 def test_members_join_sync_live_and_leave(line: Line, version: int) -> None:
     sync, beat, leave = (
-        min(version, api.highest) for api in (sync_group.API, heartbeat.API, leave_group.API)
+        min(version, api.max_version) for api in (sync_group.API, heartbeat.API, leave_group.API)
     )
     joined = join(line, version)
     assert joined.error_code == ErrorCode.none

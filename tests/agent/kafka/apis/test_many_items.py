@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from agent.kafka.api import MAX_ITEMS
-from agent.kafka.apis.configs import describe_configs
+from agent.kafka.api_definition import MAX_ITEMS
+from agent.kafka.api_registry import APIS
+from agent.kafka.apis import describe_configs
 from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.errors import ErrorCode
-from agent.kafka.table import APIS
 from catalog.errors import CatalogUnavailableError
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire, request_frame
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from agent.kafka.api import Api
+    from agent.kafka.api_definition import Api
     from tests.agent.kafka.brokers import BrokerThread
 
 _TOPICS, _PARTITIONS = 60, 120
@@ -298,7 +298,7 @@ def test_an_answer_is_large_by_what_lies_deep_in_it(
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 def test_no_api_takes_hundreds_of_thousands_of_items(api: Api) -> None:
-    assert api.most_items <= 100_000
+    assert api.max_items <= 100_000
 
 
 @pytest.mark.parametrize("count", [MAX_ITEMS, MAX_ITEMS + 1])

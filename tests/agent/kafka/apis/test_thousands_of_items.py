@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.kafka.apis.groups import offset_fetch
+from agent.kafka.apis import offset_fetch
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.runtime.cooperative_yield import PORTION
@@ -139,7 +139,7 @@ def test_offsets_of_thousands_of_topics_are_committed_by_one_statement(
     ]
 
 
-@pytest.mark.parametrize("version", range(offset_fetch.API.lowest, offset_fetch.API.highest + 1))
+@pytest.mark.parametrize("version", range(offset_fetch.API.min_version, offset_fetch.API.max_version + 1))
 def test_offsets_in_thousands_of_topics_are_found_by_one_statement(
     broker: BrokerThread, wire: Wire, topics: dict[str, UUID], others: list[int], version: int
 ) -> None:

@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
+from agent.kafka.api_registry import APIS
 from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
 from agent.kafka.codec.reading import read_varint
 from agent.kafka.codec.schema import StructSchema, schema_of
 from agent.kafka.codec.writing import write_varint
-from agent.kafka.table import APIS
 
 if TYPE_CHECKING:
     from agent.kafka.codec.schema import FieldSchema
 
-_MESSAGES = [(api.name, version) for api in APIS for version in range(api.lowest, api.highest + 1)]
+_MESSAGES = [(api.name, version) for api in APIS for version in range(api.min_version, api.max_version + 1)]
 _TEXT = st.text(max_size=5)
 _KINDS: dict[str, st.SearchStrategy[Any]] = {
     "int8": st.integers(-(2**7), 2**7 - 1),

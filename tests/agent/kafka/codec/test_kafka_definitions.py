@@ -10,14 +10,14 @@ from zipfile import ZipFile
 import orjson
 import pytest
 
+from agent.kafka.api_registry import APIS
 from agent.kafka.codec.schema import FieldSchema, StructSchema, schema_of
-from agent.kafka.table import APIS
 from tests.fixtures import kafka_tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.kafka.api import Api
+    from agent.kafka.api_definition import Api
 
 _WIDE = {"error_code": "int16", "timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 # kio says of these that they may be null, for the zero of a UUID and -1 of a time: no bytes differ.
@@ -91,9 +91,9 @@ def test_every_version_has_the_fields_that_kafka_defines(api: Api) -> None:
         known = definitions()[api.key, direction]
         lowest, _, highest = known["validVersions"].partition("-")
         unstable = bool(definitions()[api.key, "request"].get("latestVersionUnstable"))
-        assert (api.lowest, api.highest) == (int(lowest), int(highest or lowest) - unstable)
+        assert (api.min_version, api.max_version) == (int(lowest), int(highest or lowest) - unstable)
         shared = {each["name"]: each["fields"] for each in known.get("commonStructs", ())}
-        for version in range(api.lowest, api.highest + 1):
+        for version in range(api.min_version, api.max_version + 1):
             ours = schema_of(api.name, version, direction)
             assert ours.is_flexible == contains(known["flexibleVersions"], version)
             assert actual(ours) == expected(known["fields"], shared, version)

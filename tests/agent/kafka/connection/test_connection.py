@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from agent.kafka.api_registry import APIS
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.kafka.table import APIS
 from object_format.codecs.codec import Codec
 from object_format.record_batch.headers import write_checksum
 from object_format.record_batch.records import encode_batch
@@ -317,7 +317,7 @@ def test_an_idle_connection_is_closed(start_broker: Callable[..., BrokerThread])
 @given(data=st.data())
 def test_mangled_requests_never_end_the_agent(broker: BrokerThread, data: st.DataObject) -> None:
     api = data.draw(st.sampled_from(APIS))
-    version = data.draw(st.integers(api.lowest, api.highest))
+    version = data.draw(st.integers(api.min_version, api.max_version))
     frame = bytearray(request_frame(api.name, version, 3, Struct()))
     if data.draw(st.booleans()):
         frame += data.draw(st.binary(max_size=60))
@@ -350,7 +350,7 @@ def test_no_version_of_any_api_is_harmed_by_mangled_requests(broker: BrokerThrea
     """Others get their own answers meanwhile, and nothing is held in the end."""
     with Wire(broker.host_and_port) as bystander:
         for api in APIS:
-            for version in range(api.lowest, api.highest + 1):
+            for version in range(api.min_version, api.max_version + 1):
                 for body in _mangled(api.name, version):
                     with Wire(broker.host_and_port) as wire:
                         wire.send(struct.pack(">i", len(body)) + body)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from agent.kafka.codec import Struct
-from agent.kafka.connection.quotas import ConnectionQuotas
+from agent.kafka.connection.server import ConnectionQuotas
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire
 
@@ -29,11 +29,11 @@ def test_there_are_never_more_than_there_may_be(steps: list[tuple[bool, int, str
     held: dict[int, str] = {}
     for comes, who, host in steps:
         if not comes or who in held:
-            quotas.give_back(who)
+            quotas.release(who)
             held.pop(who, None)
             continue
         has_place = len(held) < _MOST and list(held.values()).count(host) < _MAX_PER_IP
-        assert quotas.take(who, host) == has_place
+        assert quotas.acquire(who, host) == has_place
         if has_place:
             held[who] = host
         assert len(quotas) == len(held)
@@ -43,13 +43,13 @@ def test_refusals_are_logged_once_a_minute() -> None:
     now = 100.0
     quotas = ConnectionQuotas(2, 1, lambda: now)
     with capture_logs() as logs:
-        assert quotas.take(1, "a")
-        assert not quotas.take(2, "a")
-        assert not quotas.take(3, "a")
-        assert quotas.take(4, "b")
+        assert quotas.acquire(1, "a")
+        assert not quotas.acquire(2, "a")
+        assert not quotas.acquire(3, "a")
+        assert quotas.acquire(4, "b")
         now += 60
-        assert not quotas.take(5, "c")
-    assert [(line["setting"], line["most"], line["client"]) for line in logs] == [
+        assert not quotas.acquire(5, "c")
+    assert [(line["setting"], line["limit"], line["client"]) for line in logs] == [
         ("max_connections_per_ip", 1, "a"),
         ("max_connections", 2, "c"),
     ]

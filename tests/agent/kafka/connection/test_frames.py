@@ -22,19 +22,20 @@ class _Socket:
         """Deliver everything."""
         receiver = FrameReceiver(
             self.shared,
-            limit=2**20,
-            admit=lambda _: True,
+            max_frame_bytes=2**20,
+            reserve=lambda _: True,
             deliver=lambda frame: self.taken.append(bytes(frame)),
         )
         position = 0
         while position < len(self.stream):
-            room = receiver.room()
+            room = receiver.buffer()
             count = min(len(room), self.step, len(self.stream) - position)
             room[:count] = self.stream[position : position + count]
             self.copied += count if room.obj is self.shared.obj else 0
             position += count
             receiver.received(count)
-        assert not receiver.is_within_frame
+        assert receiver._frame is None
+        assert not receiver._head
 
 
 @given(st.lists(st.sampled_from([8, 100, 5_000, 40_000, 300_000]), max_size=8), st.integers(1000, 400_000))

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from typing_extensions import override
 
-from agent.kafka.connection.outgoing import Outgoing
+from agent.kafka.connection.responses import ResponseWriter
 from tests.agent.kafka.scripted import Scripted, ScriptedTransport
 
 pytestmark = pytest.mark.anyio
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.anyio
 _LARGE = b"x" * 100_000
 
 
-def _outgoing() -> tuple[Outgoing, ScriptedTransport]:
+def _outgoing() -> tuple[ResponseWriter, ScriptedTransport]:
     transport = ScriptedTransport()
-    return Outgoing(asyncio.get_running_loop(), cast("asyncio.Transport", transport)), transport
+    return ResponseWriter(asyncio.get_running_loop(), cast("asyncio.Transport", transport)), transport
 
 
 async def test_what_is_held_back_leaves_in_one_write_in_the_loops_next_turn() -> None:
     outgoing, transport = _outgoing()
     for part in (b"a", b"b", b"c"):
-        outgoing.hold([part])
+        outgoing.write_soon([part])
     assert transport.writes == []
     await asyncio.sleep(0)
     assert transport.writes == [b"abc"]
@@ -36,7 +36,7 @@ async def test_what_is_held_back_leaves_in_one_write_in_the_loops_next_turn() ->
 
 async def test_what_cannot_wait_takes_along_what_does() -> None:
     outgoing, transport = _outgoing()
-    outgoing.hold([b"a"])
+    outgoing.write_soon([b"a"])
     outgoing.write([b"b", b"c"])
     outgoing.write([b"d"])
     outgoing.write([])
@@ -46,18 +46,18 @@ async def test_what_cannot_wait_takes_along_what_does() -> None:
 
 async def test_only_so_much_is_held_back() -> None:
     outgoing, transport = _outgoing()
-    outgoing.hold([b"a"])
-    outgoing.hold([_LARGE])
+    outgoing.write_soon([b"a"])
+    outgoing.write_soon([_LARGE])
     assert transport.writes == [b"a" + _LARGE]
 
 
 async def test_nothing_goes_to_a_transport_that_is_closed() -> None:
     outgoing, transport = _outgoing()
-    outgoing.hold([b"a"])
+    outgoing.write_soon([b"a"])
     transport.close()
     await asyncio.sleep(0)
-    outgoing.hold([b"b"])
-    outgoing.drop()
+    outgoing.write_soon([b"b"])
+    outgoing.discard()
     await asyncio.sleep(0)
     assert transport.writes == []
 
@@ -94,11 +94,11 @@ async def test_a_reader_that_takes_little_is_seen_long_before_the_transport_move
     server = await loop.create_server(Full, "127.0.0.1", 0)
     with contextlib.closing(socket.create_connection(server.sockets[0].getsockname())) as reader:
         transport = await made
-        outgoing = Outgoing(loop, transport)
+        outgoing = ResponseWriter(loop, transport)
         outgoing.write([bytes(2**25)])
-        before, waiting = outgoing.left(), transport.get_write_buffer_size()
+        before, waiting = outgoing.unsent_bytes(), transport.get_write_buffer_size()
         taken = 0
-        while outgoing.left() == before:
+        while outgoing.unsent_bytes() == before:
             taken += len(reader.recv(2**14))
         assert waiting <= before <= 2**25
         assert taken < 2**20
@@ -106,4 +106,4 @@ async def test_a_reader_that_takes_little_is_seen_long_before_the_transport_move
         transport.abort()
     server.close()
     await asyncio.sleep(0)
-    assert outgoing.left() == transport.get_write_buffer_size()
+    assert outgoing.unsent_bytes() == transport.get_write_buffer_size()

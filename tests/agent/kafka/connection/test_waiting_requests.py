@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from agent.kafka.connection.frames import RECEIVE_BYTES
-from agent.kafka.connection.slow_client_policy import SlowClientPolicy
+from agent.kafka.connection.limits import SlowClientPolicy
 from agent.runtime.byte_budget import ByteBudget
 from tests.agent.kafka.scripted import LONG, Scripted
 
@@ -19,7 +19,7 @@ _MIB = 1024 * 1024
 
 def _looks(count: int, *, scarce: int, memory: ByteBudget | None = None) -> SlowClientPolicy:
     return SlowClientPolicy(
-        look_seconds=0, looks=count, scarce_looks=scarce, memory=[memory] if memory else []
+        check_seconds=0, max_checks=count, max_checks_while_scarce=scarce, memory=[memory] if memory else []
     )
 
 
@@ -126,7 +126,7 @@ async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None
 
 async def test_a_slow_reader_is_waited_for_as_long_as_bytes_leave() -> None:
     """Each look at what is left comes at the end of its time; only one that reads nothing is cut off."""
-    scripted = Scripted(patience=_looks(4, scarce=4))
+    scripted = Scripted(slow_clients=_looks(4, scarce=4))
     scripted.send("l")
     scripted.transport.fill(full=True)
     scripted.transport.is_draining = True
@@ -151,7 +151,7 @@ async def test_who_takes_nothing_has_less_time_while_memory_is_scarce(
 ) -> None:
     """If it holds any: in an answer, or in a request behind it; who takes a byte now and then goes on."""
     memory = ByteBudget("some memory", 100)
-    scripted = Scripted(patience=_looks(10**9, scarce=4, memory=memory))
+    scripted = Scripted(slow_clients=_looks(10**9, scarce=4, memory=memory))
     scripted.transport.fills_up = True
     scripted.transport.is_draining = drains
     scripted.send(kinds)
@@ -204,18 +204,18 @@ async def test_half_a_request_keeps_memory_waiting_only_while_the_agent_would_re
     scripted = Scripted(pending=1)
     moment = scripted.connection.last_active + 1_000
     rest = scripted.begin("o", size=5_000, count=100)
-    late = [scripted.connection.keeps_waiting_since(moment)]
-    assert not scripted.connection.keeps_waiting_since(scripted.connection.last_active)
+    late = [scripted.connection.is_stalled_since(moment)]
+    assert not scripted.connection.is_stalled_since(scripted.connection.last_active)
     scripted.go_on(rest)
     rest = scripted.begin("o", size=6_000, count=100, before=scripted.frame("l", 5_000))
-    late.append(scripted.connection.keeps_waiting_since(moment))
+    late.append(scripted.connection.is_stalled_since(moment))
     held = scripted.budget.held
     scripted.connection.last_active = 0
     scripted.dispatch.committed.set()
     await scripted.settle()
-    late += [scripted.connection.keeps_waiting_since(1), scripted.connection.keeps_waiting_since(moment)]
+    late += [scripted.connection.is_stalled_since(1), scripted.connection.is_stalled_since(moment)]
     scripted.go_on(rest)
-    late.append(scripted.connection.keeps_waiting_since(moment))
+    late.append(scripted.connection.is_stalled_since(moment))
     assert late == [True, False, False, True, False]
     assert held == 5_000 + 6_000
     scripted.lose()

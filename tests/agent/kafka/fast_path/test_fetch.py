@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from agent.kafka.api import AtOnce, RetainedBuffers
+from agent.kafka.api_definition import FastPath, RetainedBuffers
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.fast_path import fetch as plain_fetch
-from agent.kafka.fast_path.fetch import PlainFetch
-from agent.kafka.fast_path.fetch_parser import FetchSurvey
+from agent.kafka.fast_path.fetch import FastFetch
+from agent.kafka.fast_path.fetch_parser import FetchParser
 from agent.read import memory_reads
 from object_format.codecs.codec import Codec
 from object_format.record_batch.records import encode_batch
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from uuid import UUID
 
-    from agent.kafka.api import Context, RequestFrame
+    from agent.kafka.api_definition import RequestContext, RequestFrame
     from agent.kafka.codec.writing import Buffers
     from tests.agent.kafka.brokers import BrokerThread
 
@@ -40,28 +40,28 @@ _BATCHES = 6
 _NO_SESSION = (0, -1)
 
 
-class _Switched(AtOnce):
+class _Switched(FastPath):
     """The short way, where it is on; counts who goes it."""
 
     def __init__(self) -> None:
-        self._way = PlainFetch()
+        self._way = FastFetch()
         self.is_on = False
         self.taken = 0
         self.waited = 0
 
     @override
-    def take(
-        self, frame: RequestFrame, context: Context
+    def try_handle(
+        self, frame: RequestFrame, context: RequestContext
     ) -> Buffers | RetainedBuffers | Callable[[], Awaitable[Buffers]] | None:
-        answer = self._way.take(frame, context) if self.is_on else None
+        answer = self._way.try_handle(frame, context) if self.is_on else None
         self.taken += answer is not None
         return answer
 
     @override
-    async def take_in_turn(
-        self, frame: RequestFrame, context: Context
+    async def handle(
+        self, frame: RequestFrame, context: RequestContext
     ) -> Buffers | RetainedBuffers | Callable[[], Awaitable[Buffers]] | Struct | None:
-        answer = await self._way.take_in_turn(frame, context) if self.is_on else None
+        answer = await self._way.handle(frame, context) if self.is_on else None
         self.waited += isinstance(answer, RetainedBuffers)
         return answer
 
@@ -131,7 +131,7 @@ def _switched(start_broker: Callable[..., BrokerThread], **changes: int) -> tupl
     # Once it listens to other agents, of which there are none, what it believed before is forgotten.
     broker.agent.watch._heard = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005
     way = _Switched()
-    broker.agent._kafka._dispatch._at_once[_FETCH] = way  # type: ignore[union-attr]
+    broker.agent._kafka._dispatcher._fast_paths[_FETCH] = way  # type: ignore[union-attr]
     return broker, way
 
 
@@ -238,14 +238,14 @@ def _named(parts: Iterable[tuple[str, int, int, int]], ids: dict[str, UUID], unk
 
 
 @pytest.fixture(params=[None, 1], ids=["few partitions", "many partitions"])
-def at_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """More partitions than this are many, which are read step by step."""
     if request.param:
         monkeypatch.setattr(plain_fetch, "AT_ONCE", request.param)
         monkeypatch.setattr(memory_reads, "AT_ONCE", request.param)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("fast_path")
 def test_sessions_are_the_same_both_ways(start_broker: Callable[..., BrokerThread]) -> None:
     """Whatever happens in a session, two clients that say the same hear the same, each on its way."""
     broker, way = _switched(start_broker)
@@ -300,13 +300,13 @@ def _until_waiting(broker: BrokerThread, count: int) -> None:
     until(lambda: broker.run(waiting()) == _PARTITIONS * count)
 
 
-@pytest.mark.usefixtures("at_once")
+@pytest.mark.usefixtures("fast_path")
 def test_who_waits_is_answered_the_short_way_too(start_broker: Callable[..., BrokerThread]) -> None:
     """In a session or without one, a request that came too early hears what is committed; it is read once."""
     broker, way = _switched(start_broker)
     with ExitStack() as stack:
         surveyed = stack.enter_context(
-            patch.object(FetchSurvey, "read", autospec=True, side_effect=FetchSurvey.read)
+            patch.object(FetchParser, "read", autospec=True, side_effect=FetchParser.read)
         )
         writer = stack.enter_context(Wire(broker.host_and_port))
         _write_log(writer)

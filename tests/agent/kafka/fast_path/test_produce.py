@@ -17,9 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.cluster.errors import AppendFailedError
-from agent.kafka.apis.records import produce
+from agent.kafka.apis import produce
 from agent.kafka.codec import MalformedMessageError, Struct
-from agent.kafka.dispatch import Dispatch
+from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.errors import ErrorCode
 from agent.kafka.fast_path import produce as plain_produce
 from agent.kafka.fast_path import produce_parser as produce_survey
@@ -45,7 +45,7 @@ from tests.agent.kafka.wire import read_answer, request_frame
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from agent.kafka.services import Services
+    from agent.kafka.services import KafkaServices
     from agent.write.validation import ValidatedBatches
     from object_format.buffers import Bytes
     from object_format.kernels.runtime.signatures import Numbers
@@ -164,7 +164,7 @@ def _dispatch(
     is_full: bool = False,
     short: bool = True,
     pool: _Pool | None = None,
-) -> tuple[Dispatch, _Appends]:
+) -> tuple[RequestDispatcher, _Appends]:
     """Produce requests alone, by one way, and where their batches come."""
     appends = _Appends(fates, is_full=is_full)
     services = SimpleNamespace(
@@ -175,8 +175,8 @@ def _dispatch(
         pools=SimpleNamespace(kernels=pool or _Pool(), rendering=_Pool(), catalog=_Pool()),
         metrics=AgentMetrics(),
     )
-    api = produce.API if short else replace(produce.API, at_once=None)
-    return Dispatch((api,), cast("Services", services)), appends
+    api = produce.API if short else replace(produce.API, fast_path=None)
+    return RequestDispatcher((api,), cast("KafkaServices", services)), appends
 
 
 def _outcome(
@@ -192,7 +192,7 @@ def _outcome(
 
     async def ask() -> object:
         try:
-            answer = await dispatch.take(memoryview(bytearray(frame)), "nowhere")
+            answer = await dispatch.handle(memoryview(bytearray(frame)), "nowhere")
             if not answer:
                 return None
             assert callable(answer)
@@ -446,13 +446,13 @@ def test_every_request_that_is_too_much_is_opened_by_a_thread() -> None:
 
     async def ask() -> None:
         for frame in frames:
-            await dispatch.take(frame, "nowhere")  # each version is learnt with its first request
+            await dispatch.handle(frame, "nowhere")  # each version is learnt with its first request
         pool.calls = 0
         for frame in frames:
-            assert dispatch.take_at_once(frame, "nowhere") is None
+            assert dispatch.try_fast_path(frame, "nowhere") is None
         for frame in frames:
             appends.was_together = False
-            assert await dispatch.take(frame, "nowhere", was_tried=True)
+            assert await dispatch.handle(frame, "nowhere", was_tried=True)
             assert appends.was_together
 
     asyncio.run(ask())

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from agent.kafka.apis.records.fetch import session_request
+from agent.kafka.apis.fetch import session_request
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.kafka.fetch.sessions import FetchSessions, Seen
+from agent.kafka.fetch_sessions import FetchSessions, Seen
 from core.clock import ManualClock
 from core.ids import SeededIds
 from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, produce
@@ -20,7 +20,7 @@ from tests.agent.kafka.wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.kafka.fetch.sessions import FetchContext
+    from agent.kafka.fetch_sessions import FetchContext
     from tests.agent.kafka.brokers import BrokerThread
 
 

@@ -1,0 +1,40 @@
+"""DeleteGroups: forget groups without members, and their offsets (KIP-229).
+
+Versions 0 to 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.apis.group_requests import group_code_of
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from agent.kafka.api_definition import RequestContext
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Delete each of them."""
+    names = dict.fromkeys(request.groups_names)
+    return Struct(results=[Struct(group_id=name, error_code=await _delete(name, context)) for name in names])
+
+
+def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:
+    """The same code for every group."""
+    del context
+    code = group_code_of(error)
+    return Struct(results=[Struct(group_id=name, error_code=code) for name in request.groups_names])
+
+
+async def _delete(group_id: str, context: RequestContext) -> ErrorCode:
+    try:
+        await context.services.groups.delete(group_id)
+    except Exception as error:  # noqa: BLE001  # each group has an error of its own
+        return group_code_of(error)
+    return ErrorCode.none
+
+
+API = Api(name="delete_groups", min_version=0, max_version=2, handle=handle, error_response=error_response)

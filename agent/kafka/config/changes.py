@@ -1,0 +1,113 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: which resources can be changed, and how.
+
+Checks and their order are those of Kafka's ConfigAdminManager and ConfigurationControlManager.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from agent.kafka.codec import Struct
+from agent.kafka.config.resources import (
+    ResourceType,
+    require_group_name,
+    require_name,
+    require_own,
+    resource_type_of,
+)
+from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
+from core.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent.kafka.api_definition import RequestContext
+    from catalog.config.configured import Configured
+
+Changes: TypeAlias = "Mapping[str, str | None]"
+ChangesOf: TypeAlias = "Callable[[Configured], Changes]"
+
+_FIXED = {
+    ResourceType.BROKER: "an agent takes its settings when it starts: change its configuration file, its"
+    " environment or its options",
+    ResourceType.BROKER_LOGGER: "an agent takes its log_level when it starts",
+    ResourceType.CLIENT_METRICS: "agents take no metrics from clients",
+}
+
+
+async def change_each(
+    request: Struct,
+    context: RequestContext,
+    changes_of: Callable[[Struct], ChangesOf],
+    *,
+    nullable: Sequence[int],
+) -> list[Struct]:
+    """Change every resource of a request, or say why not.
+
+    `changes_of` tells what a resource's entry does to the settings that it finds; values may be null where
+    an entry's operation is one of `nullable`.
+    """
+    named = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    answers = []
+    for wanted in request.resources:
+        answer = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
+        try:
+            if named[wanted.resource_type, wanted.resource_name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "each resource must be named once")
+            _check_entries(wanted, nullable)
+            await _change(wanted, context, changes_of(wanted), validate_only=request.validate_only)
+        except SiltstoneError as error:
+            answer.error_code, answer.error_message = code_of(error), message_of(error)
+        answers.append(answer)
+    return answers
+
+
+def _check_entries(wanted: Struct, nullable: Sequence[int]) -> None:
+    names = Counter(each.name for each in wanted.configs)
+    if names and max(names.values()) > 1:
+        raise KafkaError(ErrorCode.invalid_request, "a setting is named twice")
+    for each in wanted.configs:
+        if each.value is None and getattr(each, "config_operation", None) not in nullable:
+            raise KafkaError(ErrorCode.invalid_request, f"setting {each.name} is given no value")
+
+
+async def _change(
+    wanted: Struct, context: RequestContext, changes: ChangesOf, *, validate_only: bool
+) -> None:
+    kind = resource_type_of(wanted.resource_type)
+    if kind is ResourceType.TOPIC:
+        await _change_topic(wanted.resource_name, context, changes, validate_only=validate_only)
+    elif kind is ResourceType.GROUP:
+        await _change_group(wanted.resource_name, context, changes, validate_only=validate_only)
+    else:
+        if kind is not ResourceType.CLIENT_METRICS and wanted.resource_name:
+            require_own(wanted.resource_name, context)
+        raise KafkaError(ErrorCode.invalid_request, _FIXED[kind])
+
+
+async def _change_topic(
+    name: str, context: RequestContext, changes: ChangesOf, *, validate_only: bool
+) -> None:
+    require_name(name)
+    services = context.services
+    if validate_only:
+        topic = await services.pools.catalog.run(partial(services.catalog.topics.get, name))
+        topic.config.altered(changes(topic.config))
+        return
+    await services.pools.catalog.run(partial(services.catalog.topics.alter_config, name, changes))
+    services.directory.forget(name)
+
+
+async def _change_group(
+    name: str, context: RequestContext, changes: ChangesOf, *, validate_only: bool
+) -> None:
+    require_group_name(name)
+    services = context.services
+    check = services.settings.groups.check
+    if validate_only:
+        config = await services.pools.catalog.run(partial(services.catalog.group_configs.get, name))
+        check(config.altered(changes(config)))
+        return
+    await services.pools.catalog.run(partial(services.catalog.group_configs.alter, name, changes, check))

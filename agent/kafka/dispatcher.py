@@ -1,0 +1,277 @@
+"""From the frame of a request to the buffers of its response.
+
+Requests and responses with many items are read and written in a thread of the rendering pool, and their
+memory is bounded. On the event loop they would delay all other requests; a thread yields the interpreter
+every few milliseconds.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from struct import Struct as Layout
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import structlog
+
+from agent.kafka.api_definition import DeferredResponse, RequestContext, RequestFrame, RetainedBuffers
+from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
+from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
+from agent.kafka.errors import ErrorCode, code_of
+from agent.runtime.errors import BusyError
+from core.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from prometheus_client import Counter
+
+    from agent.kafka.api_definition import Api
+    from agent.kafka.codec.writing import Buffers
+    from agent.kafka.services import KafkaServices
+    from agent.runtime.work_pool import WorkPool
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+_API_VERSIONS = 18
+_HEADER_START = Layout(">hhi")  # API key, version, correlation id
+_LARGE_REQUEST_BYTES = 64 * 1024
+"""Size from which a request without records is read in a thread: smaller ones take a few milliseconds."""
+
+_LARGE_RESPONSE_ITEMS = 500
+_MAX_UNCOUNTED_BYTES = 256 * 1024  # as much as a socket's buffer takes in any case
+
+Response: TypeAlias = "Buffers | RetainedBuffers | Callable[[], Awaitable[Buffers]] | None"
+"""The encoded response, a deferred one, or None for a request without a response."""
+
+
+class UnsupportedRequestError(MalformedMessageError):
+    """An API or version that the agent does not serve. The connection is closed, as a Kafka broker does."""
+
+
+class ResponseTooLargeError(MalformedMessageError):
+    """The memory for requests has no room for a large response. The client reconnects after the close."""
+
+
+class RequestDispatcher:
+    """Passes requests to their APIs. Belongs to the event loop."""
+
+    def __init__(self, apis: Sequence[Api], services: KafkaServices) -> None:
+        self._apis = {api.key: api for api in apis}
+        self._services = services
+        self._messages: dict[tuple[int, int], Message] = {}
+        self._counts: dict[tuple[int, int], Counter] = {}
+        self._fast_paths = {api.key: api.fast_path() for api in apis if api.fast_path is not None}
+
+    def try_fast_path(self, frame: memoryview, client_host: str) -> Response:
+        """Handle a common request without waiting; return None for one that needs `handle`.
+
+        After None, pass `was_tried` to `handle`.
+        """
+        if len(frame) < _HEADER_START.size:
+            return None
+        key, version, correlation_id = _HEADER_START.unpack_from(frame)
+        fast_path, message = self._fast_paths.get(key), self._messages.get((key, version))
+        if fast_path is None or message is None:
+            return None
+        cursor = Cursor(frame, _HEADER_START.size)
+        context = self._context(cursor, message, version, client_host)
+        request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
+        response = fast_path.try_handle(request_frame, context)
+        if response is not None:
+            self._counts[key, version].inc()
+        return response
+
+    def _context(self, cursor: Cursor, message: Message, version: int, client_host: str) -> RequestContext:
+        """Read the rest of the header, from the client id on."""
+        length = read_int16(cursor)
+        client_id = None if length == -1 else read_string(cursor, length)
+        if message.is_flexible:
+            read_tags(cursor, {}, {})
+        return RequestContext(
+            services=self._services,
+            version=version,
+            client_id=client_id,
+            client_host=client_host,
+            apis=self._apis,
+        )
+
+    async def handle(self, frame: memoryview, client_host: str, *, was_tried: bool = False) -> Response:
+        """Handle one request and return its response.
+
+        Raises `MalformedMessageError` for a request that has no error response: the caller closes the
+        connection.
+        """
+        if not was_tried:
+            response = self.try_fast_path(frame, client_host)
+            if response is not None:
+                return response
+        cursor = Cursor(frame)
+        key, version = read_int16(cursor), read_int16(cursor)
+        correlation_id = read_int32(cursor)
+        api = self._apis.get(key)
+        if api is None or not api.min_version <= version <= api.max_version:
+            if api is not None and key == _API_VERSIONS:
+                return self._version_fallback(api, correlation_id)
+            raise UnsupportedRequestError(f"version {version} of API {key} is not supported")
+        message = self._messages.get((key, version))
+        if message is None:
+            message = await self._load_message(api, version)
+            response = self.try_fast_path(frame, client_host)
+            if response is not None:
+                return response
+        context = self._context(cursor, message, version, client_host)
+        request_frame = RequestFrame(frame, cursor.position, message.is_flexible, correlation_id)
+        try:
+            response = await self._handle_on_fast_path(api, request_frame, context)
+            if response is None:
+                cursor.items_left = api.max_items
+                read: Callable[[], Struct] = partial(message.read_request, cursor)
+                is_large = len(frame) > _LARGE_REQUEST_BYTES and not api.request_has_records
+                request = await _run_in_thread(self._services.pools.rendering, read) if is_large else read()
+                response = await self._handle_struct(api, request, context, correlation_id)
+        except BaseException:
+            RetainedBuffers([], context.releases).release()
+            raise
+        if isinstance(response, list) and context.releases:
+            return RetainedBuffers(response, context.releases)
+        return response
+
+    async def _handle_on_fast_path(self, api: Api, frame: RequestFrame, context: RequestContext) -> Response:
+        """Handle a common request that has to wait; return None for one that the fast path rejects."""
+        fast_path = self._fast_paths.get(api.key)
+        if fast_path is None:
+            return None
+        try:
+            response = await fast_path.handle(frame, context)
+        except MalformedMessageError:
+            raise
+        except Exception as error:  # noqa: BLE001  # as in `_handle_struct`
+            response = self._error_response(api, Struct(), context, error)
+        if response is not None:
+            self._counts[api.key, context.version].inc()
+        if isinstance(response, Struct):
+            return encode(api, context.version, frame.correlation_id, response)
+        return response
+
+    async def _load_message(self, api: Api, version: int) -> Message:
+        """Load a message's schema at its first use. It imports many modules, so it runs in a thread."""
+        try:
+            message = await self._services.pools.rendering.run(partial(Message.of, api.name, version))
+        except BusyError:
+            message = Message.of(api.name, version)
+        key = (api.key, version)
+        self._counts[key] = self._services.metrics.kafka_requests.labels(api.name, str(version))
+        self._messages[key] = message
+        return message
+
+    def outlives_client(self, frame: memoryview) -> bool:
+        """Return True if the request is to be handled even after its client has disconnected."""
+        api = self._apis.get(int.from_bytes(frame[:2], "big"))
+        return api is not None and api.outlives_client
+
+    async def _handle_struct(
+        self, api: Api, request: Struct, context: RequestContext, correlation_id: int
+    ) -> Response:
+        self._counts[api.key, context.version].inc()
+        try:
+            response = await api.handle(request, context)
+        except MalformedMessageError:
+            raise
+        except Exception as error:  # noqa: BLE001  # every request gets a response
+            response = self._error_response(api, request, context, error)
+            return encode(api, context.version, correlation_id, response)
+        if response is None:
+            return None
+        if isinstance(response, DeferredResponse):
+            return partial(self._finish, api, request, context, correlation_id, response)
+        if api.response_has_records or not _has_many_items(response):
+            return encode(api, context.version, correlation_id, response)
+        write = partial(encode, api, context.version, correlation_id, response)
+        buffers = await _run_in_thread(self._services.pools.rendering, write)
+        _count_response(buffers, context)
+        return buffers
+
+    async def _finish(
+        self,
+        api: Api,
+        request: Struct,
+        context: RequestContext,
+        correlation_id: int,
+        deferred: DeferredResponse,
+    ) -> Buffers:
+        try:
+            response = await deferred.result()
+        except Exception as error:  # noqa: BLE001  # as above
+            response = self._error_response(api, request, context, error)
+        return encode(api, context.version, correlation_id, response)
+
+    def _error_response(self, api: Api, request: Struct, context: RequestContext, error: Exception) -> Struct:
+        if not isinstance(error, SiltstoneError) or code_of(error) is ErrorCode.unknown_server_error:
+            _log.error("a Kafka request failed", api=api.name, version=context.version, exc_info=error)
+        return api.error_response_for(request, context, error)
+
+    def _version_fallback(self, api: Api, correlation_id: int) -> Buffers:
+        """Return ApiVersions' response to an unknown version of itself (KIP-511).
+
+        It is a response of version 0, with UNSUPPORTED_VERSION and the versions of ApiVersions alone.
+        """
+        lowest, highest = api.advertised_versions
+        own = Struct(api_key=api.key, min_version=lowest, max_version=highest)
+        return encode(
+            api, 0, correlation_id, Struct(error_code=ErrorCode.unsupported_version, api_keys=[own])
+        )
+
+
+def encode(api: Api, version: int, correlation_id: int, response: Struct) -> Buffers:
+    """Return a whole response frame, including its length."""
+    message = Message.of(api.name, version)
+    out = Output()
+    out.tail += bytes(4) + correlation_id.to_bytes(4, "big", signed=True)
+    # KIP-511: the header of an ApiVersions response never has tagged fields.
+    if message.is_flexible and api.key != _API_VERSIONS:
+        out.tail.append(0)
+    message.write_response(out, response)
+    size = len(out) - 4
+    buffers = out.buffers()
+    first = buffers[0]
+    assert isinstance(first, bytearray)
+    first[:4] = size.to_bytes(4, "big")
+    return buffers
+
+
+def _has_many_items(response: Struct) -> bool:
+    """Return True if the nested lists of a response have so many items that a thread is to write it."""
+    count, structs = 0, [response]
+    while structs:
+        for value in structs.pop().__dict__.values():
+            if isinstance(value, list):
+                count += len(value)
+                if count > _LARGE_RESPONSE_ITEMS:
+                    return True
+                structs += [item for item in value if isinstance(item, Struct)]
+    return False
+
+
+async def _run_in_thread(pool: WorkPool, call: Callable[[], T]) -> T:
+    """Run `call` in a thread of the pool, or right here if the pool is full."""
+    try:
+        return await pool.run(call)
+    except BusyError:
+        return call()
+
+
+def _count_response(buffers: Buffers, context: RequestContext) -> None:
+    """Count a large response in the requests' memory until it has left; raise if it does not fit.
+
+    A response larger than half of that memory counts as half, because it could never be sent otherwise.
+    """
+    budget = context.services.request_budget
+    size = min(sum(map(len, buffers)), budget.limit // 2)
+    if size <= _MAX_UNCOUNTED_BYTES:
+        return
+    try:
+        budget.reserve(size)
+    except BusyError as error:
+        # Without the cause: its stack frames refer to the whole response.
+        raise ResponseTooLargeError(error.message) from None
+    context.releases.append(partial(budget.release, size))

@@ -1,0 +1,119 @@
+"""The topics that a request for descriptions names: looked up together, created where that is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
+
+import structlog
+
+from agent.kafka.errors import ErrorCode, code_of
+from catalog.errors import InvalidTopicError, TopicExistsError
+from catalog.topics.names import check_topic_name
+from core.errors import NotFoundError, SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from agent.kafka.api_definition import RequestContext
+    from agent.kafka.codec import Struct
+    from catalog.model import Topic
+
+Key = TypeVar("Key", str, UUID)
+_log = structlog.get_logger(__name__)
+# Clients give up a connection after half a minute without an answer, and a catalog that hangs takes longer.
+_PATIENCE_SECONDS = 10.0
+
+
+async def find_named(request: Struct, context: RequestContext) -> list[Topic | ErrorCode]:
+    """For each topic that the request names, the topic, or what the client is told instead."""
+    keys = [_key(wanted, context) for wanted in request.topics]
+    directory = context.services.directory
+    names = [key for key in keys if isinstance(key, str)]
+    ids = [key for key in keys if isinstance(key, UUID)]
+    by_name = await _look_up(
+        names, directory.get_many, directory.last_known, ErrorCode.unknown_topic_or_partition
+    )
+    by_id = await _look_up(ids, directory.get_many_by_id, directory.known, ErrorCode.unknown_topic_id)
+    if request.allow_auto_topic_creation and context.services.settings.auto_create_topics:
+        for name, found in by_name.items():
+            if found is ErrorCode.unknown_topic_or_partition:
+                by_name[name] = await _create(name, context)
+    return [
+        by_name[key] if isinstance(key, str) else by_id[key] if isinstance(key, UUID) else key for key in keys
+    ]
+
+
+async def find_by_name(names: Iterable[str], context: RequestContext) -> dict[str, Topic | ErrorCode]:
+    """As `find_named`, of different names and creating none."""
+    found: dict[str, Topic | ErrorCode] = {}
+    valid = []
+    for name in names:
+        if _is_valid(name):
+            valid.append(name)
+        else:
+            found[name] = ErrorCode.invalid_topic_exception
+    directory = context.services.directory
+    missing = ErrorCode.unknown_topic_or_partition
+    return found | await _look_up(valid, directory.get_many, directory.last_known, missing)
+
+
+def _key(wanted: Struct, context: RequestContext) -> str | UUID | ErrorCode:
+    """What a topic is looked up by, or what is wrong with how it is named."""
+    if context.version < 12 and (wanted.name is None or wanted.topic_id is not None):
+        # They carry identifiers, and name topics by names all the same.
+        return ErrorCode.invalid_request
+    if context.version >= 12 and wanted.topic_id is not None:
+        topic_id: UUID = wanted.topic_id
+        return topic_id
+    if wanted.name is None:
+        return ErrorCode.unknown_topic_id
+    return str(wanted.name) if _is_valid(wanted.name) else ErrorCode.invalid_topic_exception
+
+
+def _is_valid(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        return False
+    return True
+
+
+async def _look_up(
+    keys: Iterable[Key],
+    find: Callable[[Iterable[Key]], Awaitable[dict[Key, Topic]]],
+    last_known: Callable[[Key], Topic | None],
+    missing: ErrorCode,
+) -> dict[Key, Topic | ErrorCode]:
+    """What there is of each; `missing` for what there is not."""
+    wanted = list(dict.fromkeys(keys))
+    if not wanted:
+        return {}
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            found = await find(wanted)
+    except (SiltstoneError, TimeoutError) as error:
+        _log.warning("topics could not be looked up", count=len(wanted), reason=str(error))
+        return {key: last_known(key) or ErrorCode.leader_not_available for key in wanted}
+    return {key: found.get(key, missing) for key in wanted}
+
+
+async def _create(name: str, context: RequestContext) -> Topic | ErrorCode:
+    """A topic that a client asks for and that is not there yet."""
+    services = context.services
+    create = partial(services.catalog.topics.create, name, services.settings.default_partitions, {})
+    try:
+        with contextlib.suppress(TopicExistsError):  # another client was first
+            await services.pools.catalog.run(create)
+        services.directory.forget(name)
+        return await services.directory.get(name)
+    except NotFoundError:
+        return ErrorCode.unknown_topic_or_partition
+    except InvalidTopicError as error:
+        return code_of(error)
+    except SiltstoneError as error:
+        _log.warning("a topic could not be created", topic=name, reason=str(error))
+        return ErrorCode.leader_not_available
