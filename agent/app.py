@@ -240,7 +240,7 @@ class Agent:
                 listener,
                 stop_timeout_seconds=self.settings.stop_timeout_ms / 1000,
                 write_timeout_seconds=self.settings.write_timeout_ms / 1000,
-                max_connections=self.settings.max_connections,
+                max_connections=self.settings.http_max_connections,
             )
             await self._http.start()
             addresses = {"http": self._http.address}

@@ -1,15 +1,16 @@
-"""What one agent process may be told: plain values, validated once, apart from injected parts."""
+"""Settings of one agent process: plain values, validated once, apart from the parts that are injected.
+
+Sizes are bytes. The suffix of a name gives the unit of a time. Fields declared with `setting` are open to
+users; the others are limits that tests and benchmarks change.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path  # noqa: TC003 - pydantic evaluates the annotations when it parses a section
 
 from agent.groups.settings import GroupSettings
-from core.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from core.settings import Bytes, check_bounds, check_order, internal, setting
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -17,164 +18,202 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Limits and intervals of an agent; sizes are bytes, times are milliseconds unless the name says else.
+    """Limits, intervals and addresses of one agent."""
 
-    Every value is a positive integer except those listed in `_MAY_BE_ZERO`, and texts.
-    """
+    # Listeners
+    http_host: str = internal("127.0.0.1", "Address on which the agent serves HTTP.")
+    http_port: int = internal(8080, "Port on which the agent serves HTTP; 0 takes a free one.", ge=0)
+    kafka_host: str | None = internal(
+        None, "Address on which the agent serves Kafka clients. Unset: it serves none."
+    )
+    kafka_port: int = internal(9092, "Port on which the agent serves Kafka; 0 takes a free one.", ge=0)
+    kafka_advertised: str | None = internal(
+        None, "HOST:PORT that Kafka clients receive as the address of this agent. Unset: the listener's."
+    )
+    rack: str | None = setting(
+        None,
+        "Availability zone of an agent. Kafka clients that state a zone are directed to agents in it.",
+    )
 
-    # Where it serves. Port 0 takes a free one.
-    http_host: str = "127.0.0.1"
-    http_port: int = 8080
+    # Kafka connections
+    kafka_max_pending_requests: int = internal(
+        64, "Maximum number of open requests of one connection; the agent then reads no further request."
+    )
+    kafka_slow_reader_ms: int = internal(
+        60_000, "Time after which the agent disconnects a client that reads none of its responses."
+    )
+    kafka_scarce_memory_ms: int = internal(
+        10_000,
+        "The same limit while the memory pool of the client's responses is more than half full.",
+    )
+    kafka_idle_ms: int = internal(600_000, "Time after which an idle connection is closed.")
+    kafka_max_connections: int = setting(
+        10_000,
+        "Maximum number of connections of Kafka clients; an agent closes any further one at once.",
+        name="max_connections",
+    )
+    kafka_max_connections_per_ip: int = setting(
+        2**31 - 1,
+        "Maximum number of connections of Kafka clients from one IP address.",
+        name="max_connections_per_ip",
+    )
+    broker_silent_ms: int = internal(
+        10_000, "Time after which a broker that sent no heartbeat is no longer shown to clients."
+    )
 
-    # Where it serves Kafka clients (None: nowhere), and the HOST:PORT that they are told (None: that place).
-    kafka_host: str | None = None
-    kafka_port: int = 9092
-    kafka_advertised: str | None = None
-    # The zone that it stands in, for clients that say theirs.
-    rack: str | None = None
-    # Requests of one connection that are open at a time; a reader may read nothing of its answers this long,
-    # and only so long while more than half of the memory that it holds some of is held.
-    kafka_max_pending_requests: int = 64
-    kafka_slow_reader_ms: int = 60_000
-    kafka_scarce_memory_ms: int = 10_000
-    kafka_idle_ms: int = 600_000
-    # Connections of Kafka clients, in all and from one address: max.connections, max.connections.per.ip
-    kafka_max_connections: int = 10_000
-    kafka_max_connections_per_ip: int = 2**31 - 1
-    # A broker that was silent for this long is no longer shown to clients.
-    broker_silent_ms: int = 10_000
+    # Fetch sessions (KIP-227)
+    max_fetch_sessions: int = internal(1_000, "Maximum number of fetch sessions.")
+    max_fetch_session_partitions: int = internal(
+        200_000, "Maximum number of partitions in all fetch sessions together."
+    )
+    fetch_session_evict_ms: int = internal(
+        120_000,
+        "Time after which an unused or smaller fetch session may be evicted to make room for another.",
+    )
 
-    # Fetch sessions (KIP-227), and the partitions in all of them. After this long a session that is not used,
-    # or is smaller than one that wants its place, may lose it: min.incremental.fetch.session.eviction.ms
-    max_fetch_sessions: int = 1_000  # max.incremental.fetch.session.cache.slots
-    max_fetch_session_partitions: int = 200_000
-    fetch_session_evict_ms: int = 120_000
+    # Topics
+    auto_create_topics: bool = setting(
+        False,
+        "Create a topic that does not exist when a Kafka client requests it.",
+        name="auto_create_topics_enable",
+    )
+    default_partitions: int = setting(
+        1, "Partitions of a topic that is created without a partition count.", name="num_partitions"
+    )
 
-    # Whether topics that clients ask for are made when they do not exist: auto.create.topics.enable
-    auto_create_topics: bool = False
-    default_partitions: int = 1  # num.partitions
-
-    # Local disks: directories of logs, or where agents that share it take one each. With neither there is no
-    # copy of the tail, and no topic with storage.mode=local. Then what may wait to be appended to either.
+    # Local disks
     local_directories: tuple[Path, ...] = ()
-    local_root: Path | None = None
-    disk_threads: int = 4
-    max_copy_bytes: int = 64 * MIB
-    max_local_append_bytes: int = 128 * MIB
+    local_root: Path | None = internal(
+        None, "Directory below which the agent claims a log directory of its own, if none is given."
+    )
+    disk_threads: int = internal(4, "Threads for local disks.")
+    max_copy_bytes: Bytes = internal(64 * MIB, "Batches that wait to be appended to the tail cache.")
+    max_local_append_bytes: Bytes = internal(128 * MIB, "Batches that wait to be appended to local topics.")
 
-    # Consumer groups.
     groups: GroupSettings = field(default_factory=GroupSettings)
 
-    # Write path: a file is closed this long after its first append, or at this size.
-    flush_interval_ms: int = 250
-    flush_bytes: int = 8 * MIB
-    # Or once it has this much of a producer that may send hardly more before it is answered.
-    stalled_flush_bytes: int = 1 * MIB
-    # Everything that was taken and not answered yet; beyond it producers are asked to come back.
-    max_buffered_bytes: int = 128 * MIB
-    # Files that are closed and not answered yet: being uploaded, or waiting for their turn to commit.
-    max_files_in_flight: int = 8
-    # What an upload and a commit may be tried in all, and how the pauses between tries grow (with jitter).
-    write_attempts: int = 5
-    retry_pause_ms: int = 50
-    max_retry_pause_ms: int = 2_000
+    # Write path
+    flush_interval_ms: int = setting(
+        250,
+        "Time for which an agent collects batches before it writes them to the object store as one file.",
+        ge=0,
+        le=60_000,
+    )
+    flush_bytes: Bytes = setting(
+        8 * MIB, "Size at which an agent writes a file before the flush interval ends.", le=1024 * MIB
+    )
+    stalled_flush_bytes: Bytes = internal(
+        MIB,
+        "Bytes of one producer at which a file is written early, because the producer waits for a response.",
+    )
+    max_buffered_bytes: Bytes = setting(
+        128 * MIB,
+        "Memory for batches that are not committed yet; an agent asks producers to retry while it is full.",
+    )
+    max_files_in_flight: int = internal(
+        8, "Maximum number of files that are being uploaded or wait to be committed."
+    )
+    write_attempts: int = internal(5, "Maximum number of attempts of an upload or a commit.")
+    retry_pause_ms: int = internal(50, "First pause between two attempts; pauses grow and have jitter.")
+    max_retry_pause_ms: int = internal(2_000, "Longest pause between two attempts.")
 
-    # Thread pools; calls beyond the threads and `max_waiting_calls` are refused, not queued.
-    # Kernels serve producers; rendering serves readers, in Python for the most part, hence few threads.
-    kernel_threads: int = 2
-    rendering_threads: int = 1
-    catalog_threads: int = 8
-    hot_read_threads: int = 8
-    cold_read_threads: int = 4
-    max_waiting_calls: int = 1_000
+    # Thread pools
+    kernel_threads: int = internal(2, "Threads that run kernels for producers.")
+    rendering_threads: int = internal(
+        1, "Threads that render records for HTTP consumers; few, because they run Python code."
+    )
+    catalog_threads: int = internal(8, "Threads that query the catalog.")
+    hot_read_threads: int = internal(8, "Threads that read recent data from the object store.")
+    cold_read_threads: int = internal(4, "Threads that read older data from the object store.")
+    max_waiting_calls: int = internal(
+        1_000, "Maximum number of calls that wait for a thread of one pool; further ones are rejected."
+    )
 
-    # Read path.
-    # The newest batches that this agent committed itself, and what was read of objects.
-    tail_bytes: int = 192 * MIB
-    cache_bytes: int = 128 * MIB
-    # What the catalog said is believed for so long: where partitions begin and end (commits are heard of at
-    # once), and which extents they have; that must stay well below the grace of deleted objects, 60 s.
-    known_bounds_ms: int = 1_000
-    known_extents_ms: int = 20_000
-    max_known_partitions: int = 100_000
-    max_known_extents: int = 20_000
-    # Extents of about this many bytes are looked up at once.
-    known_extents_bytes: int = 64 * MIB
-    # An extent committed this recently is read in the hot pool: those who catch up cannot delay the tail.
-    hot_window_ms: int = 60_000
-    # Ranges of one object that are at most this far apart are read by one GET, up to this length.
-    coalesce_gap_bytes: int = 64 * KIB
-    max_read_bytes: int = 32 * MIB
-    # What is read ahead of a reader of one large section by one GET (0: nothing), and of all readers.
-    read_ahead_bytes: int = 8 * MIB
-    max_read_ahead_bytes: int = 48 * MIB
-    # A section of at least this length is read through its index, when it has one.
-    index_threshold_bytes: int = 1 * MIB
-    default_fetch_bytes: int = 1 * MIB
-    max_fetch_bytes: int = 64 * MIB
-    max_fetch_extents: int = 256
-    # Bytes that all fetches together read, or hold until they are handed out; beyond it readers come back.
-    max_fetches_bytes: int = 256 * MIB
-    max_wait_ms: int = 60_000
-    # How often those who wait at the tail look again when no notification comes.
-    poll_interval_ms: int = 1_000
-    topic_cache_ms: int = 2_000
+    # Read path
+    tail_bytes: Bytes = setting(
+        192 * MIB, "Memory for the newest batches that an agent committed itself.", ge=0
+    )
+    cache_bytes: Bytes = setting(
+        128 * MIB, "Memory for byte ranges that an agent read from the object store.", ge=0
+    )
+    known_bounds_ms: int = internal(
+        1_000, "Time for which cached partition bounds are valid; notifications of commits update them."
+    )
+    known_extents_ms: int = internal(
+        20_000,
+        "Time for which cached extents are valid; it must stay well below the grace period of objects.",
+    )
+    max_known_partitions: int = internal(100_000, "Maximum number of partitions whose bounds are cached.")
+    max_known_extents: int = internal(20_000, "Maximum number of cached extents.")
+    known_extents_bytes: Bytes = internal(64 * MIB, "Bytes of extents that one catalog query looks up.")
+    hot_window_ms: int = internal(
+        60_000,
+        "Age up to which an extent is read by the hot pool, so that catch-up reads do not delay the tail.",
+    )
+    coalesce_gap_bytes: Bytes = internal(
+        64 * KIB, "Largest gap between two ranges of an object that are read by one GET.", ge=0
+    )
+    max_read_bytes: Bytes = internal(32 * MIB, "Largest range that one GET reads.")
+    read_ahead_bytes: Bytes = setting(
+        8 * MIB,
+        "Bytes of a large section that one GET prefetches for a sequential reader; 0 turns prefetching off.",
+        ge=0,
+    )
+    max_read_ahead_bytes: Bytes = internal(48 * MIB, "Memory for prefetched bytes of all readers.")
+    index_threshold_bytes: Bytes = internal(
+        MIB, "Length from which a section is read through its index if it has one."
+    )
+    default_fetch_bytes: Bytes = internal(MIB, "Bytes of a fetch that states no limit.")
+    max_fetch_bytes: Bytes = internal(64 * MIB, "Largest response to one fetch.")
+    max_fetch_extents: int = internal(256, "Maximum number of extents that one fetch reads.")
+    max_fetches_bytes: Bytes = internal(
+        256 * MIB, "Memory for the data of all open fetches; consumers retry while it is full."
+    )
+    max_wait_ms: int = internal(60_000, "Longest time for which a fetch waits for new records.")
+    poll_interval_ms: int = internal(
+        1_000, "Interval at which a waiting fetch checks for records if no notification arrives."
+    )
+    topic_cache_ms: int = internal(2_000, "Time for which cached topic metadata is valid.")
 
-    # HTTP.
-    max_request_bytes: int = 32 * MIB
-    max_requests_bytes: int = 128 * MIB
-    # How long a client may take to send a body, or to take the next piece of an answer, and how many
-    # connections of HTTP clients there may be.
-    body_timeout_ms: int = 60_000
-    write_timeout_ms: int = 30_000
-    max_connections: int = 4_000
-    default_max_records: int = 1_000
-    max_max_records: int = 100_000
-    # After the order to stop: how long it serves on while /healthz answers 503, then the time to finish.
-    drain_ms: int = 0
-    stop_timeout_ms: int = 30_000
+    # HTTP
+    max_request_bytes: Bytes = setting(
+        32 * MIB, "Largest request that an agent accepts, from Kafka clients and over HTTP."
+    )
+    max_requests_bytes: Bytes = internal(128 * MIB, "Memory for the request bodies of all clients.")
+    body_timeout_ms: int = internal(60_000, "Time in which a client must send a request body.")
+    write_timeout_ms: int = internal(30_000, "Time in which a client must read the next part of a response.")
+    http_max_connections: int = internal(4_000, "Maximum number of connections of HTTP clients.")
+    default_max_records: int = internal(1_000, "Number of records that a read over HTTP returns by default.")
+    max_max_records: int = internal(100_000, "Maximum number of records that a read over HTTP may request.")
 
-    # Session.
-    heartbeat_interval_ms: int = 3_000
-    # A store or catalog that failed without one success for this long is unhealthy.
-    unhealthy_after_ms: int = 15_000
+    # Shutdown
+    drain_ms: int = setting(
+        0,
+        "Time for which an agent continues to serve after a stop signal, while `/healthz` reports 503.",
+        ge=0,
+    )
+    stop_timeout_ms: int = setting(
+        30_000, "Time for which a stopping agent then waits until the requests it accepted are finished."
+    )
+
+    # Session and health
+    heartbeat_interval_ms: int = internal(3_000, "Interval of the heartbeats of the agent's session.")
+    unhealthy_after_ms: int = internal(
+        15_000, "Time without one success after which the object store or the catalog counts as unhealthy."
+    )
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if (
-                isinstance(value, int)
-                and not isinstance(value, bool)
-                and value < (0 if each.name in _MAY_BE_ZERO else 1)
-            ):
-                raise InvalidInputError(
-                    f"agent setting {each.name} is {value}", remedy="give a positive number"
-                )
-        self._require_at_most("flush_bytes", "max_buffered_bytes")
-        self._require_at_most("default_fetch_bytes", "max_fetch_bytes")
-        self._require_at_most("max_fetch_bytes", "max_fetches_bytes")
-        self._require_at_most("max_request_bytes", "max_requests_bytes")
-        self._require_at_most("max_request_bytes", "max_buffered_bytes")
-        self._require_at_most("default_max_records", "max_max_records")
-        self._require_at_most("retry_pause_ms", "max_retry_pause_ms")
-
-    def _require_at_most(self, small: str, large: str) -> None:
-        if getattr(self, small) > getattr(self, large):
-            raise InvalidInputError(
-                f"agent setting {small} ({getattr(self, small)}) exceeds {large} ({getattr(self, large)})",
-                remedy=f"lower {small} or raise {large}",
-            )
+        check_bounds(self, "agent")
+        for smaller, larger in _ORDERED:
+            check_order(self, "agent", smaller, larger)
 
 
-_MAY_BE_ZERO = frozenset(
-    {
-        "http_port",
-        "kafka_port",
-        "flush_interval_ms",
-        "cache_bytes",
-        "read_ahead_bytes",
-        "tail_bytes",
-        "coalesce_gap_bytes",
-        "drain_ms",
-    }
+_ORDERED = (
+    ("flush_bytes", "max_buffered_bytes"),
+    ("default_fetch_bytes", "max_fetch_bytes"),
+    ("max_fetch_bytes", "max_fetches_bytes"),
+    ("max_request_bytes", "max_requests_bytes"),
+    ("max_request_bytes", "max_buffered_bytes"),
+    ("default_max_records", "max_max_records"),
+    ("retry_pause_ms", "max_retry_pause_ms"),
 )

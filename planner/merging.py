@@ -58,7 +58,7 @@ def draft_merging_jobs(
 def is_mostly_dead(file: Mergeable, settings: PlannerSettings) -> bool:
     """Whether so much of a file has died that it is worth writing the rest anew."""
     born_bytes = file.live_bytes + file.dead_bytes
-    return file.dead_bytes >= max(settings.least_dead_bytes, settings.dead_share * born_bytes)
+    return file.dead_bytes >= max(settings.min_dead_bytes, settings.dead_share * born_bytes)
 
 
 def level_of(live_bytes: int, settings: PlannerSettings) -> int:

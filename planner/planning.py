@@ -201,7 +201,7 @@ def _mergeable(
 ) -> tuple[Mergeable, ...]:
     found = catalog.planning.files_to_merge(
         below_bytes=settings.full_bytes,
-        dead_bytes=settings.least_dead_bytes,
+        dead_bytes=settings.min_dead_bytes,
         dead_share=settings.dead_share,
         limit=settings.max_plan_files,
         max_extents=max_extents,

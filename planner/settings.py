@@ -1,75 +1,83 @@
-"""How much the planner may put into one job, and what it waits for; plain values, checked once."""
+"""Bounds of one compaction plan; `docs/explanation/planner.md` explains the defaults."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import dataclass
 
-from core.errors import InvalidInputError
+from core.settings import Bytes, check_bounds, internal, setting
 
 MIB = 1024 * 1024
-_LEAST: Final = {
-    "max_ingestion_age_ms": 0,
-    "merge_batches": 0,
-    "force": 0,
-    "exact": 0,
-    "merge_fan_in": 2,
-    "dead_share": 0.01,
-    "budget_bytes_per_hour": 0,
-    "budget_dollars_per_hour": 0,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings:
-    """What bounds a plan; `docs/explanation/planner.md` has the reasons for the defaults.
+    """Limits and targets of the planner."""
 
-    Sizes of jobs are bytes that one stream over every input reads. A compacted file with fewer live bytes
-    than `target_file_bytes` is small: `merge_fan_in` small ones of about one size are merged,
-    `level_floor_bytes` being the size below which all count as one. One of which `dead_share`, and
-    `least_dead_bytes`, have died is rewritten. An extent below `section_bytes` is short: as many short ones
-    of about one length become one, `section_floor_bytes` being the length below which all count as one. The
-    budgets are for what was planned in the last hour; 0 sets none.
-    `merge_batches` makes larger batches of small ones that are left next to each other.
-    `force` cleans every compacted partition that has something cleanable, whatever its dirty ratio. `exact`
-    tells that jobs may be run by the exact plan, so that those are planned which are owed to partitions.
-    """
+    # One job
+    max_job_input_bytes: Bytes = setting(
+        1024 * MIB, "Maximum size of the input that one compaction job reads in one pass."
+    )
+    max_job_files: int = setting(400, "Maximum number of input files of one compaction job.")
+    max_job_extents: int = internal(50_000, "Maximum number of extents of one compaction job.")
+    table_bytes: Bytes = setting(
+        128 * MIB, "Memory of the key table of one compaction job; a key takes 12 bytes."
+    )
 
-    max_job_input_bytes: int = 1024 * MIB
-    max_job_files: int = 400
-    max_job_extents: int = 50_000
-    min_ingestion_files: int = 1
-    max_ingestion_age_ms: int = 60_000
-    max_plan_files: int = 500
-    max_plan_extents: int = 32_000
-    max_plan_partitions: int = 20_000
-    table_bytes: int = 128 * MIB
-    target_file_bytes: int = 256 * MIB
-    merge_fan_in: int = 8
-    level_floor_bytes: int = MIB
-    section_bytes: int = MIB
-    section_floor_bytes: int = 16 * 1024
-    dead_share: float = 0.5
-    least_dead_bytes: int = MIB
-    budget_bytes_per_hour: int = 0
-    budget_dollars_per_hour: float = 0.0
-    merge_batches: bool = True
-    force: bool = False
-    exact: bool = True
+    # Ingestion files
+    min_ingestion_files: int = internal(1, "Number of ingestion files from which a job is planned.")
+    max_ingestion_age_ms: int = internal(
+        60_000, "Age of an ingestion file from which a job is planned, however few there are.", ge=0
+    )
+
+    # One plan
+    max_plan_files: int = internal(500, "Maximum number of files that one plan considers.")
+    max_plan_extents: int = internal(32_000, "Maximum number of extents that one plan considers.")
+    max_plan_partitions: int = internal(20_000, "Maximum number of partitions that one plan considers.")
+
+    # Compacted files
+    target_file_bytes: Bytes = setting(
+        256 * MIB, "Size of compacted files; a file with fewer live bytes is merged with others."
+    )
+    merge_fan_in: int = setting(
+        8, "Number of small compacted files of about the same size that are merged into one.", ge=2
+    )
+    level_floor_bytes: Bytes = internal(
+        MIB, "Size below which all compacted files count as of the same size."
+    )
+    section_bytes: Bytes = setting(
+        MIB, "Length that extents in compacted files should have; shorter extents of a partition are merged."
+    )
+    section_floor_bytes: Bytes = internal(
+        16 * 1024, "Length below which all extents count as of the same length."
+    )
+    dead_share: float = setting(
+        0.5, "Share of dead bytes from which a compacted file is rewritten.", ge=0.01, le=1
+    )
+    min_dead_bytes: Bytes = internal(MIB, "Dead bytes below which a compacted file is not rewritten.")
+    merge_batches: bool = setting(
+        True, "Merge small record batches that compaction leaves next to each other."
+    )
+
+    # Budgets
+    budget_bytes_per_hour: Bytes = setting(
+        0, "Maximum amount that the jobs planned within an hour read and write; 0 sets no limit.", ge=0
+    )
+    budget_dollars_per_hour: float = setting(
+        0.0,
+        "Maximum cost in US dollars of the requests of the jobs planned within an hour; 0 sets no limit.",
+        ge=0,
+    )
+
+    # Choices of the caller
+    force: bool = internal(
+        False, "Clean every compacted partition that has cleanable records, whatever its dirty ratio."
+    )
+    exact: bool = internal(
+        True, "Plan the exact deduplication that partitions still need; the caller can run such jobs."
+    )
 
     def __post_init__(self) -> None:
-        """Refuse a bound that would let nothing through."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            least = _LEAST.get(field.name, 1)
-            if value < least:
-                raise InvalidInputError(
-                    f"planner setting {field.name} is {value}", remedy=f"give a number of at least {least}"
-                )
-        if self.dead_share > 1:
-            raise InvalidInputError(
-                f"planner setting dead_share is {self.dead_share}", remedy="give a share of at most 1"
-            )
+        check_bounds(self, "planner")
 
     @property
     def full_bytes(self) -> int:

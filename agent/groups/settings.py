@@ -1,14 +1,14 @@
-"""What a group coordinator may be told; names and defaults are Kafka's where Kafka has the setting."""
+"""Settings of the group coordinator; names and defaults are Kafka's where Kafka has the setting."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from catalog.config.group_config import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from catalog.errors import InvalidConfigError
-from core.errors import InvalidInputError
+from core.settings import Bytes, check_bounds, check_order, internal, setting
 
 if TYPE_CHECKING:
     from catalog.config.group_config import GroupConfig
@@ -35,51 +35,98 @@ class MigrationPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Limits of consumer groups; times are milliseconds unless the name says else.
+    """Limits and intervals of consumer groups, of both group protocols."""
 
-    The comment behind a value is Kafka's name for it, where that differs.
-    """
+    # Classic groups
+    min_session_timeout_ms: int = setting(
+        6_000,
+        "Shortest session timeout that a member of a classic group may request.",
+        name="group_min_session_timeout_ms",
+    )
+    max_session_timeout_ms: int = setting(
+        1_800_000,
+        "Longest session timeout that a member of a classic group may request.",
+        name="group_max_session_timeout_ms",
+    )
+    initial_rebalance_delay_ms: int = setting(
+        3_000,
+        "Time for which the first rebalance of an empty classic group waits for more members.",
+        ge=0,
+        name="group_initial_rebalance_delay_ms",
+    )
+    new_member_timeout_ms: int = internal(
+        300_000, "Time that a new classic member has to confirm its member id (a constant in Kafka)."
+    )
+    max_group_size: int = setting(
+        10_000, "Maximum number of members of a classic group.", name="group_max_size"
+    )
 
-    min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms
-    max_session_timeout_ms: int = 1_800_000  # group.max.session.timeout.ms
-    # How long the first rebalance of an empty group waits for more members: group.initial.rebalance.delay.ms
-    initial_rebalance_delay_ms: int = 3_000
-    # A member that has joined and is not known by a session yet has this long (Kafka's constant).
-    new_member_timeout_ms: int = 300_000
-    max_group_size: int = 10_000  # group.max.size
-    # Members of consumer groups (KIP-848) are told the interval, and are out when silent for so long.
-    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
-    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
-    consumer_max_size: int = 10_000  # group.consumer.max.size
-    # How far one group's own settings may go: group.consumer.min.session.timeout.ms, and so on.
-    consumer_min_session_timeout_ms: int = 45_000
-    consumer_max_session_timeout_ms: int = 60_000
-    consumer_min_heartbeat_interval_ms: int = 5_000
-    consumer_max_heartbeat_interval_ms: int = 15_000
-    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
-    # Topics that come, grow and go are noticed by consumer groups after this long at most.
-    topics_refresh_ms: int = 2_000
-    offset_metadata_max_bytes: int = 4_096  # offset.metadata.max.bytes
-    offsets_retention_minutes: int = 10_080
-    offsets_retention_check_interval_ms: int = 600_000
-    # Groups in memory: those without members make room; when all have some, others are refused.
-    max_groups: int = 20_000
-    # A group without members, and without a call for this long, is only in the catalog.
-    idle_group_ms: int = 600_000
+    # Consumer groups (KIP-848)
+    consumer_session_timeout_ms: int = setting(
+        45_000,
+        "Time without a heartbeat after which a member of a consumer group (KIP-848) is removed.",
+        name="group_consumer_session_timeout_ms",
+    )
+    consumer_heartbeat_interval_ms: int = setting(
+        5_000,
+        "Interval at which members of a consumer group send heartbeats.",
+        name="group_consumer_heartbeat_interval_ms",
+    )
+    consumer_max_size: int = setting(
+        10_000, "Maximum number of members of a consumer group.", name="group_consumer_max_size"
+    )
+    consumer_min_session_timeout_ms: int = setting(
+        45_000,
+        "Smallest `consumer.session.timeout.ms` that a single group may be configured with.",
+        name="group_consumer_min_session_timeout_ms",
+    )
+    consumer_max_session_timeout_ms: int = setting(
+        60_000,
+        "Largest `consumer.session.timeout.ms` that a single group may be configured with.",
+        name="group_consumer_max_session_timeout_ms",
+    )
+    consumer_min_heartbeat_interval_ms: int = setting(
+        5_000,
+        "Smallest `consumer.heartbeat.interval.ms` that a single group may be configured with.",
+        name="group_consumer_min_heartbeat_interval_ms",
+    )
+    consumer_max_heartbeat_interval_ms: int = setting(
+        15_000,
+        "Largest `consumer.heartbeat.interval.ms` that a single group may be configured with.",
+        name="group_consumer_max_heartbeat_interval_ms",
+    )
+    migration_policy: MigrationPolicy = setting(
+        MigrationPolicy.BIDIRECTIONAL,
+        "Direction in which a group with members may change its protocol: `upgrade` from classic to consumer,"
+        " `downgrade` from consumer to classic, `bidirectional`, or `disabled`.",
+        name="group_consumer_migration_policy",
+    )
+    topics_refresh_ms: int = internal(
+        2_000, "Interval at which consumer groups look for new, larger and deleted topics."
+    )
+
+    # Offsets and memory, for both protocols
+    offset_metadata_max_bytes: Bytes = setting(
+        4_096, "Maximum size of the metadata that a consumer stores with a committed offset."
+    )
+    offsets_retention_minutes: int = setting(
+        10_080, "Time for which committed offsets are kept that no member of their group uses."
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        600_000, "Interval at which an agent deletes expired offsets."
+    )
+    max_groups: int = setting(
+        20_000,
+        "Maximum number of groups in the memory of an agent; at the limit it evicts groups without members.",
+    )
+    idle_group_ms: int = internal(
+        600_000, "Time without a request after which a group without members is evicted from memory."
+    )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int) and value < (0 if field.name == "initial_rebalance_delay_ms" else 1):
-                raise InvalidInputError(
-                    f"group setting {field.name} is {value}", remedy="give a positive number"
-                )
-        for least, most in _RANGES:
-            if getattr(self, least) > getattr(self, most):
-                raise InvalidInputError(
-                    f"group setting {least} ({getattr(self, least)}) exceeds {most} ({getattr(self, most)})",
-                    remedy="lower the first or raise the second",
-                )
+        check_bounds(self, "group")
+        for smaller, larger in _ORDERED:
+            check_order(self, "group", smaller, larger)
 
     def check(self, config: GroupConfig) -> None:
         """Raise InvalidConfigError for settings of a group that go too far (Kafka's GroupConfig.validate)."""
@@ -121,7 +168,7 @@ class GroupSettings:
         return self.consumer_min_heartbeat_interval_ms, self.consumer_max_heartbeat_interval_ms
 
 
-_RANGES = (
+_ORDERED = (
     ("min_session_timeout_ms", "max_session_timeout_ms"),
     ("consumer_min_session_timeout_ms", "consumer_max_session_timeout_ms"),
     ("consumer_min_heartbeat_interval_ms", "consumer_max_heartbeat_interval_ms"),

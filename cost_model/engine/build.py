@@ -134,7 +134,7 @@ def _scaled(
         # Where a round is many files, how news are sorted is known from `sortings`; nothing is short then.
         section_bytes=1 if scale.dilation > 1 else settings.section_bytes,
         level_floor_bytes=max(1, round(settings.level_floor_bytes * factor)),
-        least_dead_bytes=max(1, round(settings.least_dead_bytes / scale.thinning)),
+        min_dead_bytes=max(1, round(settings.min_dead_bytes / scale.thinning)),
         budget_bytes_per_hour=round(settings.budget_bytes_per_hour * hours / scale.thinning),
         budget_dollars_per_hour=settings.budget_dollars_per_hour * hours / scale.dilation,
     )

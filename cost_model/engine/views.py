@@ -186,7 +186,7 @@ def _mergeable(
         is_narrow = len(file.live) <= settings.most_merged_extents
         if is_narrow and log.scale.is_small(file.live_bytes, file.objects):
             small.append(file)
-        elif file.born_bytes - file.live_bytes >= settings.least_dead_bytes:
+        elif file.born_bytes - file.live_bytes >= settings.min_dead_bytes:
             each = _as_mergeable(file)
             if is_mostly_dead(each, settings):
                 dying.append(each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -137,7 +138,7 @@ def _tell_plan(settings: Settings, *, force: bool, as_json: bool) -> None:
     require_data(settings)
     require_store(settings)
     with Interrupts(), opened(settings, create=False) as rooms:
-        planned = plan(rooms.catalog, rooms.clock, settings.planner(force=force))
+        planned = plan(rooms.catalog, rooms.clock, replace(settings.planner, force=force))
         jobs = open_jobs(rooms)
     if as_json:
         emit_json({"dry_run": True, **plan_report(planned, jobs)})

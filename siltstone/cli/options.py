@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from siltstone.logs import configure_logs
-from siltstone.settings.configuration import Settings
+from siltstone.settings.configuration import SETTINGS
 from siltstone.settings.sources import load_settings
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def with_settings(*names: str, file_flags: tuple[str, ...] = ("--config", "--con
 
 
 def _setting_option(name: str) -> Decorator:
-    description = (Settings.model_fields[name].description or "").replace("`", "")
+    description = SETTINGS[name].description.replace("`", "")
     return click.option(
         f"--{name.replace('_', '-')}",
         *_SHORTER.get(name, ()),

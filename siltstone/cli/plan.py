@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,7 +38,7 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
     Nothing is changed; siltstone compact does it.
     """
     with opened(settings, tied=False, create=False) as rooms:
-        planned = plan(rooms.catalog, rooms.clock, settings.planner(force=force), explain=explain)
+        planned = plan(rooms.catalog, rooms.clock, replace(settings.planner, force=force), explain=explain)
         jobs = open_jobs(rooms)
         suspects = rooms.catalog.suspects.list()
     if as_json:

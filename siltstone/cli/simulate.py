@@ -134,7 +134,7 @@ def _policies(
     settings: Settings, files: tuple[Path, ...], changes: tuple[str, ...]
 ) -> list[tuple[str, PlannerSettings]]:
     """The settings in force, and those to compare with, each with what it is called."""
-    base = settings.planner()
+    base = settings.planner
     return [
         ("in force", base),
         *((file.stem, policy_from_file(file, base)) for file in files),

@@ -9,7 +9,7 @@ whoever has claimed a job.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,7 +56,7 @@ class CompactionChoices:
 
     def planner(self, settings: Settings) -> PlannerSettings:
         """What a planner is told: whoever runs all jobs as tasks is planned no exact ones."""
-        return settings.planner(force=self.force, exact=self.plan is not PlanChoice.TASK)
+        return replace(settings.planner, force=self.force, exact=self.plan is not PlanChoice.TASK)
 
 
 @dataclass(slots=True, kw_only=True)

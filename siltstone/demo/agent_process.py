@@ -11,9 +11,10 @@ import threading
 from typing import IO, TYPE_CHECKING
 
 import orjson
+from pydantic import SecretStr
 
 from core.errors import FatalError
-from siltstone.settings.configuration import ENVIRONMENT_PREFIX
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,12 +58,12 @@ def running_agent(settings: Settings, log_file: Path) -> Iterator[str]:
 def _environment(settings: Settings) -> dict[str, str]:
     """The same settings for the child, on free ports; by its environment, for all may see argument lists."""
     environment = dict(os.environ)
-    for name in type(settings).model_fields:
-        value = getattr(settings, name)
+    for name, info in SETTINGS.items():
+        value = info.value(settings)
         variable = f"{ENVIRONMENT_PREFIX}{name.upper()}"
         if value is None:
             environment.pop(variable, None)
-        elif hasattr(value, "get_secret_value"):
+        elif isinstance(value, SecretStr):
             environment[variable] = value.get_secret_value()
         else:
             environment[variable] = str(value)

@@ -1,36 +1,42 @@
-"""The process's own settings: one typed model, which `siltstone.settings.sources` fills.
+"""All settings of a Siltstone process: one typed model, filled by `siltstone.settings.sources`.
 
-`docs/reference/configuration.md` lists them all; a test compares it with this model.
+The model is composed of the settings that the process itself needs and of the sections that the agent and
+the planner define. A user sees one flat list of names: `SETTINGS` maps each name to its place in the model,
+its default, bounds and description. `docs/reference/configuration.md` is generated from it.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 from urllib.parse import urlsplit
 
-from pydantic import ByteSize, Field, SecretStr, field_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
-from typing_extensions import override
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from agent.settings import AgentSettings
-from siltstone.settings.compaction_settings import CompactionSettings
-from siltstone.settings.kafka_settings import KafkaSettings
+from core.settings import is_public, setting_name
+from planner.settings import PlannerSettings
 
-MIB = 1024 * 1024
-_AGENT = AgentSettings()
-ENVIRONMENT_PREFIX = "SILTSTONE_"
-# RFC 3986, section 3.1. A path that has a colon further on, such as ./a:b, is not one.
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pydantic.fields import FieldInfo
+
+ENVIRONMENT_PREFIX: Final = "SILTSTONE_"
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+# RFC 3986, section 3.1. A path with a colon further on, such as ./a:b, has no scheme.
 _URL_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?:/|$)|(s3|file):", re.IGNORECASE)
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`HOST:PORT` (an IPv6 host in brackets) as (host, port); ValueError says what is wrong."""
+    """Split `HOST:PORT` into host and port; brackets around an IPv6 host are removed.
+
+    Raises ValueError with the rule that the address breaks.
+    """
     host, separator, port = address.rpartition(":")
     if not separator or not host:
         raise ValueError(f"{address!r} is not HOST:PORT, such as 127.0.0.1:8080")
@@ -43,139 +49,92 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _scheme(value: str) -> str:
-    """What stands before the first colon of a URL, also of one that lacks slashes; empty for a path."""
-    found = _URL_SCHEME.match(value)
-    return "" if found is None else (found[1] or found[2]).lower()
+def _check_address(address: str) -> str:
+    split_address(address)
+    return address
 
 
-class Settings(CompactionSettings, KafkaSettings):
-    """Everything that a Siltstone process is told from outside, but for what one command does."""
+Address = Annotated[str, AfterValidator(_check_address)]
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX, extra="forbid", frozen=True, validate_default=True
-    )
+
+class Settings(BaseModel):
+    """Every setting of a process; options that belong to one command are not settings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     data_dir: Path = Field(
         default=Path("siltstone-data"),
-        description="Where the embedded parts keep their state: the embedded catalog, the local object "
-        "store, and what agents leave to be found by.",
+        description="Directory of the embedded catalog, of the local object store, and of the files by which "
+        "commands find running agents.",
     )
     object_store: str | None = Field(
         default=None,
-        description="Where segment files live: `s3://bucket/prefix`, or a directory. "
+        description="Location of segment files: `s3://bucket/prefix`, or a directory. "
         "Unset: `objects` in the data directory.",
     )
     s3_endpoint: str | None = Field(
         default=None,
-        description="The URL of an S3-compatible server. Unset: AWS, or what boto3 is configured with.",
+        description="URL of an S3-compatible server. Unset: AWS, or the endpoint configured for boto3.",
     )
     s3_region: str | None = Field(
-        default=None, description="The region of the bucket. Unset: as boto3 finds it."
+        default=None, description="Region of the bucket. Unset: the region configured for boto3."
     )
     catalog: SecretStr | None = Field(
         default=None,
-        description="The catalog, `postgresql://user@host/database`. Its password is never printed. "
+        description="URL of the catalog, `postgresql://user@host/database`. Its password is never printed. "
         "Unset: a private PostgreSQL in the data directory.",
     )
-    http: str = Field(
+    http: Address = Field(
         default="127.0.0.1:8080",
-        description="HOST:PORT on which an agent serves HTTP; port 0 takes a free one. The default host is "
-        "reached from this machine alone: there is no authentication yet.",
+        description="HOST:PORT on which an agent serves HTTP; port 0 takes a free port. There is no "
+        "authentication, so only this machine can connect by default.",
     )
-    kafka: str | None = Field(
+    kafka: Address | None = Field(
         default="127.0.0.1:9092",
-        description="HOST:PORT on which an agent serves Kafka clients; port 0 takes a free one, and `none` "
-        "serves none. As with HTTP, there is no authentication yet.",
+        description="HOST:PORT on which an agent serves Kafka clients; port 0 takes a free port, `none` "
+        "turns the listener off. There is no authentication.",
     )
-    kafka_advertised: str | None = Field(
+    kafka_advertised: Address | None = Field(
         default=None,
-        description="HOST:PORT that Kafka clients are told to connect to; port 0 stands for the one that was "
-        "taken. Unset: where the agent listens.",
-    )
-    rack: str | None = Field(
-        default=None, description="The zone that an agent stands in, for Kafka clients that say theirs."
+        description="HOST:PORT that Kafka clients receive as the address of an agent; port 0 stands for the "
+        "port of the listener. Unset: the listener's address.",
     )
     local_dirs: str | None = Field(
         default=None,
-        description="Directories on an agent's own disks, separated by commas: for copies of the tail, and "
-        "for topics with `storage.mode=local`, which live there alone. Unset: a directory of the agent's own "
-        "below `local-logs` in the data directory; `none`: no disks are used.",
+        description="Comma-separated directories on an agent's own disks, for the tail cache and for topics "
+        "with `storage.mode=local`. Unset: a directory below `local-logs` in the data directory; `none`: no "
+        "disks are used.",
     )
     log_level: str = Field(
-        default="warning", description="The least severe level that is logged: debug, info, warning, error."
-    )
-    flush_interval_ms: int = Field(
-        default=_AGENT.flush_interval_ms,
-        ge=0,
-        le=60_000,
-        description="How long an agent gathers batches before it writes them as one file.",
-    )
-    flush_bytes: ByteSize = Field(
-        default=ByteSize(_AGENT.flush_bytes),
-        ge=1,
-        le=1024 * MIB,
-        description="The size at which it writes at once.",
-    )
-    max_buffered_bytes: ByteSize = Field(
-        default=ByteSize(_AGENT.max_buffered_bytes),
-        ge=1,
-        description="What an agent takes ahead of its commits; beyond, it asks producers to come back.",
-    )
-    max_request_bytes: ByteSize = Field(
-        default=ByteSize(_AGENT.max_request_bytes), ge=1, description="The largest produce request it reads."
-    )
-    tail_bytes: ByteSize = Field(
-        default=ByteSize(_AGENT.tail_bytes),
-        ge=0,
-        description="What an agent keeps in memory of the newest batches that it committed.",
-    )
-    cache_bytes: ByteSize = Field(
-        default=ByteSize(_AGENT.cache_bytes), ge=0, description="An agent's cache of ranges of objects."
-    )
-    read_ahead_bytes: ByteSize = Field(
-        default=ByteSize(_AGENT.read_ahead_bytes),
-        ge=0,
-        description="How much of a large section it reads ahead of a sequential reader by one request to the"
-        " object store; 0: it reads nothing ahead.",
-    )
-    drain_ms: int = Field(
-        default=_AGENT.drain_ms,
-        ge=0,
-        description="How long an agent that was told to stop goes on serving, while `/healthz` answers 503.",
-    )
-    stop_timeout_ms: int = Field(
-        default=_AGENT.stop_timeout_ms, ge=1, description="How long it may then take to finish what it took."
+        default="warning",
+        description="Least severe level that is logged: `debug`, `info`, `warning` or `error`.",
     )
     grace_seconds: int = Field(
-        default=60, ge=0, description="How long a dead object is kept for readers that may still hold it."
+        default=60,
+        ge=0,
+        description="Time for which an unreferenced object is kept for readers that still use it.",
     )
     spark_master: str = Field(
-        default="local[*]", min_length=1, description="Where compaction runs: any Spark master."
+        default="local[*]", min_length=1, description="Spark master that runs compaction jobs."
     )
-
-    @field_validator("http", "kafka", "kafka_advertised")
-    @classmethod
-    def _address_is_one(cls, value: str | None) -> str | None:
-        if value is not None:
-            split_address(value)
-        return value
+    agent: AgentSettings = Field(default_factory=AgentSettings)
+    planner: PlannerSettings = Field(default_factory=PlannerSettings)
 
     @field_validator("kafka", mode="before")
     @classmethod
-    def _none_is_none(cls, value: object) -> object:
+    def _parse_none(cls, value: object) -> object:
         return None if value == "none" else value
 
     @field_validator("log_level")
     @classmethod
-    def _level_is_known(cls, value: str) -> str:
-        if value.lower() not in {"debug", "info", "warning", "error"}:
-            raise ValueError(f"{value!r} is not one of debug, info, warning, error")
+    def _check_log_level(cls, value: str) -> str:
+        if value.lower() not in LOG_LEVELS:
+            raise ValueError(f"{value!r} is not one of {', '.join(LOG_LEVELS)}")
         return value.lower()
 
     @field_validator("object_store")
     @classmethod
-    def _store_is_supported(cls, value: str | None) -> str | None:
+    def _check_object_store(cls, value: str | None) -> str | None:
         if value is None:
             return value
         if not value.strip():
@@ -194,7 +153,7 @@ class Settings(CompactionSettings, KafkaSettings):
 
     @field_validator("s3_endpoint")
     @classmethod
-    def _endpoint_is_a_url(cls, value: str | None) -> str | None:
+    def _check_endpoint(cls, value: str | None) -> str | None:
         if value is not None and (
             urlsplit(value).scheme not in {"http", "https"} or not urlsplit(value).netloc
         ):
@@ -203,52 +162,147 @@ class Settings(CompactionSettings, KafkaSettings):
 
     @field_validator("catalog")
     @classmethod
-    def _catalog_is_postgres(cls, value: SecretStr | None) -> SecretStr | None:
+    def _check_catalog(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and urlsplit(value.get_secret_value()).scheme not in {"postgresql", "postgres"}:
             raise ValueError("it is not a URL such as postgresql://user@host:5432/database")
         return value
 
     @property
     def object_store_url(self) -> str:
-        """The object store's URL, with the default filled in."""
+        """URL of the object store, with the default filled in."""
         return self.object_store if self.object_store is not None else str(self.data_dir / "objects")
 
     @property
-    def http_address(self) -> tuple[str, int]:
-        """Host and port on which an agent listens."""
-        return split_address(self.http)
+    def http_is_local(self) -> bool:
+        """Return True if only this machine can connect to the HTTP listener."""
+        return split_address(self.http)[0] in _LOOPBACK
 
     @property
-    def local_directories(self) -> tuple[Path, ...]:
-        """The directories that `local_dirs` names; none when it is unset, or says so."""
+    def kafka_is_local(self) -> bool:
+        """Return True if only this machine can connect to the Kafka listener, or if there is none."""
+        return self.kafka is None or split_address(self.kafka)[0] in _LOOPBACK
+
+    def agent_settings(self) -> AgentSettings:
+        """Return the agent's section with its listeners and local directories filled in."""
+        http_host, http_port = split_address(self.http)
+        kafka_host, kafka_port = (None, 0) if self.kafka is None else split_address(self.kafka)
+        return replace(
+            self.agent,
+            http_host=http_host,
+            http_port=http_port,
+            kafka_host=kafka_host,
+            kafka_port=kafka_port,
+            kafka_advertised=self.kafka_advertised,
+            local_directories=self._local_directories(),
+            local_root=self.data_dir / "local-logs" if self.local_dirs is None else None,
+        )
+
+    def _local_directories(self) -> tuple[Path, ...]:
         if self.local_dirs in {None, "none"}:
             return ()
         return tuple(Path(name.strip()) for name in (self.local_dirs or "").split(",") if name.strip())
 
-    @property
-    def kafka_address(self) -> tuple[str | None, int]:
-        """Host and port on which an agent serves Kafka clients; without a host it serves none."""
-        return (None, 0) if self.kafka is None else split_address(self.kafka)
+
+def _scheme(value: str) -> str:
+    """Return the scheme of a URL, even if its slashes are missing; empty for a path."""
+    found = _URL_SCHEME.match(value)
+    return "" if found is None else (found[1] or found[2]).lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingInfo:
+    """One setting as users know it; `path` leads to its value in `Settings`, `keys` to it in the input."""
+
+    name: str
+    path: tuple[str, ...]
+    keys: tuple[str, ...]
+    annotation: Any
+    default: object
+    minimum: float | None
+    maximum: float | None
+    description: str
 
     @property
-    def kafka_is_local(self) -> bool:
-        """Whether only this machine reaches the agent by the Kafka protocol."""
-        return self.kafka is None or self.kafka_address[0] in LOOPBACK
+    def section(self) -> str:
+        """Dotted path of the section that the setting belongs to; empty for the process itself."""
+        return ".".join(self.path[:-1])
 
     @property
-    def http_is_local(self) -> bool:
-        """Whether only this machine reaches the agent."""
-        return self.http_address[0] in LOOPBACK
+    def unit(self) -> str:
+        """Unit of a number, which is the suffix of its name; empty for other settings."""
+        return next((unit for suffix, unit in _UNITS.items() if self.name.endswith(suffix)), "")
 
-    @classmethod
-    @override
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take what `load_settings` has merged: it must know which source a wrong value came from."""
-        return (init_settings,)
+    def value(self, settings: Settings) -> object:
+        """Return the value of this setting."""
+        found: object = settings
+        for name in self.path:
+            found = getattr(found, name)
+        return found
+
+
+_UNITS: Final = {
+    "_bytes": "bytes",
+    "_bytes_per_hour": "bytes per hour",
+    "_dollars_per_hour": "dollars per hour",
+    "_ms": "milliseconds",
+    "_seconds": "seconds",
+    "_minutes": "minutes",
+}
+
+
+def nested(values: Mapping[str, object]) -> dict[str, Any]:
+    """Arrange values by setting name as `Settings` is composed; every name must be in `SETTINGS`."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        *sections, key = SETTINGS[name].keys
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[key] = value
+    return tree
+
+
+def _process_settings() -> Iterator[SettingInfo]:
+    for name, info in Settings.model_fields.items():
+        default = info.default_factory() if info.default_factory is not None else info.default  # type: ignore[call-arg]  # ours take no argument
+        if is_dataclass(default) and not isinstance(default, type):
+            yield from _section_settings(default, (name,))
+        else:
+            yield SettingInfo(
+                name=name,
+                path=(name,),
+                keys=(name,),
+                annotation=info.annotation,
+                default=default,
+                minimum=_bound(info, "ge"),
+                maximum=_bound(info, "le"),
+                description=info.description or "",
+            )
+
+
+def _section_settings(section: Any, path: tuple[str, ...]) -> Iterator[SettingInfo]:  # noqa: ANN401 - any dataclass
+    annotations = get_type_hints(type(section), include_extras=True)
+    for each in fields(section):
+        default = getattr(section, each.name)
+        if is_dataclass(default):
+            yield from _section_settings(default, (*path, each.name))
+        elif is_public(each):
+            yield SettingInfo(
+                name=setting_name(each),
+                path=(*path, each.name),
+                keys=(*path, setting_name(each)),
+                annotation=annotations[each.name],
+                default=default,
+                minimum=each.metadata.get("ge"),
+                maximum=each.metadata.get("le"),
+                description=each.metadata["description"],
+            )
+
+
+def _bound(info: FieldInfo, kind: str) -> float | None:
+    return next((getattr(each, kind) for each in info.metadata if hasattr(each, kind)), None)
+
+
+SETTINGS: Final[Mapping[str, SettingInfo]] = MappingProxyType(
+    {each.name: each for each in _process_settings()}
+)

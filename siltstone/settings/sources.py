@@ -1,8 +1,8 @@
-"""Where settings come from: a TOML file, the environment and the command line.
+"""Sources of settings: a TOML file, the environment and the command line.
 
-A later source wins over an earlier one, setting by setting: the file, then `SILTSTONE_*` variables, then
-command-line options. A setting has one name everywhere: `spark_master` in the file, `SILTSTONE_SPARK_MASTER`
-in the environment, `--spark-master` on the command line.
+A later source overrides an earlier one, setting by setting: first the file, then `SILTSTONE_*` variables,
+then command-line options. A setting has one name everywhere: `spark_master` in the file,
+`SILTSTONE_SPARK_MASTER` in the environment, `--spark-master` on the command line.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ByteSize, ValidationError
-from pydantic_settings import EnvSettingsSource, InitSettingsSource
 
 from core.errors import InvalidInputError
-from siltstone.settings.configuration import ENVIRONMENT_PREFIX, Settings
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS, Settings, nested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pydantic_core import ErrorDetails
+
 FILE_NAME = "siltstone.toml"
-# Every pod near a service named siltstone, or siltstone-something, gets such variables.
-_OF_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
+# Kubernetes sets such variables in every pod of a namespace with a service named siltstone or siltstone-….
+_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$")
 
 
 class ConfigurationError(InvalidInputError):
-    """A setting is wrong; the message names it, its source and the rule that it breaks."""
+    """A setting is wrong; the message names the setting, its source and the rule that it breaks."""
 
 
 def load_settings(options: Mapping[str, object], config: Path | None = None) -> Settings:
-    """The settings that hold for `options` (those given on the command line, by setting name).
+    """Return the settings of this process; `options` are those of the command line, by setting name.
 
-    `config` is the file that the user named; without it, `siltstone.toml` in the data directory is read
-    where it exists. Raises `ConfigurationError` with every wrong setting in one message.
+    `config` is the file that the user named. Without it, `siltstone.toml` in the data directory is read if it
+    exists. Raises ConfigurationError with all wrong settings in one message.
     """
     environment = _environment()
     file = config if config is not None else _file_in_data_dir(options, environment)
@@ -51,10 +52,7 @@ def load_settings(options: Mapping[str, object], config: Path | None = None) -> 
         for name, value in values.items():
             merged[name] = value
             origins[name] = _origin(origin, name)
-    try:
-        settings = Settings(**InitSettingsSource(Settings, merged)())
-    except ValidationError as failure:
-        raise _explain(failure, origins) from None
+    settings = _validate(merged, origins)
     if settings.s3_endpoint is not None and not (settings.object_store or "").lower().startswith("s3://"):
         raise ConfigurationError(
             f"setting s3_endpoint ({origins['s3_endpoint']}) is for an object store on S3, but the objects "
@@ -64,38 +62,50 @@ def load_settings(options: Mapping[str, object], config: Path | None = None) -> 
     return settings
 
 
-def _environment() -> dict[str, Any]:
-    """What `SILTSTONE_*` says, also of settings that do not exist; but for what Kubernetes sets."""
-    known = {
-        name: value
-        for name, value in EnvSettingsSource(Settings)().items()
-        if name in Settings.model_fields and value != ""
-    }
-    names = {f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in Settings.model_fields}
-    unknown = [
-        name
-        for name, value in os.environ.items()
-        if name.upper().startswith(ENVIRONMENT_PREFIX)
-        and name.upper() not in names
-        and value
-        and not _OF_KUBERNETES.search(name)
+def _validate(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
+    problems = {name: _unknown(name) for name in values if name not in SETTINGS}
+    known = {name: value for name, value in values.items() if name in SETTINGS}
+    try:
+        settings = Settings.model_validate(nested(known))
+    except ValidationError as failure:
+        for detail in failure.errors(include_url=False, include_input=False):
+            problems[str(detail["loc"][-1])] = _rule(detail)
+    except InvalidInputError as failure:  # two settings contradict each other
+        raise ConfigurationError(failure.message, remedy=failure.remedy) from None
+    else:
+        if not problems:
+            return settings
+    sentences = [
+        f"setting {name} ({origins.get(name, 'its default')}): {rule}" for name, rule in problems.items()
     ]
-    return known | {
-        name.upper().removeprefix(ENVIRONMENT_PREFIX).lower(): os.environ[name] for name in unknown
+    raise ConfigurationError(
+        "; ".join(sentences), remedy="docs/reference/configuration.md lists the settings"
+    ) from None
+
+
+def _environment() -> dict[str, Any]:
+    """Return the `SILTSTONE_*` variables by setting name, unknown names included; empty ones are unset."""
+    found = {
+        variable.upper().removeprefix(ENVIRONMENT_PREFIX).lower(): value
+        for variable, value in os.environ.items()
+        if variable.upper().startswith(ENVIRONMENT_PREFIX) and value
+    }
+    return {
+        name: value
+        for name, value in found.items()
+        if name in SETTINGS or not _KUBERNETES.search(f"_{name.upper()}")
     }
 
 
 def _file_in_data_dir(options: Mapping[str, object], environment: Mapping[str, Any]) -> Path | None:
-    chosen = (
-        options.get("data_dir") or environment.get("data_dir") or Settings.model_fields["data_dir"].default
-    )
+    chosen = options.get("data_dir") or environment.get("data_dir") or SETTINGS["data_dir"].default
     file = Path(str(chosen)) / FILE_NAME
     try:
         return file if file.is_file() else None
     except OSError as failure:
         raise ConfigurationError(
-            f"data directory {chosen} cannot be looked into: {failure.strerror}",
-            remedy="let this user read it, or name another one with --data-dir",
+            f"data directory {chosen} cannot be read: {failure.strerror}",
+            remedy="allow this user to read it, or name another one with --data-dir",
         ) from None
 
 
@@ -131,28 +141,17 @@ def _origin(origin: str, name: str) -> str:
             return f"from {file}"
 
 
-def _explain(failure: ValidationError, origins: Mapping[str, str]) -> ConfigurationError:
-    sentences = []
-    for detail in failure.errors(include_url=False, include_input=False):
-        name = str(detail["loc"][0]) if detail["loc"] else "settings"
-        if detail["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(name, list(Settings.model_fields), n=1)
-            rule = f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}"
-        elif detail["type"].startswith("byte_size"):
-            rule = "it is not a size; give a number of bytes, or one with a unit such as 8MiB"
-        else:
-            rule = _bounds(name, detail["msg"].removeprefix("Value error, "))
-        sentences.append(f"setting {name} ({origins.get(name, 'its default')}): {rule}")
-    return ConfigurationError(
-        "; ".join(sentences), remedy="docs/reference/configuration.md lists the settings"
-    )
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, list(SETTINGS), n=1)
+    return f"there is no such setting{f'; did you mean {near[0]}?' if near else ''}"
 
 
-def _bounds(name: str, rule: str) -> str:
-    """The rule, in the units of the setting."""
-    found = re.search(r"(greater|less) than or equal to (\d+)$", rule)
-    if found is None:
-        return rule
-    bytes_meant = Settings.model_fields[name].annotation is ByteSize
-    bound = ByteSize(found[2]).human_readable() if bytes_meant else found[2]
-    return f"it must be {'at least' if found[1] == 'greater' else 'at most'} {bound}"
+def _rule(detail: ErrorDetails) -> str:
+    """Return the rule that a value breaks; bounds of sizes have a unit."""
+    words = {"greater_than_equal": ("at least", "ge"), "less_than_equal": ("at most", "le")}
+    if detail["type"] not in words:
+        return detail["msg"].removeprefix("Value error, ")
+    comparison, kind = words[detail["type"]]
+    bound = detail["ctx"][kind]
+    info = SETTINGS[str(detail["loc"][-1])]
+    return f"it must be {comparison} {ByteSize(bound).human_readable() if info.unit == 'bytes' else bound}"

@@ -167,7 +167,7 @@ def test_health_is_lost_by_time_without_success_and_regained_by_one() -> None:
     [
         ("flush_bytes", 0, "agent setting flush_bytes is 0"),
         ("cache_bytes", -1, "agent setting cache_bytes is -1"),
-        ("flush_bytes", 2**40, r"flush_bytes \(1099511627776\) exceeds max_buffered_bytes"),
+        ("flush_bytes", 2**28, r"flush_bytes \(268435456\) exceeds max_buffered_bytes"),
     ],
 )
 def test_settings_name_what_is_wrong(name: str, value: int, message: str) -> None:

@@ -30,7 +30,7 @@ SETTINGS = st.builds(
     section_floor_bytes=st.sampled_from([10, 50]),
     level_floor_bytes=st.sampled_from([1, 50, 400]),
     dead_share=st.sampled_from([0.3, 0.5, 1.0]),
-    least_dead_bytes=st.sampled_from([1, 100]),
+    min_dead_bytes=st.sampled_from([1, 100]),
     force=st.booleans(),
 )
 

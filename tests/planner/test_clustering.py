@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Files are large from the first byte on, so that none is merged as a whole.
 SORTED = PlannerSettings(
-    target_file_bytes=1, merge_fan_in=2, section_bytes=80, section_floor_bytes=20, least_dead_bytes=MIB
+    target_file_bytes=1, merge_fan_in=2, section_bytes=80, section_floor_bytes=20, min_dead_bytes=MIB
 )
 LEVELS = section_level(SORTED.section_bytes - 1, SORTED) + 1
 
@@ -213,9 +213,7 @@ def test_steady_news_leave_fewer_extents_than_the_fan_in_on_each_level(
     assert len(log.extents[key]) - long <= settings.resting_extents + waiting
 
 
-SHORT = PlannerSettings(
-    merge_fan_in=2, target_file_bytes=1, section_floor_bytes=MIB // 2, least_dead_bytes=MIB
-)
+SHORT = PlannerSettings(merge_fan_in=2, target_file_bytes=1, section_floor_bytes=MIB // 2, min_dead_bytes=MIB)
 UNSORTED = replace(SHORT, section_bytes=1)
 
 

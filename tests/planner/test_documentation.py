@@ -17,7 +17,7 @@ from maintenance.garbage_collection import GarbageSettings
 from planner.settings import PlannerSettings
 from siltstone.compaction.watch import Watch
 from siltstone.compaction.watch_metrics import WatchCollector
-from siltstone.settings.configuration import Settings
+from siltstone.settings.configuration import SETTINGS
 
 if TYPE_CHECKING:
     from core.ids import Ids
@@ -54,7 +54,7 @@ def test_every_bound_of_the_planner_is_explained() -> None:
     assert told == {
         each.name: each.default
         for each in bounds
-        if each.name not in Settings.model_fields and each.name not in {"force", "exact"}
+        if each.name not in SETTINGS and each.name not in {"force", "exact"}
     }
 
 
@@ -63,7 +63,7 @@ def test_settings_that_operators_are_told_of_exist() -> None:
         name for cells in rows(OPERATIONS, "Settings that matter over the years") for name in names(cells[0])
     ]
     assert len(told) > 5
-    assert [name for name in told if name not in Settings.model_fields] == []
+    assert [name for name in told if name not in SETTINGS] == []
 
 
 @pytest.mark.anyio

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.planner.system import System
 
 SMALL = PlannerSettings(
-    target_file_bytes=1_000, merge_fan_in=3, level_floor_bytes=10, least_dead_bytes=1, dead_share=0.5
+    target_file_bytes=1_000, merge_fan_in=3, level_floor_bytes=10, min_dead_bytes=1, dead_share=0.5
 )
 
 
@@ -130,7 +130,7 @@ def test_no_byte_is_merged_more_often_than_the_bound_says(
 ) -> None:
     """Planning ends after each append, within the bounds of docs/explanation/planner.md."""
     settings = PlannerSettings(
-        target_file_bytes=target, merge_fan_in=fan_in, level_floor_bytes=10, least_dead_bytes=1
+        target_file_bytes=target, merge_fan_in=fan_in, level_floor_bytes=10, min_dead_bytes=1
     )
     log, keys = plain_log(partitions=3)
     ingested = 0
@@ -148,7 +148,7 @@ def test_rewriting_the_dead_costs_no_more_than_what_was_written(
 ) -> None:
     """With half of a file dead, what is written anew is no more than what died."""
     settings = PlannerSettings(
-        target_file_bytes=1, merge_fan_in=2, level_floor_bytes=1, least_dead_bytes=1, dead_share=0.5
+        target_file_bytes=1, merge_fan_in=2, level_floor_bytes=1, min_dead_bytes=1, dead_share=0.5
     )
     log, keys = plain_log(partitions=3)
     died = 0
@@ -193,7 +193,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
             PlannerSettings(**wrong)
 
 
-FEW = PlannerSettings(merge_fan_in=2, least_dead_bytes=1)
+FEW = PlannerSettings(merge_fan_in=2, min_dead_bytes=1)
 
 
 def test_small_files_of_a_real_catalog_are_merged_and_read_as_before(system: System) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agent.groups.settings import GroupSettings
 from agent.settings import AgentSettings
 from catalog.config.topic_settings import SETTINGS
+from core.settings import description_of
 
 if TYPE_CHECKING:
     from agent.kafka.services import KafkaServices
@@ -18,63 +19,33 @@ if TYPE_CHECKING:
 _DEFAULTS = AgentSettings()
 _DEFAULT_GROUPS = GroupSettings()
 
-# By Kafka's name: ours, and what it says.
+# Field of the settings by Kafka's name.
 _AGENT = {
-    "auto.create.topics.enable": ("auto_create_topics", "Whether topics that clients ask for are created."),
-    "connections.max.idle.ms": ("kafka_idle_ms", "After how long an idle connection is closed."),
-    "fetch.max.bytes": ("max_fetch_bytes", "The most that one Fetch is answered with."),
-    "max.incremental.fetch.session.cache.slots": ("max_fetch_sessions", "How many fetch sessions are kept."),
-    "max.connections": ("kafka_max_connections", "How many connections of clients there may be."),
-    "max.connections.per.ip": ("kafka_max_connections_per_ip", "How many of them from one address."),
-    "num.partitions": ("default_partitions", "How many partitions a topic has whose creator does not say."),
-    "socket.request.max.bytes": ("max_request_bytes", "The largest request that is taken."),
+    "auto.create.topics.enable": "auto_create_topics",
+    "connections.max.idle.ms": "kafka_idle_ms",
+    "fetch.max.bytes": "max_fetch_bytes",
+    "max.incremental.fetch.session.cache.slots": "max_fetch_sessions",
+    "max.connections": "kafka_max_connections",
+    "max.connections.per.ip": "kafka_max_connections_per_ip",
+    "num.partitions": "default_partitions",
+    "socket.request.max.bytes": "max_request_bytes",
 }
 _GROUPS = {
-    "group.consumer.heartbeat.interval.ms": (
-        "consumer_heartbeat_interval_ms",
-        "How often members of consumer groups send heartbeats.",
-    ),
-    "group.consumer.max.heartbeat.interval.ms": (
-        "consumer_max_heartbeat_interval_ms",
-        "The longest consumer.heartbeat.interval.ms of a single group.",
-    ),
-    "group.consumer.max.session.timeout.ms": (
-        "consumer_max_session_timeout_ms",
-        "The longest consumer.session.timeout.ms of a single group.",
-    ),
-    "group.consumer.max.size": ("consumer_max_size", "How many members a consumer group may have."),
-    "group.consumer.migration.policy": (
-        "migration_policy",
-        "Whether a group with members may go from one group protocol to the other.",
-    ),
-    "group.consumer.min.heartbeat.interval.ms": (
-        "consumer_min_heartbeat_interval_ms",
-        "The shortest consumer.heartbeat.interval.ms of a single group.",
-    ),
-    "group.consumer.min.session.timeout.ms": (
-        "consumer_min_session_timeout_ms",
-        "The shortest consumer.session.timeout.ms of a single group.",
-    ),
-    "group.consumer.session.timeout.ms": (
-        "consumer_session_timeout_ms",
-        "How long members of consumer groups may be silent.",
-    ),
-    "group.initial.rebalance.delay.ms": (
-        "initial_rebalance_delay_ms",
-        "How long the first rebalance of an empty classic group waits for more members.",
-    ),
-    "group.max.session.timeout.ms": ("max_session_timeout_ms", "The longest session of a classic member."),
-    "group.max.size": ("max_group_size", "How many members a classic group may have."),
-    "group.min.session.timeout.ms": ("min_session_timeout_ms", "The shortest session of a classic member."),
-    "offset.metadata.max.bytes": ("offset_metadata_max_bytes", "How much text may be stored with an offset."),
-    "offsets.retention.check.interval.ms": (
-        "offsets_retention_check_interval_ms",
-        "How often offsets are looked for that nobody needs.",
-    ),
-    "offsets.retention.minutes": (
-        "offsets_retention_minutes",
-        "How long offsets are kept that no member of their group needs.",
-    ),
+    "group.consumer.heartbeat.interval.ms": "consumer_heartbeat_interval_ms",
+    "group.consumer.max.heartbeat.interval.ms": "consumer_max_heartbeat_interval_ms",
+    "group.consumer.max.session.timeout.ms": "consumer_max_session_timeout_ms",
+    "group.consumer.max.size": "consumer_max_size",
+    "group.consumer.migration.policy": "migration_policy",
+    "group.consumer.min.heartbeat.interval.ms": "consumer_min_heartbeat_interval_ms",
+    "group.consumer.min.session.timeout.ms": "consumer_min_session_timeout_ms",
+    "group.consumer.session.timeout.ms": "consumer_session_timeout_ms",
+    "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
+    "group.max.session.timeout.ms": "max_session_timeout_ms",
+    "group.max.size": "max_group_size",
+    "group.min.session.timeout.ms": "min_session_timeout_ms",
+    "offset.metadata.max.bytes": "offset_metadata_max_bytes",
+    "offsets.retention.check.interval.ms": "offsets_retention_check_interval_ms",
+    "offsets.retention.minutes": "offsets_retention_minutes",
 }
 
 
@@ -93,8 +64,8 @@ def broker_settings(services: KafkaServices) -> dict[str, BrokerSetting]:
     """All settings that correspond to Kafka's, by their names."""
     settings = services.settings
     found = [*_own(services)]
-    found += [_typed(name, settings, _DEFAULTS, *known) for name, known in _AGENT.items()]
-    found += [_typed(name, settings.groups, _DEFAULT_GROUPS, *known) for name, known in _GROUPS.items()]
+    found += [_typed(name, settings, _DEFAULTS, field) for name, field in _AGENT.items()]
+    found += [_typed(name, settings.groups, _DEFAULT_GROUPS, field) for name, field in _GROUPS.items()]
     found += [
         BrokerSetting(
             name=each.broker_name,
@@ -146,7 +117,9 @@ def _own(services: KafkaServices) -> list[BrokerSetting]:
     ]
 
 
-def _typed(name: str, given: object, defaults: object, field: str, says: str) -> BrokerSetting:
+def _typed(
+    name: str, given: AgentSettings | GroupSettings, defaults: AgentSettings | GroupSettings, field: str
+) -> BrokerSetting:
     value = getattr(given, field)
     kind = "string"
     if isinstance(value, bool):
@@ -158,5 +131,5 @@ def _typed(name: str, given: object, defaults: object, field: str, says: str) ->
         kind=kind,
         value=str(value).lower() if kind == "boolean" else str(value),
         is_default=value == getattr(defaults, field),
-        documentation=says,
+        documentation=description_of(type(given), field),
     )

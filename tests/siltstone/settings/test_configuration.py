@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
-from pydantic import ByteSize
 
-from siltstone.settings.configuration import ENVIRONMENT_PREFIX, Settings, split_address
+from siltstone.settings.configuration import ENVIRONMENT_PREFIX, SETTINGS, Settings, split_address
+from siltstone.settings.reference import PAGE, update
 from siltstone.settings.sources import ConfigurationError, load_settings
-
-DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in Settings.model_fields:
+    for name in SETTINGS:
         monkeypatch.delenv(f"{ENVIRONMENT_PREFIX}{name.upper()}", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -34,7 +31,7 @@ def test_later_sources_win_setting_by_setting(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("SILTSTONE_FLUSH_INTERVAL_MS", "2")
     settings = load_settings({"data_dir": str(tmp_path / "d"), "http": "127.0.0.1:3", "s3_region": None})
     assert settings.http == "127.0.0.1:3"
-    assert settings.flush_interval_ms == 2
+    assert settings.agent.flush_interval_ms == 2
     assert settings.spark_master == "local[1]"
     assert settings.s3_region == "here"
 
@@ -50,7 +47,7 @@ def test_a_named_file_is_read_instead_of_the_one_in_the_data_directory(tmp_path:
 
 def test_sizes_are_given_in_units_that_people_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SILTSTONE_FLUSH_BYTES", "2MiB")
-    assert load_settings({}).flush_bytes == 2 * 1024 * 1024
+    assert load_settings({}).agent.flush_bytes == 2 * 1024 * 1024
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def test_a_directory_whose_name_has_a_colon_is_no_url() -> None:
 def test_every_wrong_setting_is_in_the_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SILTSTONE_MAX_JOB_FILES", "0")
     with pytest.raises(
-        ConfigurationError, match=r"setting max_job_files .*SILTSTONE_MAX_JOB_FILES.*; setting http .*--http"
+        ConfigurationError, match=r"setting http .*--http.*; setting max_job_files .*SILTSTONE_MAX_JOB_FILES"
     ):
         load_settings({"http": "x"})
 
@@ -156,21 +153,45 @@ def test_addresses_of_both_families_are_split() -> None:
     assert not load_settings({"http": "0.0.0.0:8080"}).http_is_local
 
 
-def test_the_document_lists_every_setting_with_its_default() -> None:
-    rows = re.findall(
-        r"^\| `(\w+)` \| (.*?) \| (.*?) \|$", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE
+def test_the_reference_page_is_up_to_date() -> None:
+    """If this fails, run: python -m siltstone.settings.reference."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == update(page)
+
+
+def test_every_setting_is_described_in_a_sentence() -> None:
+    for setting in SETTINGS.values():
+        assert setting.description[0].isupper(), setting.name
+        assert setting.description.endswith("."), setting.name
+
+
+def test_a_section_takes_its_values_from_the_flat_names() -> None:
+    settings = load_settings(
+        {"flush_bytes": "2MiB", "num_partitions": "3", "group_max_size": "4", "merge_fan_in": "5"}
     )
-    documented = {name: (default, text) for name, default, text in rows}
-    expected = {
-        name: (_shown(getattr(Settings(), name)), field.description)
-        for name, field in Settings.model_fields.items()
-    }
-    assert documented == expected
+    assert settings.agent.flush_bytes == 2 * 1024 * 1024
+    assert settings.agent.default_partitions == 3
+    assert settings.agent.groups.max_group_size == 4
+    assert settings.planner.merge_fan_in == 5
 
 
-def _shown(default: object) -> str:
-    if default is None:
-        return "unset"
-    if isinstance(default, ByteSize):
-        return f"`{default.human_readable().replace('.0', '')}`"
-    return f"`{default}`"
+@pytest.mark.parametrize("name", ["agent", "kernel_threads", "kafka_max_connections", "force"])
+def test_sections_and_internal_fields_are_no_settings(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"setting {name} .*there is no such setting"):
+        load_settings({name: 1})
+
+
+def test_settings_that_contradict_each_other_are_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"group_min_session_timeout_ms \(5\) exceeds .* \(4\)"):
+        load_settings({"group_min_session_timeout_ms": 5, "group_max_session_timeout_ms": 4})
+
+
+def test_addresses_and_directories_reach_the_agent(tmp_path: Path) -> None:
+    settings = load_settings(
+        {"http": "[::1]:0", "kafka": "none", "local_dirs": f"{tmp_path}/a, {tmp_path}/b"}
+    )
+    agent = settings.agent_settings()
+    assert (agent.http_host, agent.http_port, agent.kafka_host) == ("::1", 0, None)
+    assert agent.local_directories == (tmp_path / "a", tmp_path / "b")
+    assert agent.local_root is None
+    assert load_settings({}).agent_settings().local_root == Path("siltstone-data/local-logs")
