@@ -1,102 +1,121 @@
-# Siltstone: what CI does, and what a newcomer needs, from nothing but a clone.
-#   make demo    installs and runs the main job on real data
-#   make test    installs and passes the tests
-#   make test-again  what failed in the last run, one after another
-#   make fuzz    the kernels' tests with bounds checking, and fuzzing for a bounded time
-#   make check   formatting, lint, types, import contracts
-#   make bench   the benchmarks
-#   make cost    simulates the workloads of docs/explanation/cost.md anew
-#   make lock    resolves the pinned versions anew
-#   make kafka-tools  fetches Kafka's own tools for tests, where there is Java and Maven
+# Siltstone's tasks. The first two need nothing but a clone, Python 3.11 or later, and make.
+#   make demo        install, and run the main job on real data
+#   make test        install, and run the tests
+#   make test-again  run the tests that failed in the last run, one at a time
+#   make check       formatting, lint, types, import contracts
+#   make docs        build the documentation site, strict about links
+#   make dist        build wheel and source archive, and install the wheel once per role
+#   make fuzz        the kernels' tests with bounds checks, and fuzzing for a bounded time
+#   make coverage    the tests with branch coverage
+#   make bench       the benchmarks
+#   make cost        simulate the workloads of docs/explanation/cost.md and update its figures
+#   make references  generate the reference pages from the code
+#   make lock        resolve the pinned versions again
+#   make kafka-tools fetch Kafka's own tools for tests, if Java and Maven are installed
+# PYTHON=python3.13 VENV=.venv-3.13 runs any of them with another Python in an environment of its own.
 SHELL := /bin/bash
 PYTHON ?= python3
-BIN := .venv/bin
-# Hundreds of interpreters start in the tests, and read what is compiled already, also where the machine's
-# settings (those of container images, often) say that Python shall not keep it.
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The tests start hundreds of interpreters. Compiled modules make them fast, so keep them even if the machine's
+# settings (those of container images, often) say otherwise.
 export PYTHONDONTWRITEBYTECODE :=
-# Kafka clients for Node are tested with where there is Node.
+# Kafka clients for Node are tested if Node is installed.
 NODE_CLIENTS := $(if $(and $(shell command -v node),$(shell command -v npm)),.node/.installed)
 
-.PHONY: demo test test-again fuzz check bench cost format lock kafka-tools clean
+.PHONY: demo test test-again fuzz check docs dist coverage bench cost references format lock kafka-tools clean
 
-demo: .venv/.installed
+demo: $(VENV)/.installed
 	$(BIN)/siltstone demo
 
-# Three workers on two cores: much of the time tests wait, for processes to start or to be found dead.
-test: .venv/.installed-dev kafka-tools $(NODE_CLIENTS)
+# Three workers on two cores: tests wait much of the time, for processes to start or to be found dead.
+test: $(VENV)/.installed-dev kafka-tools $(NODE_CLIENTS)
 	$(BIN)/pytest -n 3 --dist worksteal $(ARGS)
 
-# More than three are no accident of the machine: those who wait for the answer should not wait longer.
+# More than three failures are no accident of the machine, so they are not run again.
 FAILED := .pytest_cache/v/cache/lastfailed
 test-again:
 	@test -e $(FAILED) || { echo "No test has failed here."; exit 1; }
 	@test "$$(grep -c ': true' $(FAILED))" -le 3 || { echo "More than three tests failed: they are not run again."; exit 1; }
 	$(BIN)/pytest --last-failed --last-failed-no-failures none -p no:randomly $(ARGS)
 
-# Kernels are compiled anew with numba's bounds checking, into a cache of their own. Runs are the same each time.
-CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=.venv/checked-kernels
+# Kernels are compiled with numba's bounds checks into a cache of their own. Runs are the same each time.
+CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/checked-kernels
 KERNEL_TESTS := tests/object_format tests/spark_jobs/task/test_extent_cut.py
 FUZZ_RUNS ?= 500
-fuzz: .venv/.installed-dev
+fuzz: $(VENV)/.installed-dev
 	HYPOTHESIS_PROFILE=brief $(CHECKED) $(BIN)/pytest -n 2 $(KERNEL_TESTS)
 	for target in batches codecs dedupe segment_file; do \
-	  $(CHECKED) $(BIN)/python -m tests.fuzz.$$target -seed=1 -runs=$(FUZZ_RUNS) -verbosity=0 -artifact_prefix=.venv/ || exit 1; done
+	  $(CHECKED) $(BIN)/python -m tests.fuzz.$$target -seed=1 -runs=$(FUZZ_RUNS) -verbosity=0 -artifact_prefix=$(VENV)/ || exit 1; done
 
-check: .venv/.installed-dev
+check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/.installed-dev
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	@echo "The documentation is in build/site/index.html."
+
+dist: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist .
+	$(BIN)/python -m tests.packaging.check_dist dist
+
+# Hot loops run as machine code and are measured by their callers' results, not by coverage.
+coverage: $(VENV)/.installed-dev kafka-tools $(NODE_CLIENTS)
+	$(BIN)/pytest -n 3 --dist worksteal --cov --cov-branch --cov-report=term:skip-covered --cov-report=html:build/coverage $(ARGS)
+
+bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(ARGS)
 
-cost: .venv/.installed-dev
+cost: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks.cost $(ARGS)
 
-format: .venv/.installed-dev
+format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-.venv/bin/uv: requirements/bootstrap.lock
+$(BIN)/uv: requirements/bootstrap.lock
 	$(PYTHON) -c 'import sys; sys.exit("Siltstone needs Python 3.11 or later, and this is " + sys.version.split()[0] + "; name one with make PYTHON=…" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/bootstrap.lock
 	touch $@
 
-.venv/.installed: .venv/bin/uv requirements/runtime.lock pyproject.toml
-	@echo "Installing what is pinned in requirements/runtime.lock into .venv …"
+$(VENV)/.installed: $(BIN)/uv requirements/runtime.lock pyproject.toml
+	@echo "Installing the pinned versions of requirements/runtime.lock into $(VENV) …"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/runtime.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	touch $@
 
-.venv/.installed-dev: .venv/.installed requirements/dev.lock
-	@echo "Installing what the tests need from requirements/dev.lock into .venv …"
+$(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.lock
+	@echo "Installing the tools of requirements/dev.lock into $(VENV) …"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements/dev.lock
 	touch $@
 
 .node/.installed: tests/real_clients/node/package-lock.json
-	@echo "Installing what is pinned in tests/real_clients/node into .node …"
+	@echo "Installing the pinned packages of tests/real_clients/node into .node …"
 	mkdir -p .node
 	cp tests/real_clients/node/package.json tests/real_clients/node/package-lock.json tests/real_clients/node/.npmrc .node/
 	cd .node && npm ci --silent --no-fund --no-audit --ignore-scripts
 	touch $@
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
-lock: .venv/bin/uv
+lock: $(BIN)/uv
 	echo uv | $(COMPILE) --output-file requirements/bootstrap.lock -
-	printf 'hatchling\neditables\n' | $(COMPILE) --extra demo --extra java --output-file requirements/runtime.lock pyproject.toml -
-	printf 'hatchling\neditables\n' | $(COMPILE) --extra demo --extra java --extra dev --constraint requirements/runtime.lock --output-file requirements/dev.lock pyproject.toml -
+	printf 'hatchling\neditables\n' | $(COMPILE) --extra all --extra java --output-file requirements/runtime.lock pyproject.toml -
+	printf 'hatchling\neditables\n' | $(COMPILE) --extra all --extra java --extra dev --constraint requirements/runtime.lock --output-file requirements/dev.lock pyproject.toml -
 
-# Optional: without them the tests that need them are left out, and pytest's header says so.
-kafka-tools: .venv/bin/uv
+# Optional: without these tools the tests that need them are left out, and pytest's header says so.
+kafka-tools: $(BIN)/uv
 	@if [ -e .venv/kafka-tools/.installed ] && [ ! tests/kafka_tools/pom.xml -nt .venv/kafka-tools/.installed ]; then :; \
 	elif command -v mvn >/dev/null && command -v java >/dev/null; then \
 		echo "Fetching Kafka's tools into .venv/kafka-tools …"; rm -rf .venv/kafka-tools; \
 		mvn --quiet --batch-mode --file tests/kafka_tools/pom.xml dependency:copy-dependencies \
 			-DincludeScope=runtime -DoutputDirectory="$(CURDIR)/.venv/kafka-tools" >/dev/null \
-			&& touch .venv/kafka-tools/.installed || echo "… not now: Maven has no way to its repository"; \
+			&& touch .venv/kafka-tools/.installed || echo "… not now: Maven cannot reach its repository"; \
 	fi
 
 clean:
-	rm -rf .venv .node
+	rm -rf .venv .venv-* .node build dist

