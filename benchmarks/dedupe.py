@@ -28,11 +28,11 @@ from benchmarks.dedupe_data import Case, Section, make_sections
 from benchmarks.measuring import machine, median_of_sums, seconds_in_turns
 from object_format.codecs.codec import Codec
 from object_format.dedupe import (
+    EarlyFilter,
     KeyTable,
-    Rewriting,
+    RewriteOptions,
     SurvivorFinder,
     Survivors,
-    ThinnedAhead,
     filter_batches,
 )
 from object_format.kernels.dedupe.fingerprints import WORDS
@@ -95,7 +95,7 @@ class _Passes:
         self._records = records
         self._table = table
         self._copied = memoryview(bytearray(1 << 20))
-        self._ahead = ThinnedAhead()
+        self._early_filter = EarlyFilter()
         self.survivors: Survivors | None = None
         self.bytes_in = sum(len(block) for section in sections for block in section.blocks)
         self.bytes_out = 0
@@ -106,14 +106,14 @@ class _Passes:
                 self._copied[: len(block)] = block
 
     def first(self) -> None:
-        self._ahead.begin_partition(Rewriting(delete_horizon_ms=_NOW))
+        self._early_filter.begin_partition(RewriteOptions(delete_horizon_ms=_NOW))
         finder = SurvivorFinder(
             self._table,
             _SEED,
             reaches_log_start=True,
             now_ms=_NOW,
             expected_records=self._records,
-            ahead=self._ahead,
+            early_filter=self._early_filter,
         )
         for section in reversed(self._sections):
             finder.begin_section(unique_keys=False)
@@ -125,12 +125,12 @@ class _Passes:
     @property
     def all_ahead(self) -> bool:
         """Whether pass 1 has left nothing to pass 2, whose time then is that of looking it up."""
-        return all(done is not None for section in self._ahead.sections for done in section.pieces)
+        return all(done is not None for section in self._early_filter.sections for done in section.pieces)
 
     def second(self) -> None:
         assert self.survivors is not None
         self.bytes_out = 0
-        for section, ahead in zip(self._sections, reversed(self._ahead.sections), strict=True):
+        for section, ahead in zip(self._sections, reversed(self._early_filter.sections), strict=True):
             for block, done in zip(section.blocks, ahead.pieces, strict=True):
                 filtered = (
                     done.filtered

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from object_format.kernels.bitmaps.roaring import serialise, serialised_size, span_of
+from object_format.kernels.bitmaps.roaring import index_range, serialize, serialized_size
 
 _WINDOW: Final = 1 << 18
 """How many numbers wide a window is: 2 MiB as an array, at the most."""
 
-_STRETCH: Final = 1 << 20
-"""How many numbers wide a stretch is that is cut out at a time, by some microseconds."""
+_RANGE: Final = 1 << 20
+"""How many numbers wide a selected is that is cut out at a time, by some microseconds."""
 
 
 def bitmap_of(values: npt.NDArray[np.int64]) -> BitMap64:
@@ -25,16 +25,16 @@ def bitmap_of(values: npt.NDArray[np.int64]) -> BitMap64:
     """
     if not values.size:
         return BitMap64()
-    out = np.empty(serialised_size(values), np.uint8)
-    serialise(values, out)
+    out = np.empty(serialized_size(values), np.uint8)
+    serialize(values, out)
     return BitMap64.deserialize(out.tobytes())
 
 
 def next_value(bitmap: BitMap64, first: int) -> int | None:
-    """The lowest number of `bitmap` from `first` on, if there is one."""
+    """The lowest number of `bitmap` from `first` on, if found is one."""
     try:
         return bitmap.next_set_bit(first)
-    except ValueError:  # there is none
+    except ValueError:  # found is none
         return None
 
 
@@ -45,43 +45,43 @@ def values_between(bitmap: BitMap64, first: int, last: int) -> npt.NDArray[np.in
     where ranks and slices count every container before it.
     """
     parts = []
-    there = next_value(bitmap, max(first, 0))
-    while there is not None and there <= last:
-        end = min(there + _STRETCH, last + 1)
-        stretch = BitMap64()
-        stretch.add_range(there, end)
+    found = next_value(bitmap, max(first, 0))
+    while found is not None and found <= last:
+        end = min(found + _RANGE, last + 1)
+        selected = BitMap64()
+        selected.add_range(found, end)
         # By whole containers, where a slice goes from number to number.
-        parts.append(np.frombuffer((bitmap & stretch).to_array(), np.int64))
-        there = next_value(bitmap, end) if end <= last else None
+        parts.append(np.frombuffer((bitmap & selected).to_array(), np.int64))
+        found = next_value(bitmap, end) if end <= last else None
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def part_between(bitmap: BitMap64, first: int, last: int) -> BitMap64:
+def bitmap_between(bitmap: BitMap64, first: int, last: int) -> BitMap64:
     """The numbers of `bitmap` in [first, last], as a bitmap.
 
-    Cost and memory go with the containers (65,536 numbers each) that it has there, and not with the width.
+    Cost and memory go with the containers (65,536 numbers each) that it has found, and not with the width.
     """
     window = BitMap64()
-    there = next_value(bitmap, max(first, 0))
-    while there is not None and there <= last:
-        end = min(there | 0xFFFF, last) + 1
-        window.add_range(there, end)
-        there = next_value(bitmap, end)
+    found = next_value(bitmap, max(first, 0))
+    while found is not None and found <= last:
+        end = min(found | 0xFFFF, last) + 1
+        window.add_range(found, end)
+        found = next_value(bitmap, end)
     return bitmap & window
 
 
 class BitmapWindow:
     """The numbers of a bitmap, which does not change any more, for ranges that mostly rise.
 
-    A stretch of it lies there as an array, so that a range costs a search and not a walk through containers.
+    A selected of it lies found as an array, so that a range costs a search and not a walk through containers.
     """
 
     def __init__(self, bitmap: BitMap64) -> None:
         self._bitmap = bitmap
         self._values = np.empty(0, np.int64)
-        self._first = self._behind = 0
+        self._first = self._end = 0
         self.empty = not bitmap
 
     def between(self, first: int, last: int) -> npt.NDArray[np.int64]:
@@ -90,10 +90,10 @@ class BitmapWindow:
             return self._values
         if last - first >= _WINDOW:
             return values_between(self._bitmap, first, last)
-        if first < self._first or last >= self._behind:
-            self._first, self._behind = first, first + _WINDOW
+        if first < self._first or last >= self._end:
+            self._first, self._end = first, first + _WINDOW
             self._values = values_between(self._bitmap, first, first + _WINDOW - 1)
-        start, end = span_of(self._values, first, last)
+        start, end = index_range(self._values, first, last)
         return self._values[start:end]
 
     def count(self, first: int, last: int) -> int:
@@ -110,10 +110,10 @@ class ArrayWindow:
 
     def between(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """The numbers in [first, last], rising."""
-        start, end = span_of(self._values, first, last)
+        start, end = index_range(self._values, first, last)
         return self._values[start:end]
 
     def count(self, first: int, last: int) -> int:
         """How many numbers are in [first, last]."""
-        start, end = span_of(self._values, first, last)
+        start, end = index_range(self._values, first, last)
         return int(end - start)

@@ -21,10 +21,10 @@ from object_format.kernels.bitmaps.complement import (
     COOKIE,
     COOKIE_WITH_RUNS,
     FEW_CONTAINERS,
-    LONE_RUN_BYTES,
-    WIDEST_BYTES,
-    leave_out,
-    take_over,
+    MAX_CONTAINER_BYTES,
+    SINGLE_RUN_BYTES,
+    copy_containers,
+    write_complement,
 )
 from object_format.limits import MAX_SPAN
 
@@ -41,10 +41,10 @@ _GROUP: Final = 1 << 32
 _WINDOW: Final = 1 << 20
 """How many offsets are looked at together where there are survivors: 128 KiB as a bitmap, at the most."""
 
-_MANY: Final = 1 << 15
+_DENSE_SURVIVORS: Final = 1 << 15
 """From so many survivors in a window on, the library is faster by containers than a kernel by survivors."""
 
-_ROOM: Final = max(_WINDOW // CONTAINER * WIDEST_BYTES, _GROUP // CONTAINER * LONE_RUN_BYTES)
+_BUFFER_BYTES: Final = max(_WINDOW // CONTAINER * MAX_CONTAINER_BYTES, _GROUP // CONTAINER * SINGLE_RUN_BYTES)
 """What a stretch is written to: a window's containers, or those of a group in which nothing survives."""
 
 
@@ -80,34 +80,34 @@ def holes_between(survivors: BitMap64, base_offset: int, last_offset: int) -> Se
     """
     _check_range(base_offset, last_offset)
     span = last_offset - base_offset + 1
-    writing = _Writing()
-    for start, end, dead in _stretches(survivors, base_offset, span):
-        if dead:
-            writing.add_dead(start, end)
+    writer = _HolesWriter()
+    for start, end, all_holes in _ranges(survivors, base_offset, span):
+        if all_holes:
+            writer.add_all_holes(start, end)
         else:
-            writing.add(survivors, base_offset, start, end)
-    return SectionHoles(writing.finish(), writing.holes, span)
+            writer.add(survivors, base_offset, start, end)
+    return SectionHoles(writer.finish(), writer.holes, span)
 
 
-def _stretches(survivors: BitMap64, base_offset: int, span: int) -> Iterator[tuple[int, int, bool]]:
+def _ranges(survivors: BitMap64, base_offset: int, span: int) -> Iterator[tuple[int, int, bool]]:
     """[start, end) relative to the base, and whether nothing survives there: else it is a window.
 
     All begin at borders of containers, and cross none of groups.
     """
     start = 0
     while start < span:
-        border = min(span, start - start % _GROUP + _GROUP)
-        nearest = next_value(survivors, base_offset + start)
-        free = border if nearest is None else nearest - base_offset
-        end = free - free % CONTAINER if free < border else border
-        dead = end > start
-        if not dead:
-            end = min(start + _WINDOW, border)
-        yield start, end, dead
+        group_end = min(span, start - start % _GROUP + _GROUP)
+        next_survivor = next_value(survivors, base_offset + start)
+        holes_end = group_end if next_survivor is None else next_survivor - base_offset
+        end = holes_end - holes_end % CONTAINER if holes_end < group_end else group_end
+        all_holes = end > start
+        if not all_holes:
+            end = min(start + _WINDOW, group_end)
+        yield start, end, all_holes
         start = end
 
 
-class _Writing:
+class _HolesWriter:
     """A 64-bit bitmap as it is written; every 32-bit one in it, a group, when the next begins."""
 
     def __init__(self) -> None:
@@ -115,31 +115,33 @@ class _Writing:
         self._parts: list[bytes] = [b""]
         self._groups = 0
         self._high = 0
-        self._out = np.empty(_ROOM, np.uint8)
+        self._out = np.empty(_BUFFER_BYTES, np.uint8)
         self._containers = np.empty((_GROUP // CONTAINER, 4), np.int64)
         self._count = self._filled = 0
         self._written: list[bytes] = []
 
-    def add_dead(self, start: int, end: int) -> None:
+    def add_all_holes(self, start: int, end: int) -> None:
         """The next stretch, of which nothing survives."""
-        self._begin(start, end, LONE_RUN_BYTES)
-        self._leave_out(np.empty(0, np.int64), start, end)
+        self._reserve(start, end, SINGLE_RUN_BYTES)
+        self._write_complement(np.empty(0, np.int64), start, end)
 
     def add(self, survivors: BitMap64, base_offset: int, start: int, end: int) -> None:
         """The next stretch, a window."""
         window = BitMap64()
         window.add_range(base_offset + start, base_offset + end)
-        alive = survivors & window
-        if len(alive) == end - start:
+        survivors_here = survivors & window
+        if len(survivors_here) == end - start:
             return
-        self._begin(start, end, WIDEST_BYTES)
-        if len(alive) < _MANY:
-            self._leave_out(np.frombuffer(alive.to_array(), np.int64) - base_offset, start, end)
+        self._reserve(start, end, MAX_CONTAINER_BYTES)
+        if len(survivors_here) < _DENSE_SURVIVORS:
+            self._write_complement(
+                np.frombuffer(survivors_here.to_array(), np.int64) - base_offset, start, end
+            )
             return
-        holes = (window - alive).shift(-(base_offset + start))
+        holes = (window - survivors_here).shift(-(base_offset + start))
         holes.run_optimize()
         data = np.frombuffer(holes.serialize(), np.uint8)
-        end_and_count = take_over(data, start, self._out, self._filled, self._containers, self._count)
+        end_and_count = copy_containers(data, start, self._out, self._filled, self._containers, self._count)
         self._note(end_and_count, len(holes))
 
     def finish(self) -> tuple[bytes, ...]:
@@ -148,8 +150,10 @@ class _Writing:
         self._parts[0] = struct.pack("<Q", self._groups)
         return tuple(self._parts)
 
-    def _leave_out(self, values: npt.NDArray[np.int64], start: int, end: int) -> None:
-        end_and_count = leave_out(values, start, end, self._out, self._filled, self._containers, self._count)
+    def _write_complement(self, values: npt.NDArray[np.int64], start: int, end: int) -> None:
+        end_and_count = write_complement(
+            values, start, end, self._out, self._filled, self._containers, self._count
+        )
         self._note(end_and_count, end - start - values.size)
 
     def _note(self, end_and_count: tuple[int, int], holes: int) -> None:
@@ -158,30 +162,32 @@ class _Writing:
             raise FatalError("the holes of a section do not fit where they are written to")
         self.holes += holes
 
-    def _begin(self, start: int, end: int, container_bytes: int) -> None:
+    def _reserve(self, start: int, end: int, container_bytes: int) -> None:
         """Make room for a stretch."""
         if start // _GROUP != self._high:
             self._end_group()
             self._high = start // _GROUP
-        if self._filled + -(-(end - start) // CONTAINER) * container_bytes > _ROOM:
-            self._let_out()
+        if self._filled + -(-(end - start) // CONTAINER) * container_bytes > _BUFFER_BYTES:
+            self._flush()
 
     def _end_group(self) -> None:
         if self._count:
-            self._let_out()
-            self._parts.append(struct.pack("<I", self._high) + _head(self._containers[: self._count]))
+            self._flush()
+            self._parts.append(
+                struct.pack("<I", self._high) + _container_headers(self._containers[: self._count])
+            )
             self._parts += self._written
             self._groups += 1
         self._count = 0
         self._written.clear()
 
-    def _let_out(self) -> None:
+    def _flush(self) -> None:
         self._written.append(self._out[: self._filled].tobytes())
         self._filled = 0
 
 
-def _head(containers: npt.NDArray[np.int64]) -> bytes:
-    """What stands before the containers of a 32-bit bitmap, whose rows are as in `leave_out`."""
+def _container_headers(containers: npt.NDArray[np.int64]) -> bytes:
+    """What stands before the containers of a 32-bit bitmap, whose rows are as in `write_complement`."""
     count = len(containers)
     of_runs = containers[:, 2].astype(np.bool_)
     if of_runs.any():
@@ -209,7 +215,7 @@ def parse_holes(data: Buffer, *, span: int) -> BitMap64:
     """The bitmap of a section of `span` offsets; raises CorruptDataError unless `data` is exactly one.
 
     pyroaring bounds and validates what it reads, but stops at the end of the bitmap and takes headers that
-    contradict each other in places; writing the bitmap again finds both.
+    contradict each other in places; writer the bitmap again finds both.
     """
     given = bytes(data)
     try:

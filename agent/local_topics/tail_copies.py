@@ -22,7 +22,7 @@ from agent.read.hot_tail import TailRead
 from agent.runtime.work_pool import WorkPool
 from core.errors import SiltstoneError
 from local_tier.topic_partition import TopicPartition
-from object_format.record_batch.headers import place_batches, trim_batches
+from object_format.record_batch.headers import set_base_offsets, trim_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -162,7 +162,7 @@ class TailCopies:
 
 def _runs(appended: AppendedBatches, leader_epoch: int) -> list[_Run]:
     """The batches that became part of the log, offsets in place, in runs of consecutive offsets."""
-    place_batches(appended.batches, appended.base_offsets, leader_epoch)
+    set_base_offsets(appended.batches, appended.base_offsets, leader_epoch)
     runs: list[_Run] = []
     expected = -1
     for batch, base, offset_count in zip(*appended, strict=True):

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from catalog.model import PartitionId
-from object_format.record_batch.headers import place_batches
+from object_format.record_batch.headers import set_base_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ class HotTail:
         count = len(batches)
         if not count:  # they are in the file and not in the log
             return 0, 0
-        place_batches(batches, bases, leader_epoch)
+        set_base_offsets(batches, bases, leader_epoch)
         lines = self._topics.setdefault(partition.topic_id, {})
         line = lines.get(partition.partition)
         if line is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.write.pending_append import AppendResult
 from catalog.model import BatchRun, FileCommit, PartitionId, SectionCommit
-from object_format.record_batch.headers import place_batches, stored_checksums
-from object_format.segment_file import PlacedBatches, SegmentFileWriter, SegmentKind
+from object_format.record_batch.headers import set_base_offsets, stored_checksums
+from object_format.segment_file import SegmentFileWriter, SegmentKind, VerifiedBatches
 from object_store.names import IngestionName
 
 if TYPE_CHECKING:
@@ -179,15 +179,15 @@ def _write_section(
     columns = _Columns(*zip(*[batch for piece in pieces for batch in piece.batches], strict=True))
     batches = _views(pieces)
     *bases, end = accumulate(columns.offset_counts, initial=0)
-    place_batches(batches, bases, 0)
+    set_base_offsets(batches, bases, 0)
     if columns.has_producers:
         runs, numbers, offsets = _runs(columns, bases)
     else:
         runs, numbers, offsets = [columns.run(0, 0, len(bases))], [], bases
     record_count = sum(columns.record_counts)
     writer.begin_section(partition.topic_id, partition.partition)
-    writer.append_placed(
-        PlacedBatches(
+    writer.append_verified(
+        VerifiedBatches(
             views=batches,
             base_offsets=bases,
             checksums=stored_checksums(batches),

@@ -18,7 +18,7 @@ from local_tier.segment.whole_batches import read_pieces
 from object_format.dedupe import KeyTable, SurvivorFinder, Survivors
 from object_format.dedupe.key_table import SLOT_BYTES
 from object_format.kernels.batches.layout import CONTROL
-from object_format.record_batch.headers import scan_sound_batches
+from object_format.record_batch.headers import scan_until_malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,7 +142,7 @@ class DirtyPart:
     def _read(self, stretch: Stretch) -> tuple[Bytes, BatchRows]:
         data = stretch.segment.log.read(stretch.position, stretch.size)
         self._spend(data.size)
-        return data, scan_sound_batches(data)[0]
+        return data, scan_until_malformed(data)[0]
 
     def _counting(self, rows: BatchRows) -> npt.NDArray[np.bool_]:
         """Which batches have keys that count: neither markers nor aborted ones."""
@@ -166,7 +166,7 @@ def judge_settled(
     finder: SurvivorFinder, data: Bytes, rows: BatchRows, chosen: npt.NDArray[np.bool_]
 ) -> Survivors:
     """The survivors among older batches whose keys were made distinct by an earlier clean."""
-    _feed_rows(finder, data, rows, chosen, settled=True)
+    _feed_rows(finder, data, rows, chosen, no_older_records=True)
     return finder.finish()
 
 
@@ -176,9 +176,9 @@ def _feed_rows(
     rows: BatchRows,
     chosen: npt.NDArray[np.bool_],
     *,
-    settled: bool = False,
+    no_older_records: bool = False,
 ) -> None:
-    finder.begin_section(unique_keys=False, settled=settled)
+    finder.begin_section(unique_keys=False, no_older_records=no_older_records)
     for start, end in runs(chosen):
         finder.feed(cut(data, rows, start, end), offset_shift=0)
     finder.end_section()
@@ -191,7 +191,7 @@ def _finder(table: KeyTable, seed: bytes, now_ms: int, records: int | None) -> S
         reaches_log_start=True,
         now_ms=now_ms,
         expected_records=records,
-        max_held_records=_MAX_HELD,
+        max_retained_records=_MAX_HELD,
     )
 
 

@@ -24,8 +24,8 @@ from object_format.kernels.batches.layout import CONTROL, DELETE_HORIZON, LEADER
 from object_format.record_batch.headers import (
     TimestampType,
     read_header,
-    stamp_append_time,
-    stamp_max_timestamp,
+    set_append_time,
+    set_max_timestamp,
 )
 from object_format.record_batch.records import decode_batch, encode_batch, verify_rows
 
@@ -217,9 +217,9 @@ def _empty_batch(data: Bytes, rows: BatchRows) -> bytes:
         )
     )
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        stamp_append_time(batch, header.max_timestamp)
+        set_append_time(batch, header.max_timestamp)
     else:
-        stamp_max_timestamp(batch, header.max_timestamp)
+        set_max_timestamp(batch, header.max_timestamp)
     return bytes(batch)
 
 

@@ -19,12 +19,12 @@ from local_tier.producers.producer_state import (
 from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from object_format.buffers import Bytes, readable, writable
 from object_format.errors import InvalidRecordError, MalformedBatchError, RejectionReason
-from object_format.kernels.batches.append import place_rows, survey_bounds, survey_producers
-from object_format.kernels.batches.headers import find_disorder
+from object_format.kernels.batches.append import assign_row_offsets, classify_producers, offset_bounds
+from object_format.kernels.batches.headers import first_out_of_order
 from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.headers import BatchRows, scan_batches
 from object_format.record_batch.records import verify_rows
-from object_format.record_batch.validation import sound_batches
+from object_format.record_batch.validation import fast_validate_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,12 +68,12 @@ class CheckedBatches:
 
     def _bounds(self) -> tuple[int, int, int]:
         if self._known is None:
-            self._known = survey_bounds(self.rows)
+            self._known = offset_bounds(self.rows)
         return self._known
 
     def assign(self, first_offset: int, leader_epoch: int) -> None:
         """Give the records consecutive offsets from `first_offset` on, in place."""
-        place_rows(writable(self.data), self.rows, first_offset, leader_epoch)
+        assign_row_offsets(writable(self.data), self.rows, first_offset, leader_epoch)
         self._known = None
 
     def parts(self, max_bytes: int) -> Iterator[CheckedBatches]:
@@ -136,11 +136,15 @@ def check_as_leader(
 def _judge(where: str, buffer: memoryview, rules: AppendRules, now_ms: int) -> BatchRows:
     """All batches at once while nothing is to be said of any; else one by one, as `validate_append` does."""
     limits = rules.limits_at(now_ms)
-    judged = None if rules.append_time else sound_batches(readable(buffer), require_keys=rules.require_keys)
+    judged = (
+        None
+        if rules.append_time
+        else fast_validate_batches(readable(buffer), require_keys=rules.require_keys)
+    )
     if (
         judged is not None
-        and judged.stamps_agree
-        and judged.largest <= limits.max_message_bytes
+        and judged.max_timestamps_match
+        and judged.max_batch_size <= limits.max_message_bytes
         and judged.min_timestamp >= 0
         and limits.accepts_timestamps(judged.min_timestamp, judged.max_timestamp)
     ):
@@ -153,7 +157,7 @@ def check_as_follower(where: str, data: Buffer) -> CheckedBatches:
     """Batches that have their offsets; InvalidRecordError or OffsetsOutOfOrderError if they are not sound."""
     buffer = memoryview(data).cast("B")
     rows = _scan(where, buffer, verify=True)
-    if rows.size and find_disorder(rows, 0, _LOWEST) >= 0:
+    if rows.size and first_out_of_order(rows, 0, _LOWEST) >= 0:
         raise OffsetsOutOfOrderError(f"the offsets of batches for {where} do not rise")
     return CheckedBatches(buffer, rows)
 
@@ -186,7 +190,7 @@ def judge_producers(states: ProducerStates, checked: CheckedBatches, origin: Ori
     With a duplicate among them, nothing is to be appended. Raises what `ProducerAppend.append` does.
     """
     rows = checked.rows
-    is_idempotent, is_one_run, in_sequence = survey_producers(rows)
+    is_idempotent, is_one_run, in_sequence = classify_producers(rows)
     if not is_idempotent:
         return JudgedProducers([], [])
     if is_one_run and (in_sequence or origin is not Origin.CLIENT):

@@ -24,7 +24,7 @@ from local_tier.errors import CorruptLogError
 from local_tier.files.file_names import CLEANED, DELETED, SWAP
 from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from local_tier.segment.recovery import WINDOW_BYTES
-from object_format.record_batch.headers import scan_sound_batches
+from object_format.record_batch.headers import scan_until_malformed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,10 +128,10 @@ def _copy_in_parts(home: LogHome, wide: LogSegment, parts: list[LogSegment]) -> 
     position = 0
     while position < wide.size:
         window = wide.log.read(position, WINDOW_BYTES)
-        rows, _, _ = scan_sound_batches(window)
+        rows, _, _ = scan_until_malformed(window)
         if not rows.size:
             window = wide.log.read(position, wide.size - position)
-            rows, _, _ = scan_sound_batches(window)
+            rows, _, _ = scan_until_malformed(window)
             rows = rows[:1]
         if not rows.size:
             raise CorruptLogError(f"there is no record batch at byte {position} of {wide.path}")

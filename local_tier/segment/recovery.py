@@ -16,9 +16,9 @@ from local_tier.leader_epochs import EpochEntry
 from local_tier.producers.batches import producer_batches
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.append import find_epochs
-from object_format.kernels.batches.headers import find_disorder
+from object_format.kernels.batches.headers import first_out_of_order
 from object_format.kernels.batches.layout import BATCH_LENGTH, LENGTH_OVERHEAD
-from object_format.record_batch.headers import first_corrupt, scan_sound_batches
+from object_format.record_batch.headers import first_corrupt, scan_until_malformed
 
 if TYPE_CHECKING:
     from local_tier.leader_epochs import LeaderEpochs
@@ -74,13 +74,13 @@ def epoch_changes(data: Bytes, rows: BatchRows) -> list[EpochEntry]:
 def _sound_batches(segment: LogSegment, position: int, lowest: int) -> tuple[Bytes, BatchRows]:
     """The next batches, and the rows of those before the first that is not sound."""
     window = segment.log.read(position, WINDOW_BYTES)
-    rows, _, _ = scan_sound_batches(window)
+    rows, _, _ = scan_until_malformed(window)
     if not rows.size and window.size == WINDOW_BYTES:
         length = int.from_bytes(window[BATCH_LENGTH : BATCH_LENGTH + 4].tobytes(), "big", signed=True)
         if WINDOW_BYTES < LENGTH_OVERHEAD + length <= segment.size - position:
             window = segment.log.read(position, LENGTH_OVERHEAD + length)
-            rows, _, _ = scan_sound_batches(window)
-    disorder = find_disorder(rows, 0, lowest) if rows.size else -1
+            rows, _, _ = scan_until_malformed(window)
+    disorder = first_out_of_order(rows, 0, lowest) if rows.size else -1
     if disorder >= 0:
         rows = rows[:disorder]
     return window, rows[: first_corrupt(window, rows)]

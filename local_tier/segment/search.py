@@ -15,7 +15,13 @@ from local_tier.errors import CorruptLogError
 from local_tier.segment.time_index import TimestampOffset
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.layout import BATCH_OVERHEAD
-from object_format.kernels.batches.log_window import FOUND, MALFORMED, cut_whole, find_batch, find_newest
+from object_format.kernels.batches.log_window import (
+    FOUND,
+    MALFORMED,
+    end_of_whole_batches,
+    find_batch,
+    find_max_timestamp,
+)
 from object_format.record_batch.records import decode_batch
 
 if TYPE_CHECKING:
@@ -53,7 +59,7 @@ def end_of_batches(log: LogFile, position: int, base_offset: int) -> int:
         window = log.read(position, 64 * SCAN_BYTES)
         if size_at(log, window, position) > window.size:
             window = log.read(position, size_at(log, window, position))
-        end, next_offset = cut_whole(window, 0, NO_END, NO_END)
+        end, next_offset = end_of_whole_batches(window, 0, NO_END, NO_END)
         if next_offset < 0:
             break
         found = next_offset
@@ -111,7 +117,7 @@ class SegmentSearch:
         wanted = max(place.size, max_bytes)
         if window.size - begin < min(wanted, self.log.size - place.position):
             window, begin = self.log.read(place.position, wanted), 0
-        end, next_offset = cut_whole(window, begin, end_offset, max_bytes)
+        end, next_offset = end_of_whole_batches(window, begin, end_offset, max_bytes)
         return SegmentRead(window.data[begin:end], offset if next_offset < 0 else next_offset)
 
     def translate(self, offset: int, from_position: int = 0) -> BatchPlace | None:
@@ -177,7 +183,7 @@ class SegmentSearch:
         timestamp, offset = last
         position = self.offset_index.lookup(last.offset).position
         while position + BATCH_OVERHEAD <= self.log.size:
-            status, at, timestamp, offset = find_newest(
+            status, at, timestamp, offset = find_max_timestamp(
                 self.log.read(position, 64 * SCAN_BYTES), timestamp, offset
             )
             if status == MALFORMED:

@@ -21,7 +21,7 @@ from local_tier.segment.search import SegmentSearch
 from local_tier.segment.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
 from local_tier.segment.transaction_index import AbortedTransaction, TransactionIndex
 from object_format.kernels.batches.log_window import choose_index_entries
-from object_format.record_batch.headers import scan_sound_batches
+from object_format.record_batch.headers import scan_until_malformed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -353,7 +353,7 @@ class LogSegment(SegmentSearch):
 
     def _load_first_timestamp(self) -> int | None:
         if self._first_timestamp is None and self.size:
-            rows, _, _ = scan_sound_batches(self.first_batch())
+            rows, _, _ = scan_until_malformed(self.first_batch())
             if rows.size:
                 self._first_timestamp = int(rows["max_timestamp"][0])
         return self._first_timestamp

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from local_tier.errors import CorruptLogError
 from object_format.errors import Fault
 from object_format.kernels.batches.layout import BATCH_LENGTH, BATCH_OVERHEAD, LENGTH_OVERHEAD
-from object_format.record_batch.headers import scan_sound_batches
+from object_format.record_batch.headers import scan_until_malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,12 +46,12 @@ def read_pieces(log: LogFile, start: int, piece_bytes: int, spend: Callable[[int
 
 def _read(log: LogFile, position: int, size: int) -> Piece:
     data = log.read(position, size)
-    rows, fault, _ = scan_sound_batches(data)
+    rows, fault, _ = scan_until_malformed(data)
     if not rows.size and fault == Fault.TRUNCATED:
         length = int.from_bytes(data[BATCH_LENGTH:LENGTH_OVERHEAD].tobytes(), "big")
         if size < LENGTH_OVERHEAD + length <= log.size - position:
             data = log.read(position, LENGTH_OVERHEAD + length)
-            rows, fault, _ = scan_sound_batches(data)
+            rows, fault, _ = scan_until_malformed(data)
     if not rows.size:
         raise CorruptLogError(
             f"{log.path} holds no whole batch at byte {position}: {Fault(fault).explanation}"

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 
 from core.errors import CorruptDataError, InvalidInputError, NotFoundError
 from maintenance.fsck.report import Difference, DifferenceKind
-from object_format.bitmaps import bitmap_of, part_between
+from object_format.bitmaps import bitmap_between, bitmap_of
 from object_format.holes import survivors_between
 from object_format.record_batch.headers import iter_headers, verify_checksum
 from object_format.record_batch.records import decode_batch
@@ -162,7 +162,7 @@ class FileCheck:
     def _hold_against_holes(self, name: str, seen: _Seen, alive: BitMap64) -> None:
         """The bitmap of holes says the same as the bytes."""
         extent = seen.extent
-        wrong = part_between(alive, extent.base_offset, extent.last_offset) ^ seen.offsets
+        wrong = bitmap_between(alive, extent.base_offset, extent.last_offset) ^ seen.offsets
         if wrong:
             self._content(
                 name,

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
-"""The most that one batch may grow to. Kafka bounds the compressed size alone (message.max.bytes, 1 MiB by
-default); a compaction task must hold a batch decompressed, filtered and compressed again within 256 MiB."""
+"""The capacity that one batch may grow to. Kafka bounds the compressed size alone (message.max.bytes, 1 MiB
+by default); a compaction task must hold a batch decompressed, filtered and compressed again within 256 MiB.
+"""
 
 ZSTD_MAX_WINDOW: Final = 1 << 27
 """What zstd's decoders accept by default, and level 22 asks for; what is never written takes no memory."""
@@ -40,7 +41,7 @@ ZSTD_LEVEL: Final = 3
 ZSTD_SMALL_HASH_LOG: Final = 14
 ZSTD_SMALL_CHAIN_LOG: Final = 12
 """For up to `SMALL_SOURCE` bytes: two and three below the level's from 16 KiB on, and less below, where the
-level's are smaller themselves. So tables have 80 KiB at the most, and stay in the first caches. A tenth
+level's are smaller themselves. So tables have 80 KiB at the capacity, and stay in the first caches. A tenth
 faster; text and numbers grow by up to 2.6 %, which merged batches make up for by being larger, and values of
 1 KiB shrink."""
 
@@ -60,8 +61,8 @@ _GZIP_FIRST: Final = 4 << 10
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 64 * 1024
-_LZ4_MOST_RATIO: Final = 255
-"""One more byte of a match length adds 255 bytes at the most."""
+_LZ4_MAX_RATIO: Final = 255
+"""One more byte of a match length adds 255 bytes at the capacity."""
 
 _ZSTD_PART: Final = 1 << 20
 """How much of a zstd frame is decompressed at a time."""
@@ -71,7 +72,7 @@ _ZSTD_OPTIONS: Final[dict[int, int]] = {
 }
 
 _LIBRARY_ERRORS: Final[tuple[type[Exception], ...]] = (
-    IsalError,  # type: ignore[assignment]  # its stub calls the class an instance
+    IsalError,  # type: ignore[assignment]  # its stub codec_table the class an instance
     cramjam.DecompressionError,
     zstd.ZstdError,
     EOFError,
@@ -238,9 +239,9 @@ def _compress_xerial(data: memoryview) -> Iterator[Buffer]:
 def _decompress_lz4(data: memoryview, limit: int) -> bytes:
     """One frame, and nothing behind it: what Java's reader would pass over is not what a producer wrote."""
     context = lz4.frame.create_decompression_context()
-    most = min(len(data) * _LZ4_MOST_RATIO, limit)
+    capacity = min(len(data) * _LZ4_MAX_RATIO, limit)
     try:
-        records, read, ended = lz4.frame.decompress_chunk(context, data, max_length=most + 1)
+        records, read, ended = lz4.frame.decompress_chunk(context, data, max_length=capacity + 1)
     except RuntimeError as error:
         raise CompressedDataError(f"lz4 data is malformed: {error}") from error
     if len(records) > limit:

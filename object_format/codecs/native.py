@@ -49,7 +49,7 @@ _ZSTD_SMALL_PARAMETERS: Final = (*_ZSTD_PARAMETERS, (102, ZSTD_SMALL_HASH_LOG), 
 _LZ4_PREFERENCES: Final = (4, 1, *(0,) * 12)
 """LZ4F_preferences_t as 32-bit numbers: independent blocks of 64 KiB, as Java's readers need."""
 
-Calls = npt.NDArray[np.int64]
+CodecTable = npt.NDArray[np.int64]
 
 
 class _Libraries:
@@ -113,7 +113,7 @@ def _libraries() -> _Libraries | None:
 
 
 class _Contexts:
-    """What one thread calls the functions with."""
+    """What one thread codec_table the functions with."""
 
     def __init__(self, libraries: _Libraries) -> None:
         self._libraries = libraries
@@ -121,14 +121,14 @@ class _Contexts:
         self._compressor = libraries.compressor(_ZSTD_PARAMETERS)
         self._small_compressor = libraries.compressor(_ZSTD_SMALL_PARAMETERS)
         self._preferences = np.array(_LZ4_PREFERENCES, np.int32)
-        self.calls: Calls = np.zeros(native.CALLS, np.int64)
+        self.codec_table: CodecTable = np.zeros(native.CODEC_TABLE_SIZE, np.int64)
         for place, address in libraries.addresses.items():
-            self.calls[place] = address
-        self.calls[native.LZ4_PREFERENCES] = self._preferences.ctypes.data
-        self.calls[native.ZSTD_DECOMPRESSION_CONTEXT] = self._decompressor
-        self.calls[native.ZSTD_COMPRESSION_CONTEXT] = self._compressor
-        self.calls[native.ZSTD_SMALL_CONTEXT] = self._small_compressor
-        self.calls[native.ZSTD_MAX_WINDOW] = ZSTD_MAX_WINDOW
+            self.codec_table[place] = address
+        self.codec_table[native.LZ4_PREFERENCES] = self._preferences.ctypes.data
+        self.codec_table[native.ZSTD_DECOMPRESSION_CONTEXT] = self._decompressor
+        self.codec_table[native.ZSTD_COMPRESSION_CONTEXT] = self._compressor
+        self.codec_table[native.ZSTD_SMALL_CONTEXT] = self._small_compressor
+        self.codec_table[native.ZSTD_MAX_WINDOW] = ZSTD_MAX_WINDOW
 
     def __del__(self) -> None:
         self._libraries.zstd.ZSTD_freeDCtx(ctypes.c_void_p(self._decompressor))
@@ -143,7 +143,7 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def native_calls() -> Calls | None:
+def native_codec_table() -> CodecTable | None:
     """This thread's functions and contexts for `kernels.native`; None where the libraries do not show them.
 
     They are for the calling thread, and for one call of a kernel at a time.
@@ -153,4 +153,4 @@ def native_calls() -> Calls | None:
         return None
     if _local.contexts is None:
         _local.contexts = _Contexts(libraries)
-    return _local.contexts.calls
+    return _local.contexts.codec_table

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from object_format.dedupe.early_filter import ThinnedAhead
+from object_format.dedupe.early_filter import EarlyFilter
 from object_format.dedupe.filter import filter_batches
-from object_format.dedupe.key_table import KeyTable, keys_that_fit
-from object_format.dedupe.rewrite import FilteredBatches, Rewriting, delete_horizon
-from object_format.dedupe.survivor_finder import MAX_HELD_RECORDS, SurvivorFinder
+from object_format.dedupe.key_table import KeyTable, key_capacity
+from object_format.dedupe.rewrite import FilteredBatches, RewriteOptions, delete_horizon
+from object_format.dedupe.survivor_finder import MAX_RETAINED_RECORDS, SurvivorFinder
 from object_format.dedupe.survivors import Survivors
 
 __all__ = [
-    "MAX_HELD_RECORDS",
+    "MAX_RETAINED_RECORDS",
+    "EarlyFilter",
     "FilteredBatches",
     "KeyTable",
-    "Rewriting",
+    "RewriteOptions",
     "SurvivorFinder",
     "Survivors",
-    "ThinnedAhead",
     "delete_horizon",
     "filter_batches",
-    "keys_that_fit",
+    "key_capacity",
 ]

@@ -1,15 +1,15 @@
 """Pass 1 in pieces: fingerprints cut into buckets by some of their bits, and the survivors of each bucket.
 
-All records of a key fall into the same bucket, so buckets are judged apart from each other, anywhere, each
-with a key table of its own. A bucket travels as *blobs*: the records that one chunk of a partition has in it,
-as columns. Blobs of a bucket never overlap by offset, whoever cut them, as long as each cutter is fed
-stretches of the log that no other has; that is all the order that newest-first judging needs.
+All records of a key fall into the same bucket, so buckets are surviving unmerged_size from each other,
+anywhere, each with a key table of its own. A bucket travels as *blobs*: the records that one chunk of a
+partition has in it, as columns. Blobs of a bucket never overlap by offset, whoever cut them, as long as each
+cutter is fed stretches of the log that no other has; that is all the order that newest-first judging needs.
 
 A blob of n records, little-endian::
 
-    8 bytes     base: the offset that places count from
+    8 bytes     base: the offset that packed_offsets count from
     12 n bytes  fingerprints, three 32-bit words each
-    4 n bytes   places: (offset - base) << 4 | flags, rising
+    4 n bytes   packed_offsets: (offset - base) << 4 | flags, rising
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy.typing as npt
 from core.errors import CorruptDataError, FatalError, InvalidInputError
 from object_format.buffers import readable
 from object_format.dedupe.fingerprints import Columns, Fingerprinter
-from object_format.dedupe.survivors import Answer, Survivors
-from object_format.kernels.dedupe.buckets import FLAG_BITS, MAX_SPAN, cut_into_buckets
+from object_format.dedupe.survivors import SurvivorCollector, Survivors
+from object_format.kernels.dedupe.buckets import FLAG_BITS, MAX_BLOB_SPAN, split_into_buckets
 from object_format.kernels.dedupe.fingerprints import WORDS
 
 if TYPE_CHECKING:
@@ -47,7 +47,11 @@ _BASE: Final = struct.Struct("<q")
 
 
 class Blob(NamedTuple):
-    """Records of one bucket. `first_offset` is that of the first; blobs are judged from the highest down."""
+    """Records of one bucket, in offset order.
+
+    `first_offset` is the offset of the first record. Blobs of a bucket are processed from the highest
+    `first_offset` to the lowest.
+    """
 
     bucket: int
     first_offset: int
@@ -59,7 +63,7 @@ class Blob(NamedTuple):
         return (len(self.data) - _BASE.size) // RECORD_BYTES
 
 
-class BucketCutter:
+class BucketSplitter:
     """Cuts what it is fed of one partition, oldest first, into blobs of 2^`bits` buckets.
 
     `seed`, `now_ms` and `scratch` are as in `SurvivorFinder`. Blobs come out of `feed` when `chunk_records`
@@ -89,9 +93,9 @@ class BucketCutter:
         return self._columns.nbytes + self._columns.offsets.size * RECORD_BYTES
 
     @property
-    def largest_opened(self) -> int:
+    def max_opened_bytes(self) -> int:
         """Bytes of the largest array that batches were decompressed into."""
-        return self._fingerprinter.largest_opened
+        return self._fingerprinter.max_opened_bytes
 
     def feed(self, batches: Buffer, *, offset_shift: int) -> Iterator[Blob]:
         """The next whole batches, in the order of their offsets, else MalformedBatchError."""
@@ -104,18 +108,21 @@ class BucketCutter:
         """What is left; a stretch that is fed next may lie anywhere behind this one."""
         done = 0
         while done < self._columns.count:
-            done = yield from self._cut(done)
+            done = yield from self._split(done)
         self.records += self._columns.count
         self._columns.count = 0
 
-    def _cut(self, start: int) -> Generator[Blob, None, int]:
-        """Blobs of as many records from `start` on as places can tell apart; returns where they end."""
+    def _split(self, start: int) -> Generator[Blob, None, int]:
+        """Yield the blobs of a prefix of the records from `start` on, and return the end of that prefix.
+
+        The prefix ends where an offset is too far from the first one for a packed offset.
+        """
         columns = self._columns
         offsets = columns.offsets[start : columns.count]
-        count = int(np.searchsorted(offsets, offsets[0] + MAX_SPAN))
+        count = int(np.searchsorted(offsets, offsets[0] + MAX_BLOB_SPAN))
         words = np.empty(count * WORDS, np.uint32)
-        places = np.empty(count, np.uint32)
-        cut_into_buckets(
+        packed_offsets = np.empty(count, np.uint32)
+        split_into_buckets(
             columns.words[start * WORDS :],
             offsets,
             columns.flags[start:],
@@ -123,7 +130,7 @@ class BucketCutter:
             self._bits,
             self._ends,
             words,
-            places,
+            packed_offsets,
         )
         base = int(offsets[0])
         begin = 0
@@ -131,23 +138,27 @@ class BucketCutter:
             for first in range(begin, end, BLOB_RECORDS):
                 last = min(first + BLOB_RECORDS, end)
                 data = b"".join(
-                    (_BASE.pack(base), words[first * WORDS : last * WORDS].data, places[first:last].data)
+                    (
+                        _BASE.pack(base),
+                        words[first * WORDS : last * WORDS].data,
+                        packed_offsets[first:last].data,
+                    )
                 )
-                yield Blob(bucket, base + (int(places[first]) >> FLAG_BITS), data)
+                yield Blob(bucket, base + (int(packed_offsets[first]) >> FLAG_BITS), data)
             begin = end
         return start + count
 
 
-class BucketJudge:
+class BucketSurvivorFinder:
     """Finds the survivors of one bucket of one partition; the table is cleared first.
 
     `drop_tombstones` as `SurvivorFinder.reaches_log_start`; `expected_keys` as there.
     """
 
     def __init__(self, table: KeyTable, *, reaches_log_start: bool, expected_keys: int | None = None) -> None:
-        self._answer = Answer(table, expected_keys=expected_keys)
+        self._collector = SurvivorCollector(table, expected_keys=expected_keys)
         self._reaches_log_start = reaches_log_start
-        self._behind: int | None = None
+        self._decided_from: int | None = None
 
     def feed(self, data: Buffer) -> int:
         """The next older blob; returns how many records it has.
@@ -155,12 +166,12 @@ class BucketJudge:
         Raises CorruptDataError for bytes that are none, FatalError out of order.
         """
         words, offsets, flags = read_blob(data)
-        if self._behind is not None and offsets[-1] >= self._behind:
+        if self._decided_from is not None and offsets[-1] >= self._decided_from:
             raise FatalError(
-                f"a blob reaches to offset {offsets[-1]}, where {self._behind} was judged before"
+                f"a blob reaches offset {offsets[-1]}, but offset {self._decided_from} was processed before"
             )
-        self._behind = int(offsets[0])
-        self._answer.judge(
+        self._decided_from = int(offsets[0])
+        self._collector.decide(
             words,
             offsets,
             flags,
@@ -172,7 +183,7 @@ class BucketJudge:
 
     def finish(self) -> Survivors:
         """The answer, when every blob has been fed."""
-        return self._answer.finish(max_buffer_bytes=BLOB_RECORDS * RECORD_BYTES)
+        return self._collector.finish(max_buffer_bytes=BLOB_RECORDS * RECORD_BYTES)
 
 
 def read_blob(
@@ -185,7 +196,11 @@ def read_blob(
         raise CorruptDataError(f"{view.nbytes} bytes are no blob of fingerprints")
     (base,) = _BASE.unpack_from(view)
     numbers = np.frombuffer(view, np.uint32, offset=_BASE.size)
-    places = numbers[count * WORDS :]
-    offsets = base + (places >> FLAG_BITS).astype(np.int64)
+    packed_offsets = numbers[count * WORDS :]
+    offsets = base + (packed_offsets >> FLAG_BITS).astype(np.int64)
     # A copy: the bytes are read-only and not aligned, and the kernel is compiled for neither.
-    return numbers[: count * WORDS].copy(), offsets, (places & ((1 << FLAG_BITS) - 1)).astype(np.uint8)
+    return (
+        numbers[: count * WORDS].copy(),
+        offsets,
+        (packed_offsets & ((1 << FLAG_BITS) - 1)).astype(np.uint8),
+    )

@@ -1,4 +1,4 @@
-"""Pass 2 done ahead, while pass 1 has the records open: compressed batches are then decompressed once.
+"""Pass 2 done early_filter, while pass 1 has the records open: compressed batches are then decompressed once.
 
 The pieces of a section are held here as they are stored, as far as there is room. When the section has come
 to its end they are opened, a few at a time, the newest first: `SurvivorFinder` judges their records, and what
@@ -19,70 +19,70 @@ import numpy as np
 
 from object_format.bitmaps import ArrayWindow
 from object_format.buffers import Bytes, readable
-from object_format.codecs.native import SCRATCH_BYTES, native_calls
-from object_format.dedupe.filter import MAX_RECORDS, Chosen, filter_rows
-from object_format.dedupe.recompression import seal
-from object_format.dedupe.rewrite import FilteredBatches, Rewriting, new_totals, sum_up_filtered
+from object_format.codecs.native import SCRATCH_BYTES, native_codec_table
+from object_format.dedupe.filter import MAX_RECORDS, SurvivorWindows, filter_rows
+from object_format.dedupe.recompression import write_checksums
+from object_format.dedupe.rewrite import FilteredBatches, RewriteOptions, new_totals, sum_up_filtered
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.headers import sum_up
 from object_format.kernels.codecs.native import compress_batches, decompress_rows
-from object_format.kernels.dedupe.rewrite import thin_opened
+from object_format.kernels.dedupe.rewrite import filter_opened
 from object_format.record_batch.decompression import (
-    NOT_TIMED,
-    CodecTimes,
+    UNTIMED,
+    CodecTimers,
     OpenRuns,
-    held_batches,
+    already_open_batches,
     open_at_once,
 )
 
 if TYPE_CHECKING:
-    from object_format.codecs.native import Calls
-    from object_format.dedupe.survivors import Judged
+    from object_format.codecs.native import CodecTable
+    from object_format.dedupe.survivors import SurvivingOffsets
     from object_format.record_batch.headers import BatchRows
 
-HELD_BYTES: Final = 32 << 20
+MAX_RETAINED_BYTES: Final = 32 << 20
 """Of one section: its batches as they are stored, and their rows. An ingestion file's section has 8 MiB, and
 rows as much again where batches have a record or two."""
 
-OPEN_BYTES: Final = 16 << 20
+MAX_OPEN_BYTES: Final = 16 << 20
 """The records of pieces that are open at a time. Those of a segment file have 256 KiB as they are stored,
 unless a batch is larger."""
 
-KEPT_BYTES: Final = 64 << 20
+MAX_OUTPUT_BYTES: Final = 64 << 20
 """What is left of a partition's sections, as it will be stored."""
 
-LARGE_BYTES: Final = 8 << 20
+MAX_PIECE_BYTES: Final = 8 << 20
 """A piece of more than this, as it is stored, is not for here, nor is anything else of its partition, and so
 with a batch of more than `MAX_RECORDS`: the largest need the memory that would be held and kept."""
 
 _NO_CODEC: Final = -1
 
 
-class PieceAhead(NamedTuple):
+class FilteredPiece(NamedTuple):
     """What is left of one piece that pass 1 was fed, and of how many records.
 
-    `if_exact`: only if the whole answer is exact.
+    `requires_exact`: only if the whole answer is exact.
     """
 
     filtered: FilteredBatches
     records_in: int
-    if_exact: bool
+    requires_exact: bool
 
 
-class SectionAhead:
+class FilteredSection:
     """The pieces of a section, in the order in which they were fed; None stands for what pass 2 is to do."""
 
     def __init__(self) -> None:
-        self.pieces: list[PieceAhead | None] = []
+        self.pieces: list[FilteredPiece | None] = []
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether pass 2 need not read the section."""
         return bool(self.pieces) and None not in self.pieces
 
 
 class RetainedPiece(NamedTuple):
-    """Batches that wait for the records behind them to be judged; `place` is theirs in the section.
+    """Batches that wait for the records behind them to be surviving; `place` is theirs in the section.
 
     `record_count` is what their headers say.
     """
@@ -108,7 +108,7 @@ class _Memory:
     def __init__(self, size: int) -> None:
         self._size = size
         self._array: Bytes | None = None
-        self.used = self.most_used = 0
+        self.used = self.peak = 0
 
     @property
     def array(self) -> Bytes:
@@ -137,33 +137,33 @@ class _Memory:
 
     def touch(self, size: int) -> None:
         """So many bytes of the rest were written, and are free again."""
-        self.most_used = max(self.most_used, self.used + size)
+        self.peak = max(self.peak, self.used + size)
 
 
-class ThinnedAhead:
+class EarlyFilter:
     """Holds and keeps for one partition after the other; not for use by several threads at once.
 
-    `SurvivorFinder` is what calls it in pass 1. Then `sections` has what pass 2 need not do, until the next
-    partition begins.
+    `SurvivorFinder` is what codec_table it in pass 1. Then `sections` has what pass 2 need not do, until the
+    next partition begins.
     """
 
     def __init__(
         self,
         *,
-        held_bytes: int = HELD_BYTES,
-        open_bytes: int = OPEN_BYTES,
-        kept_bytes: int = KEPT_BYTES,
-        times: CodecTimes = NOT_TIMED,
+        retained_bytes: int = MAX_RETAINED_BYTES,
+        open_bytes: int = MAX_OPEN_BYTES,
+        output_bytes: int = MAX_OUTPUT_BYTES,
+        timers: CodecTimers = UNTIMED,
     ) -> None:
-        self._held = _Memory(held_bytes)
+        self._retained = _Memory(retained_bytes)
         self._open = _Memory(open_bytes)
-        self._kept = _Memory(kept_bytes)
-        self._times = times
-        self._rewriting = Rewriting(delete_horizon_ms=None)
-        self._full = self._makes_way = False
-        self._by_kernel: set[int] = set()
-        self._rows_bytes = self._most_rows_bytes = self._reserved = 0
-        self.sections: list[SectionAhead] = []
+        self._output = _Memory(output_bytes)
+        self._timers = timers
+        self._options = RewriteOptions(delete_horizon_ms=None)
+        self._full = self._gave_up = False
+        self._opened_natively: set[int] = set()
+        self._rows_bytes = self._peak_rows_bytes = self._reserved = 0
+        self.sections: list[FilteredSection] = []
         """What pass 2 need not do, in the order in which pass 1 was fed sections: newest first."""
 
     @property
@@ -172,66 +172,66 @@ class ThinnedAhead:
         return readable(self._open.array.data)
 
     @property
-    def nbytes(self) -> int:
+    def peak_bytes(self) -> int:
         """The most that was held, open (or written from what is) and kept at a time."""
-        return self._held.most_used + self._most_rows_bytes + self._open.most_used + self._kept.most_used
+        return self._retained.peak + self._peak_rows_bytes + self._open.peak + self._output.peak
 
-    def begin_partition(self, rewriting: Rewriting) -> None:
-        """Forget the last one. `rewriting` is as pass 2 will have it, if the answer will be exact."""
-        self._rewriting = rewriting
-        self._makes_way = False
-        self._kept.used = 0
+    def begin_partition(self, options: RewriteOptions) -> None:
+        """Forget the last one. `options` is as pass 2 will have it, if the answer will be exact."""
+        self._options = options
+        self._gave_up = False
+        self._output.used = 0
         self.sections = []
-        self.let_go()
+        self.release()
 
     def begin_section(self) -> None:
         """What is held is of the next older section."""
-        self.sections.append(SectionAhead())
-        self._full = self._makes_way
-        self.let_go()
+        self.sections.append(FilteredSection())
+        self._full = self._gave_up
+        self.release()
 
-    def make_way(self) -> None:
+    def give_up(self) -> None:
         """A batch takes so much memory that nothing is kept of this partition; pass 2 is to do all of it."""
-        self._full = self._makes_way = True
+        self._full = self._gave_up = True
         for section in self.sections:
             section.pieces = [None] * len(section.pieces)
-        self._kept.free()
+        self._output.free()
 
-    def hold(
+    def retain(
         self,
         data: Bytes,
         rows: BatchRows,
         *,
         offset_shift: int,
         leader_epoch: int,
-        stays: bool,
+        is_stable: bool,
         origin: str,
     ) -> RetainedPiece | None:
         """The section's next piece; None when it is not for here.
 
-        It is copied, unless the caller's `data` `stays` until it is done with. `origin` is for errors.
+        It is copied, unless the caller's `data` `is_stable` until it is done with. `origin` is for errors.
         """
         section = self.sections[-1]
         section.pieces.append(None)
         compressed, records = sum_up(rows)
-        if data.size > LARGE_BYTES or (
+        if data.size > MAX_PIECE_BYTES or (
             compressed and records > MAX_RECORDS and rows["record_count"].max() > MAX_RECORDS
         ):
-            self.make_way()
+            self.give_up()
         if self._full or not compressed or records > MAX_RECORDS:
             return None
-        room = 0 if stays else data.size
+        room = 0 if is_stable else data.size
         if (
-            self._kept.left - self._reserved < data.size
-            or self._held.left - self._rows_bytes < room + rows.nbytes
+            self._output.left - self._reserved < data.size
+            or self._retained.left - self._rows_bytes < room + rows.nbytes
         ):
             self._full = True
             return None
         self._reserved += data.size
         self._rows_bytes += rows.nbytes
-        self._most_rows_bytes = max(self._most_rows_bytes, self._rows_bytes)
-        if not stays:
-            copy = self._held.take(data.size)
+        self._peak_rows_bytes = max(self._peak_rows_bytes, self._rows_bytes)
+        if not is_stable:
+            copy = self._retained.take(data.size)
             copy[:] = data
             data = readable(copy.data)
         place = len(section.pieces) - 1
@@ -239,9 +239,9 @@ class ThinnedAhead:
 
     def open(self, piece: RetainedPiece) -> OpenRuns | None:
         """All of its records, until `close`; None when they are not for here, or there is no more room."""
-        calls = native_calls()
-        if calls is not None:
-            with self._times.decompress():
+        codec_table = native_codec_table()
+        if codec_table is not None:
+            with self._timers.decompress():
                 done, behind = decompress_rows(
                     piece.data,
                     piece.rows,
@@ -249,14 +249,14 @@ class ThinnedAhead:
                     0,
                     self._open.array,
                     self._open.used,
-                    calls,
+                    codec_table,
                 )
             self._open.touch(behind - self._open.used)
             if done == piece.rows.size:
                 self._open.take(behind - self._open.used)
-                self._by_kernel.add(piece.place)
+                self._opened_natively.add(piece.place)
                 return [(self._records, piece.rows)]
-        runs, behind = open_at_once(piece.data, piece.rows, self._open.array, self._open.used, self._times)
+        runs, behind = open_at_once(piece.data, piece.rows, self._open.array, self._open.used, self._timers)
         if runs is not None:
             self._open.take(behind - self._open.used)
         return runs
@@ -264,53 +264,57 @@ class ThinnedAhead:
     def close(self) -> None:
         """All pieces that are open: they were thinned."""
         self._open.used = 0
-        self._by_kernel.clear()
+        self._opened_natively.clear()
 
-    def thin(self, piece: RetainedPiece, judged: Judged, *, exact: bool) -> None:
-        """Filter a piece that is open and among what was `judged`; `exact`: the answer was so far."""
+    def filter(self, piece: RetainedPiece, surviving: SurvivingOffsets, *, exact: bool) -> None:
+        """Filter a piece that is open and among what was `surviving`; `exact`: the answer was so far."""
         self._reserved -= piece.data.size
-        if self._makes_way:
+        if self._gave_up:
             return
-        rewriting = self._rewriting if exact else replace(self._rewriting, delete_horizon_ms=None)
-        filtered = self._thinned_by_kernel(piece, judged, rewriting) or self._thinned(
-            piece, judged, rewriting
+        options = self._options if exact else replace(self._options, delete_horizon_ms=None)
+        filtered = self._filtered_natively(piece, surviving, options) or self._filtered_generally(
+            piece, surviving, options
         )
         if filtered is None:
             return
-        hangs = rewriting.delete_horizon_ms is not None and judged.tombstones.size > 0
-        if hangs:
-            hangs = ArrayWindow(judged.tombstones).between(*piece.span).size > 0
-        self.sections[-1].pieces[piece.place] = PieceAhead(filtered, piece.record_count, if_exact=hangs)
+        requires_exact = options.delete_horizon_ms is not None and surviving.tombstones.size > 0
+        if requires_exact:
+            requires_exact = ArrayWindow(surviving.tombstones).between(*piece.span).size > 0
+        self.sections[-1].pieces[piece.place] = FilteredPiece(
+            filtered, piece.record_count, requires_exact=requires_exact
+        )
 
-    def _thinned_by_kernel(
-        self, piece: RetainedPiece, judged: Judged, rewriting: Rewriting
+    def _filtered_natively(
+        self, piece: RetainedPiece, surviving: SurvivingOffsets, options: RewriteOptions
     ) -> FilteredBatches | None:
         """What is left, and kept; None where this is not for the kernels, or there is too little room."""
-        calls = native_calls()
-        if calls is None or piece.place not in self._by_kernel:
+        codec_table = native_codec_table()
+        if codec_table is None or piece.place not in self._opened_natively:
             return None
-        work, goal = self._open.rest(), self._kept.rest(self._reserved)
-        filtered, worked = _thin_piece(
-            piece, self._records, judged, rewriting, work, goal, calls, self._times
+        work, target = self._open.rest(), self._output.rest(self._reserved)
+        filtered, worked = _filter_natively(
+            piece, self._records, surviving, options, work, target, codec_table, self._timers
         )
         self._open.touch(worked)
         if filtered is not None:
-            self._kept.take(filtered.size)
+            self._output.take(filtered.size)
         return filtered
 
-    def _thinned(self, piece: RetainedPiece, judged: Judged, rewriting: Rewriting) -> FilteredBatches | None:
+    def _filtered_generally(
+        self, piece: RetainedPiece, surviving: SurvivingOffsets, options: RewriteOptions
+    ) -> FilteredBatches | None:
         """The same by way of what filters any piece, and where one may grow, as codecs change."""
         filtered = filter_rows(
             piece.data,
             piece.rows,
-            Chosen(ArrayWindow(judged.offsets), ArrayWindow(judged.tombstones)),
-            rewriting,
+            SurvivorWindows(ArrayWindow(surviving.offsets), ArrayWindow(surviving.tombstones)),
+            options,
             offset_shift=piece.offset_shift,
             leader_epoch=piece.leader_epoch,
-            opener=partial(held_batches, held=self._records),
-            times=self._times,
+            opener=partial(already_open_batches, held=self._records),
+            timers=self._timers,
         )
-        if filtered.size > self._kept.left - self._reserved:
+        if filtered.size > self._output.left - self._reserved:
             return None
         return self._keep(filtered)
 
@@ -319,20 +323,20 @@ class ThinnedAhead:
         if exact:
             return
         for section in self.sections:
-            section.pieces = [None if piece and piece.if_exact else piece for piece in section.pieces]
+            section.pieces = [None if piece and piece.requires_exact else piece for piece in section.pieces]
 
-    def let_go(self) -> None:
-        """Of all pieces that are held: they were judged."""
-        self._held.used = self._open.used = self._rows_bytes = self._reserved = 0
-        if self._makes_way:
-            self._held.free()
+    def release(self) -> None:
+        """Of all pieces that are held: they were surviving."""
+        self._retained.used = self._open.used = self._rows_bytes = self._reserved = 0
+        if self._gave_up:
+            self._retained.free()
             self._open.free()
 
     def _keep(self, filtered: FilteredBatches) -> FilteredBatches:
         """The same with its bytes copied."""
         if not filtered.size:
             return replace(filtered, buffers=())
-        kept = self._kept.take(filtered.size)
+        kept = self._output.take(filtered.size)
         at = 0
         for buffer in filtered.buffers:
             kept[at : at + len(buffer)] = buffer
@@ -340,52 +344,52 @@ class ThinnedAhead:
         return replace(filtered, buffers=(kept.data,))
 
 
-def _thin_piece(
+def _filter_natively(
     piece: RetainedPiece,
     records: Bytes,
-    judged: Judged,
-    rewriting: Rewriting,
+    surviving: SurvivingOffsets,
+    options: RewriteOptions,
     work: Bytes,
-    goal: Bytes,
-    calls: Calls,
-    times: CodecTimes,
+    target: Bytes,
+    codec_table: CodecTable,
+    timers: CodecTimers,
 ) -> tuple[FilteredBatches | None, int]:
-    """What `filter_rows` makes of a piece, all of whose batches were opened by `calls`, into `records`.
+    """What `filter_rows` makes of a piece, all of whose batches were opened by `codec_table`, into `records`.
 
-    It is written to `goal`, and to `work` while it is uncompressed. None where either has too little room, or
-    a codec is asked for that the kernels do not know. And how many bytes of `work` that took. Raises
+    It is written to `target`, and to `work` while it is uncompressed. None where either has too little room,
+    or a codec is asked for that the kernels do not know. And how many bytes of `work` that took. Raises
     MalformedBatchError.
     """
     totals = new_totals()
-    unsealed = np.empty((piece.rows.size, 4), np.int64)
-    horizon = rewriting.delete_horizon_ms
-    fault, position, length, count = thin_opened(
+    rewritten = np.empty((piece.rows.size, 4), np.int64)
+    horizon = options.delete_horizon_ms
+    fault, position, length, count = filter_opened(
         piece.data,
         records,
         piece.rows,
         piece.offset_shift,
         piece.leader_epoch,
-        judged.offsets,
-        judged.tombstones,
+        surviving.offsets,
+        surviving.tombstones,
         horizon is not None,
         horizon or 0,
-        rewriting.merge,
-        *rewriting.most_merged,
+        options.merge,
+        *options.merge_limits,
         SCRATCH_BYTES,
         work,
-        unsealed,
+        rewritten,
         totals,
     )
     if fault:
         raise MalformedBatchError.at(fault, position)
     if length < 0:
         return None, ~length
-    unsealed = unsealed[:count]
-    merged_codec = _NO_CODEC if rewriting.merged_codec is None else int(rewriting.merged_codec)
-    with times.compress():
-        size = compress_batches(work, length, unsealed, merged_codec, goal, calls)
+    rewritten = rewritten[:count]
+    merged_codec = _NO_CODEC if options.merged_codec is None else int(options.merged_codec)
+    with timers.compress():
+        size = compress_batches(work, length, rewritten, merged_codec, target, codec_table)
     if size < 0:
         return None, length
-    written = goal[:size].data
-    saved = seal(written, unsealed)
+    written = target[:size].data
+    saved = write_checksums(written, rewritten)
     return sum_up_filtered((written,) if size else (), totals, saved, 0), length

@@ -13,7 +13,7 @@ from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.layout import CODEC_MASK
 from object_format.kernels.dedupe.fingerprints import WORDS, fingerprint_rows
 from object_format.record_batch.decompression import Scratch, open_batches
-from object_format.record_batch.headers import scan_rising_batches
+from object_format.record_batch.headers import scan_ordered_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,7 +75,7 @@ class Fingerprinter:
         self._now_ms = now_ms
         self._next_offset = 0
         self.scratch = scratch or Scratch()
-        self.largest_opened = 0
+        self.max_opened_bytes = 0
         """Bytes of the largest array that records were decompressed into for `fill` and `fill_before`."""
 
     def restart(self) -> None:
@@ -84,7 +84,7 @@ class Fingerprinter:
 
     def rows_of(self, array: Bytes, offset_shift: int) -> BatchRows:
         """The next whole batches; MalformedBatchError, also for those that do not follow the ones before."""
-        batches = scan_rising_batches(array, offset_shift, self._next_offset)
+        batches = scan_ordered_batches(array, offset_shift, self._next_offset)
         self._next_offset = batches.next_offset
         return batches.rows
 
@@ -95,7 +95,7 @@ class Fingerprinter:
         """
         for opened, run in open_batches(array, rows, self.scratch):
             if opened is not array:
-                self.largest_opened = max(self.largest_opened, opened.size)
+                self.max_opened_bytes = max(self.max_opened_bytes, opened.size)
             cursor = np.zeros(4, np.int64)
             while self.fill_from(columns, opened, run, cursor, offset_shift=offset_shift):
                 yield
@@ -113,7 +113,7 @@ class Fingerprinter:
         columns.start -= record_count
         end, columns.count = columns.count, columns.start
         for records, run in opened:
-            self.largest_opened = max(self.largest_opened, records.size if records is not stored else 0)
+            self.max_opened_bytes = max(self.max_opened_bytes, records.size if records is not stored else 0)
             more = self.fill_from(columns, records, run, np.zeros(4, np.int64), offset_shift=offset_shift)
             assert not more
         columns.count = end

@@ -12,9 +12,9 @@ from object_format.kernels.dedupe.fingerprints import WORDS
 from object_format.kernels.dedupe.key_table import (
     COUNT_KEYS,
     COUNTS,
-    SETTLED_TOMBSTONES_GO,
-    TOMBSTONES_GO,
-    TOMBSTONES_STAY,
+    DROP_EXPIRED_IF_ADDED,
+    DROP_EXPIRED_TOMBSTONES,
+    KEEP_TOMBSTONES,
     find_survivors,
 )
 
@@ -30,7 +30,7 @@ Words = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.uint8]
 
 
-def keys_that_fit(table_bytes: int) -> int:
+def key_capacity(table_bytes: int) -> int:
     """How many keys a table of so many bytes takes, without making one."""
     return _home_slots(table_bytes) * _MAX_LOAD_PERCENT // 100
 
@@ -53,7 +53,7 @@ class KeyTable:
     """
 
     def __init__(self, table_bytes: int) -> None:
-        self.capacity: int = keys_that_fit(table_bytes)
+        self.capacity: int = key_capacity(table_bytes)
         """How many keys it takes."""
         self._all_home_slots = _home_slots(table_bytes)
         # Not np.zeros: only for empty arrays does numpy ask for huge pages, which spare the probes a tenth.
@@ -96,14 +96,14 @@ class KeyTable:
         newest_last: bool,
         drop_tombstones: bool,
         may_add: bool = True,
-        settled: bool = False,
+        no_older_records: bool = False,
     ) -> Flags:
-        """A verdict (`kernels.key_table`) for each of `count` records; their keys go into the table.
+        """A outcome (`kernels.key_table`) for each of `count` records; their keys go into the table.
 
-        `settled` keys have no older record: they need not be remembered for their tombstones to go.
+        `no_older_records` keys have no older record: they need not be remembered for their tombstones to go.
         """
-        tombstones = SETTLED_TOMBSTONES_GO if settled else TOMBSTONES_GO
-        verdicts = np.empty(count, np.uint8)
+        tombstones = DROP_EXPIRED_TOMBSTONES if no_older_records else DROP_EXPIRED_IF_ADDED
+        outcomes = np.empty(count, np.uint8)
         find_survivors(
             self._used,
             self._home_slots,
@@ -112,8 +112,8 @@ class KeyTable:
             flags,
             count,
             newest_last,
-            tombstones if drop_tombstones else TOMBSTONES_STAY,
-            verdicts,
+            tombstones if drop_tombstones else KEEP_TOMBSTONES,
+            outcomes,
             self.counts,
         )
-        return verdicts
+        return outcomes

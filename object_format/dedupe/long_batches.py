@@ -1,6 +1,6 @@
 """Pass 2 over one batch with very many records: nothing is held for each of them but what is left of it.
 
-The batch's survivors are looked at a stretch of offsets at a time, twice: what they take is counted first, so
+The batch's survivors are looked at a chunk of offsets at a time, twice: what they take is counted first, so
 that no more than that is reserved. What is written is what `kernels.filter` would write of the whole.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from object_format.codecs.codec import MAX_DECOMPRESSED_BATCH_BYTES
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.batches.layout import BATCH_OVERHEAD, CODEC_MASK
-from object_format.kernels.dedupe.long_batches import finish_stretches, measure_stretch, thin_stretch
+from object_format.kernels.dedupe.long_batches import filter_chunk, measure_chunk, write_chunked_header
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from object_format.buffers import Bytes
     from object_format.record_batch.headers import BatchRows
 
-STRETCH_OFFSETS: Final = 1 << 18
+CHUNK_OFFSETS: Final = 1 << 18
 """2 MiB of survivors."""
 
 _INT64: Final = np.iinfo(np.int64)
 
 
-class _Stretch(NamedTuple):
+class _OffsetChunk(NamedTuple):
     """So many records of a batch, with where they lie, and the first and last offset that may be theirs."""
 
     first_offset: int
@@ -59,14 +59,14 @@ class LongBatch:
         self._shift = offset_shift
         self._position = int(rows["position"][0])
         self._compressed = bool(int(rows["attributes"][0]) & CODEC_MASK)
-        self._moved = 0 if horizon is None else int(rows["base_timestamp"][0]) - horizon
-        self._stretches: list[_Stretch] = []
+        self._timestamp_shift = 0 if horizon is None else int(rows["base_timestamp"][0]) - horizon
+        self._chunks: list[_OffsetChunk] = []
         plain, rebased = self._measure()
         too_large = self._compressed and rebased > MAX_DECOMPRESSED_BATCH_BYTES
         self.horizon = None if too_large else horizon
         if self.horizon is None:
-            self._moved = 0
-        self._left = rebased if self._moved else plain
+            self._timestamp_shift = 0
+        self._records_size = rebased if self._timestamp_shift else plain
 
     def _measure(self) -> tuple[int, int]:
         """Find the stretches, and how many bytes the survivors take, as they are and with the horizon."""
@@ -75,9 +75,9 @@ class LongBatch:
         last = first + int(row["last_offset_delta"])
         position, left = int(row["records_start"]), int(row["record_count"])
         plain = rebased = 0
-        for begin in range(first, last + 1, STRETCH_OFFSETS):
-            end = min(begin + STRETCH_OFFSETS - 1, last)
-            fault, behind, count, plain_here, rebased_here = measure_stretch(
+        for begin in range(first, last + 1, CHUNK_OFFSETS):
+            end = min(begin + CHUNK_OFFSETS - 1, last)
+            fault, next_position, count, plain_here, rebased_here = measure_chunk(
                 self._records,
                 self._rows,
                 position,
@@ -85,12 +85,12 @@ class LongBatch:
                 end + 1,
                 self._shift,
                 self._survivors.between(begin, end),
-                self._moved,
+                self._timestamp_shift,
             )
-            self._check(fault, behind)
-            self._stretches.append(_Stretch(begin, end, position, behind, count))
+            self._check(fault, next_position)
+            self._chunks.append(_OffsetChunk(begin, end, position, next_position, count))
             plain, rebased = plain + plain_here, rebased + rebased_here
-            position, left = behind, left - count
+            position, left = next_position, left - count
         if left:
             self._check(Fault.RECORD_OFFSET, position)
         if position != int(row["records_end"]):
@@ -99,20 +99,20 @@ class LongBatch:
 
     def write(self, data: Bytes, *, leader_epoch: int, totals: npt.NDArray[np.int64]) -> Bytes:
         """What is left, uncompressed, all but its CRC; its header lies in `data`."""
-        out = np.empty(BATCH_OVERHEAD + self._left, np.uint8)
-        span = np.array([_INT64.max, _INT64.min])
+        out = np.empty(BATCH_OVERHEAD + self._records_size, np.uint8)
+        timestamp_range = np.array([_INT64.max, _INT64.min])
         part = self._rows.copy()
         at, kept_count = BATCH_OVERHEAD, 0
-        for stretch in self._stretches:
-            kept = self._survivors.between(stretch.first_offset, stretch.last_offset)
+        for chunk in self._chunks:
+            kept = self._survivors.between(chunk.first_offset, chunk.last_offset)
             kept_count += kept.size
-            part["records_start"], part["records_end"] = stretch.start, stretch.end
-            part["record_count"] = stretch.record_count
-            fault, position, at = thin_stretch(
-                self._records, part, self._shift, kept, self._moved, out, at, span
+            part["records_start"], part["records_end"] = chunk.start, chunk.end
+            part["record_count"] = chunk.record_count
+            fault, position, at = filter_chunk(
+                self._records, part, self._shift, kept, self._timestamp_shift, out, at, timestamp_range
             )
             self._check(fault, position)
-        finish_stretches(
+        write_chunked_header(
             data,
             self._rows,
             self._shift,
@@ -120,7 +120,7 @@ class LongBatch:
             kept_count,
             self.horizon is not None,
             self.horizon or 0,
-            span,
+            timestamp_range,
             out,
             totals,
         )

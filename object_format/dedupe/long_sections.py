@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from object_format.dedupe.fingerprints import Columns
 from object_format.kernels.dedupe.fingerprints import CONTROL_RECORD, KEYLESS, WORDS
-from object_format.kernels.dedupe.retained_records import find_newest, keep_held
+from object_format.kernels.dedupe.retained_records import compact_columns, mark_superseded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_BITS: Final = 32
 _EMPTY: Final = np.empty(0, np.int32)
-_LET_GO_RECORDS: Final = 1 << 18
+_COPIED_RECORDS: Final = 1 << 18
 """How many records are let go of at a time: 5 MiB of them."""
 
 Mask = npt.NDArray[np.bool_]
@@ -44,7 +44,7 @@ class LongSection:
         return self._slots.nbytes
 
     @property
-    def in_part(self) -> bool:
+    def is_sampled(self) -> bool:
         """Whether records of some keys were let go of."""
         return self._bits > 0
 
@@ -58,11 +58,11 @@ class LongSection:
         slots = 1 << max(4, (2 * count - 1).bit_length())
         if self._slots.size < slots:
             self._slots = np.empty(slots, np.int32)
-        gone = np.zeros(count, np.bool_)
-        find_newest(columns.words, columns.flags, count, self._slots, gone)
-        return gone
+        removed = np.zeros(count, np.bool_)
+        mark_superseded(columns.words, columns.flags, count, self._slots, removed)
+        return removed
 
-    def outside(self, columns: Columns) -> Mask:
+    def unsampled(self, columns: Columns) -> Mask:
         """Which of the records are of no key that is held back, or of no key at all."""
         count = columns.count
         if self._bits == MAX_BITS:
@@ -74,15 +74,15 @@ class LongSection:
         without_key |= second >> np.uint32(MAX_BITS - self._bits) != 0
         return without_key
 
-    def halve(self) -> None:
+    def halve_sample(self) -> None:
         """Hold back half of the keys that were held back so far."""
         self._bits += 1
 
 
-def let_go(columns: Columns, gone: Mask) -> Iterator[Columns]:
-    """Copies of the records that are `gone`, by offset, some at a time."""
-    for start in range(0, columns.count, _LET_GO_RECORDS):
-        (chosen,) = np.nonzero(gone[start : start + _LET_GO_RECORDS])
+def copy_records(columns: Columns, removed: Mask) -> Iterator[Columns]:
+    """Copies of the records that are `removed`, by offset, some at a time."""
+    for start in range(0, columns.count, _COPIED_RECORDS):
+        (chosen,) = np.nonzero(removed[start : start + _COPIED_RECORDS])
         if chosen.size:
             chosen += start
             copy = Columns(0)
@@ -92,6 +92,6 @@ def let_go(columns: Columns, gone: Mask) -> Iterator[Columns]:
             yield copy
 
 
-def keep_rest(columns: Columns, gone: Mask) -> None:
-    """Move the records that are not `gone` together."""
-    columns.count = keep_held(columns.words, columns.offsets, columns.flags, columns.count, gone)
+def remove_records(columns: Columns, removed: Mask) -> None:
+    """Move the records that are not `removed` together."""
+    columns.count = compact_columns(columns.words, columns.offsets, columns.flags, columns.count, removed)

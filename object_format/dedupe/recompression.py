@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from object_format.codecs.codec import Codec, compressed_parts
-from object_format.codecs.native import SCRATCH_BYTES, native_calls
+from object_format.codecs.native import SCRATCH_BYTES, native_codec_table
 from object_format.dedupe.rewrite import FRAME_OVERHEAD, GROWTH_SHIFT
 from object_format.kernels.batches.layout import (
     ATTRIBUTES,
@@ -23,69 +23,73 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from object_format.buffers import Bytes
-    from object_format.codecs.native import Calls
+    from object_format.codecs.native import CodecTable
 
     Unsealed = npt.NDArray[np.int64]
     """As `kernels.merge.assemble` writes it: start, end and codec of each, and what its parts would take."""
 
 
-def recompresses(unsealed: Unsealed, merged_codec: Codec | None) -> bool:
+def needs_compression(rewritten: Unsealed, merged_codec: Codec | None) -> bool:
     """Whether a batch that is written anew has a codec, or had one."""
-    return bool(unsealed[:, 2].any()) or (bool(merged_codec) and bool(unsealed[:, 3].any()))
+    return bool(rewritten[:, 2].any()) or (bool(merged_codec) and bool(rewritten[:, 3].any()))
 
 
-def seal(batches: memoryview, unsealed: Unsealed) -> int:
+def write_checksums(batches: memoryview, rewritten: Unsealed) -> int:
     """Give checksums to all batches that are new; how many bytes merging has saved."""
     saved = 0
-    for start, end, _codec, apart in unsealed.tolist():
+    for start, end, _codec, unmerged_size in rewritten.tolist():
         write_checksum(batches, start, end - start)
-        if apart:
-            saved += apart - (end - start)
+        if unmerged_size:
+            saved += unmerged_size - (end - start)
     return saved
 
 
-def compress_and_seal(
-    out: Bytes, length: int, unsealed: Unsealed, merged_codec: Codec | None
+def compress_and_checksum(
+    out: Bytes, length: int, rewritten: Unsealed, merged_codec: Codec | None
 ) -> tuple[list[memoryview], int]:
     """Compress what is to be compressed, in one call where that can be; and how many bytes merging has saved.
 
     Merged batches get `merged_codec`, or their own when that is None.
     """
-    calls = native_calls()
-    done = _compress_natively(out, length, unsealed, merged_codec, calls) if calls is not None else None
-    return _compress_here(out, length, unsealed, merged_codec) if done is None else done
+    codec_table = native_codec_table()
+    done = (
+        _compress_natively(out, length, rewritten, merged_codec, codec_table)
+        if codec_table is not None
+        else None
+    )
+    return _compress_by_library(out, length, rewritten, merged_codec) if done is None else done
 
 
 def _compress_natively(
-    out: Bytes, length: int, unsealed: Unsealed, merged_codec: Codec | None, calls: Calls
+    out: Bytes, length: int, rewritten: Unsealed, merged_codec: Codec | None, codec_table: CodecTable
 ) -> tuple[list[memoryview], int] | None:
     """None, and no memory held, where the kernel does not do it: what does not compress grows a little."""
-    compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * (len(unsealed) + 1), np.uint8)
-    places = unsealed.copy()
+    compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * (len(rewritten) + 1), np.uint8)
+    moved = rewritten.copy()
     end = compress_batches(
-        out, length, places, -1 if merged_codec is None else int(merged_codec), compressed, calls
+        out, length, moved, -1 if merged_codec is None else int(merged_codec), compressed, codec_table
     )
     if end < 0:
         return None
     sealed = compressed[:end].data
-    saved = seal(sealed, places)
+    saved = write_checksums(sealed, moved)
     return [sealed if end > SCRATCH_BYTES else memoryview(bytes(sealed))], saved
 
 
-def _compress_here(
-    out: Bytes, length: int, unsealed: Unsealed, merged_codec: Codec | None
+def _compress_by_library(
+    out: Bytes, length: int, rewritten: Unsealed, merged_codec: Codec | None
 ) -> tuple[list[memoryview], int]:
     """What the kernel does, batch by batch, for any codec."""
     parts: list[memoryview] = []
     done = saved = 0
-    for start, end, attributes, apart in unsealed.tolist():
+    for start, end, attributes, unmerged_size in rewritten.tolist():
         own = Codec(attributes)
-        codec = merged_codec if apart and merged_codec is not None else own
+        codec = merged_codec if unmerged_size and merged_codec is not None else own
         batch = memoryview(_compressed(out[start:end], codec))
         parts += (out[done:start].data, batch)
         done = end
-        if apart:
-            saved += apart - len(batch)
+        if unmerged_size:
+            saved += unmerged_size - len(batch)
     return [*parts, out[done:length].data], saved
 
 

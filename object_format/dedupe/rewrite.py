@@ -32,26 +32,26 @@ def delete_horizon(now_ms: int, delete_retention_ms: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewriting:
+class RewriteOptions:
     """How survivors are written: as `filter_batches` says."""
 
     delete_horizon_ms: int | None
     merge: bool = True
     merged_codec: Codec | None = None
-    most_batch_bytes: int | None = None
+    max_batch_bytes: int | None = None
 
     @property
-    def most_merged(self) -> tuple[int, int]:
+    def merge_limits(self) -> tuple[int, int]:
         """How many bytes of records merged batches get: of those that were not compressed, and that were.
 
-        What is compressed may come to a little more, and then is within `most_batch_bytes` all the same.
+        What is compressed may come to a little more, and then is within `max_batch_bytes` all the same.
         """
         plain, packed = MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
         if self.merged_codec is Codec.NONE:
             packed = plain
-        if self.most_batch_bytes is None:
+        if self.max_batch_bytes is None:
             return plain, packed
-        room = self.most_batch_bytes - BATCH_OVERHEAD
+        room = self.max_batch_bytes - BATCH_OVERHEAD
         compressed_room = room - (room >> GROWTH_SHIFT) - FRAME_OVERHEAD
         return (
             min(plain, compressed_room if self.merged_codec else room),

@@ -1,4 +1,4 @@
-"""The answer of pass 1, and how verdicts make it up."""
+"""The answer of pass 1, and how outcomes make it up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from object_format.bitmaps import BitmapWindow, bitmap_of, part_between
+from object_format.bitmaps import BitmapWindow, bitmap_between, bitmap_of
 from object_format.kernels.dedupe.key_table import (
     COUNT_INVALID,
     COUNT_KEYS,
@@ -67,13 +67,13 @@ class Survivors:
         """Those with offsets in [first, last]; of the counts, all stay as they are."""
         return replace(
             self,
-            offsets=part_between(self.offsets, first, last),
-            tombstones=part_between(self.tombstones, first, last),
+            offsets=bitmap_between(self.offsets, first, last),
+            tombstones=bitmap_between(self.tombstones, first, last),
         )
 
 
-class Judged(NamedTuple):
-    """Those of the records judged at a time that survive, by offset, rising; and the tombstones of them."""
+class SurvivingOffsets(NamedTuple):
+    """Offsets of the survivors of one call, ascending, and the tombstones among them."""
 
     offsets: npt.NDArray[np.int64]
     tombstones: npt.NDArray[np.int64]
@@ -110,7 +110,7 @@ class _Pending:
         self._count = 0
 
 
-class Answer:
+class SurvivorCollector:
     """Survivors as they are found: what a key table decides goes into bitmaps, in bulk.
 
     The table is cleared first; `expected_keys` as `KeyTable.clear`.
@@ -122,7 +122,7 @@ class Answer:
         self._records_in = 0
         self._offsets, self._tombstones = _Pending(), _Pending()
 
-    def judge(
+    def decide(
         self,
         words: Words,
         offsets: npt.NDArray[np.int64],
@@ -132,28 +132,28 @@ class Answer:
         newest_last: bool,
         drop_tombstones: bool,
         may_add: bool = True,
-        settled: bool = False,
-    ) -> Judged:
+        no_older_records: bool = False,
+    ) -> SurvivingOffsets:
         """Decide on `count` records, as `KeyTable.find_survivors`; none of them may come again."""
-        verdicts = self._table.find_survivors(
+        outcomes = self._table.find_survivors(
             words,
             flags,
             count,
             newest_last=newest_last,
             drop_tombstones=drop_tombstones,
             may_add=may_add,
-            settled=settled,
+            no_older_records=no_older_records,
         )
         self._records_in += count
-        kept, tombstones = (np.empty(each + 1, np.int64) for each in count_survivors(verdicts, count))
-        collect(offsets, verdicts, count, kept, tombstones)
-        judged = Judged(kept[:-1], tombstones[:-1])
-        self._offsets.add(judged.offsets)
-        self._tombstones.add(judged.tombstones)
-        return judged
+        kept, tombstones = (np.empty(each + 1, np.int64) for each in count_survivors(outcomes, count))
+        collect(offsets, outcomes, count, kept, tombstones)
+        surviving = SurvivingOffsets(kept[:-1], tombstones[:-1])
+        self._offsets.add(surviving.offsets)
+        self._tombstones.add(surviving.tombstones)
+        return surviving
 
-    def supersede(self, count: int) -> None:
-        """So many records go without a verdict: a newer one of the same key is still to be judged."""
+    def count_superseded(self, count: int) -> None:
+        """So many records go without a outcome: a newer one of the same key is still to be surviving."""
         self._records_in += count
 
     @property

@@ -6,6 +6,6 @@ sources, keyed by the source file of the kernel alone: after an edit of a functi
 remove `__pycache__`.
 """
 
-from object_format.kernels.runtime.compile_lock import take_turns
+from object_format.kernels.runtime.compile_lock import install_compile_lock
 
-take_turns()
+install_compile_lock()

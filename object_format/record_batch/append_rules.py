@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from object_format.errors import Fault, InvalidRecordError, RejectionReason
-from object_format.record_batch.headers import stamp_append_time, stamp_max_timestamp
+from object_format.record_batch.headers import set_append_time, set_max_timestamp
 from object_format.record_batch.records import decode_batch
 from object_format.record_batch.validation import (
     MAX_RECORDS_REPORTED,
@@ -117,12 +117,12 @@ def validate_append(
         return buffer, [_with_append_time(buffer, batch, now_ms) for batch in validated.batches]
     for batch in validated.batches:
         if batch.max_timestamp != batch.header_max_timestamp:
-            stamp_max_timestamp(buffer, batch.max_timestamp, batch.position)
+            set_max_timestamp(buffer, batch.max_timestamp, batch.position)
     return buffer, validated.batches
 
 
 def _with_append_time(buffer: memoryview, batch: BatchSummary, now_ms: int) -> BatchSummary:
-    stamp_append_time(buffer, now_ms, batch.position)
+    set_append_time(buffer, now_ms, batch.position)
     return batch._replace(min_timestamp=now_ms, max_timestamp=now_ms)
 
 

@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from object_format.buffers import Bytes, readable
 from object_format.codecs.codec import Codec, CompressedDataError, DecompressedTooLargeError, decompress
-from object_format.codecs.native import NATIVE, SCRATCH_BYTES, native_calls
+from object_format.codecs.native import NATIVE, SCRATCH_BYTES, native_codec_table
 from object_format.errors import Fault, MalformedBatchError
 from object_format.kernels.batches.headers import compressed_among
 from object_format.kernels.batches.layout import BATCH_OVERHEAD, CODEC_MASK, SMALLEST_RECORD
-from object_format.kernels.codecs.native import decompress_rows, stretch_end
+from object_format.kernels.codecs.native import chunk_end, decompress_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 Indexes = npt.NDArray[np.int64]
 
-Lent = list[Bytes]
+ArraySlot = list[Bytes]
 """One array. Who is done with it takes it out, and it is freed: the largest batch must not be held opened
 while what is left of it is compressed."""
 
 
-class CodecTimes(NamedTuple):
-    """Make what times the calls of codecs' libraries, many batches at once."""
+class CodecTimers(NamedTuple):
+    """Make what timers the codec_table of codecs' libraries, many batches at once."""
 
     decompress: Callable[[], AbstractContextManager[object]] = nullcontext
     compress: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
-NOT_TIMED: Final = CodecTimes()
+UNTIMED: Final = CodecTimers()
 
 
 class Scratch:
@@ -52,9 +52,9 @@ class Scratch:
     What `open_batches` yields from it holds until the next is asked for.
     """
 
-    def __init__(self, times: CodecTimes = NOT_TIMED) -> None:
+    def __init__(self, timers: CodecTimers = UNTIMED) -> None:
         self._array: Bytes | None = None
-        self.times = times
+        self.timers = timers
 
     @property
     def array(self) -> Bytes:
@@ -93,10 +93,10 @@ def open_batches(
         if not compressed:
             yield data, run
             continue
-        for start, behind, lent in decompress_batches(
+        for start, behind, slot in decompress_batches(
             data, run, np.arange(run.size), scratch or thread_scratch()
         ):
-            records = lent.pop()
+            records = slot.pop()
             yield records if scratch else readable(records.tobytes()), run[start:behind]
             del records  # before the next are made
 
@@ -115,29 +115,29 @@ def runs_by_compression(rows: BatchRows, indexes: Indexes) -> Iterator[tuple[int
 
 def decompress_batches(
     data: Bytes, rows: BatchRows, indexes: Indexes, scratch: Scratch
-) -> Iterator[tuple[int, int, Lent]]:
+) -> Iterator[tuple[int, int, ArraySlot]]:
     """Stretches of `indexes`, [first, end), with the decompressed records of these compressed batches.
 
     Their rows are changed to point there. Raises what `open_batches` does.
     """
     first = 0
     while first < indexes.size:
-        with scratch.times.decompress():
-            end, lent = _decompress_some(data, rows, indexes, first, scratch.array)
-        yield first, end, lent
+        with scratch.timers.decompress():
+            end, slot = _decompress_some(data, rows, indexes, first, scratch.array)
+        yield first, end, slot
         first = end
 
 
 def _decompress_some(
     data: Bytes, rows: BatchRows, indexes: Indexes, first: int, room: Bytes
-) -> tuple[int, Lent]:
+) -> tuple[int, ArraySlot]:
     """The next stretch of `indexes` ends where? And its records, in `room` where that can be."""
-    calls = native_calls()
-    if calls is not None:
-        end, used = decompress_rows(data, rows, indexes, first, room, 0, calls)
+    codec_table = native_codec_table()
+    if codec_table is not None:
+        end, used = decompress_rows(data, rows, indexes, first, room, 0, codec_table)
         if end > first:
             return end, [readable(room[:used].data)]
-    return _decompress_here(data, rows, indexes, first, () if calls is None else NATIVE)
+    return _decompress_by_library(data, rows, indexes, first, () if codec_table is None else NATIVE)
 
 
 OpenRuns = list[tuple[Bytes, "BatchRows"]]
@@ -145,7 +145,7 @@ OpenRuns = list[tuple[Bytes, "BatchRows"]]
 
 
 def open_at_once(
-    data: Bytes, rows: BatchRows, memory: Bytes, used: int, times: CodecTimes
+    data: Bytes, rows: BatchRows, memory: Bytes, used: int, timers: CodecTimers
 ) -> tuple[OpenRuns | None, int]:
     """As `open_batches`, with the records of all compressed batches in `memory` from `used` on at a time.
 
@@ -158,7 +158,7 @@ def open_at_once(
         if not compressed:
             runs.append((data, run))
             continue
-        with times.decompress():
+        with timers.decompress():
             used = _decompress_run(data, run, memory, used)
         if used < 0:
             return None, 0
@@ -168,13 +168,13 @@ def open_at_once(
 
 def _decompress_run(data: Bytes, run: BatchRows, memory: Bytes, used: int) -> int:
     """The end of what was written to `memory` from `used` on, or -1."""
-    calls = native_calls()
-    natives: Collection[Codec] = () if calls is None else NATIVE
+    codec_table = native_codec_table()
+    natives: Collection[Codec] = () if codec_table is None else NATIVE
     indexes = np.arange(run.size)
     done = 0
     while done < run.size:
-        if calls is not None and _codec(run, done) in natives:
-            done, used = decompress_rows(data, run, indexes, done, memory, used, calls)
+        if codec_table is not None and _codec(run, done) in natives:
+            done, used = decompress_rows(data, run, indexes, done, memory, used, codec_table)
             if done < run.size and _codec(run, done) in natives:
                 return -1
             continue
@@ -188,22 +188,22 @@ def _decompress_run(data: Bytes, run: BatchRows, memory: Bytes, used: int) -> in
     return used
 
 
-def held_batches(
+def already_open_batches(
     data: Bytes, rows: BatchRows, indexes: Indexes, held: Bytes
-) -> Iterator[tuple[int, int, Lent]]:
+) -> Iterator[tuple[int, int, ArraySlot]]:
     """As `decompress_batches`, and in the same stretches, of batches that `open_at_once` has opened."""
     del data
-    native = native_calls() is not None
+    native = native_codec_table() is not None
     first = 0
     while first < indexes.size:
-        end = stretch_end(rows, indexes, first, SCRATCH_BYTES, native)
+        end = chunk_end(rows, indexes, first, SCRATCH_BYTES, native)
         yield first, end, [held]
         first = end
 
 
-def _decompress_here(
+def _decompress_by_library(
     data: Bytes, rows: BatchRows, indexes: Indexes, first: int, others: Collection[Codec]
-) -> tuple[int, Lent]:
+) -> tuple[int, ArraySlot]:
     """One batch of any size or codec, and as many behind it as go together and have none of `others`."""
     parts: list[Buffer] = []
     used = 0

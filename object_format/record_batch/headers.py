@@ -24,7 +24,7 @@ from object_format.kernels.batches.headers import (
     count_batches,
     find_overlap,
     read_headers,
-    scan_rising,
+    scan_ordered,
     shift_offsets,
 )
 from object_format.kernels.batches.layout import (
@@ -54,7 +54,7 @@ BatchRows = npt.NDArray[np.void]
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
-_PLACE: Final = struct.Struct(">qii")  # base offset, length, leader epoch
+_OFFSET_FIELDS: Final = struct.Struct(">qii")  # base offset, length, leader epoch
 NO_LIMIT: Final = 2**63 - 1
 _MAGIC_V2: Final = 2
 
@@ -163,7 +163,7 @@ def peek_producer_id(data: memoryview) -> int:
     return int.from_bytes(data[PRODUCER_ID : PRODUCER_ID + 8], "big", signed=True)
 
 
-def seems_compressed(data: memoryview) -> bool:
+def is_marked_compressed(data: memoryview) -> bool:
     """What the attributes say, of whatever is there; False for what has none."""
     return len(data) >= BATCH_OVERHEAD and bool(data[ATTRIBUTES + 1] & CODEC_MASK)
 
@@ -215,13 +215,13 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 def scan_batches(data: Bytes) -> BatchRows:
     """A row for each batch of `data`, which must be nothing but whole batches, else MalformedBatchError."""
-    rows, fault, position = scan_sound_batches(data)
+    rows, fault, position = scan_until_malformed(data)
     if fault:
         raise MalformedBatchError.at(fault, position)
     return rows
 
 
-def scan_sound_batches(data: Bytes) -> tuple[BatchRows, int, int]:
+def scan_until_malformed(data: Bytes) -> tuple[BatchRows, int, int]:
     """Rows of the batches before the first with a malformed header; its fault (0 for none) and position."""
     count, fault, position = count_batches(data)
     rows = np.empty(count, BATCH_ROW)
@@ -229,7 +229,7 @@ def scan_sound_batches(data: Bytes) -> tuple[BatchRows, int, int]:
     return rows, fault, position
 
 
-class RisingBatches(NamedTuple):
+class OrderedBatches(NamedTuple):
     """Batches with rising absolute offsets, from `first_offset` to before `next_offset`.
 
     So many of them are `compressed`.
@@ -241,15 +241,15 @@ class RisingBatches(NamedTuple):
     compressed: int
 
 
-def scan_rising_batches(data: Bytes, offset_shift: int, lowest: int) -> RisingBatches:
+def scan_ordered_batches(data: Bytes, offset_shift: int, lowest: int) -> OrderedBatches:
     """Batches whose absolute offsets rise from `lowest` on; where there are none, the next one is `lowest`.
 
     Raises MalformedBatchError where a batch overlaps the one before it, or leaves the range of offsets.
     """
-    rows, first_offset, next_offset, compressed, fault, position = scan_rising(data, offset_shift, lowest)
+    rows, first_offset, next_offset, compressed, fault, position = scan_ordered(data, offset_shift, lowest)
     if fault:
         raise MalformedBatchError.at(fault, position)
-    return RisingBatches(rows, first_offset, next_offset, compressed)
+    return OrderedBatches(rows, first_offset, next_offset, compressed)
 
 
 def verify_checksum(data: Buffer, header: BatchHeader, position: int = 0) -> None:
@@ -288,12 +288,12 @@ def assign_offsets(data: Buffer, first_offset: int = 0, leader_epoch: int = 0) -
     return int(next_offset)
 
 
-def place_batches(batches: Iterable[memoryview], base_offsets: Iterable[int], leader_epoch: int) -> None:
+def set_base_offsets(batches: Iterable[memoryview], base_offsets: Iterable[int], leader_epoch: int) -> None:
     """Write offsets and epoch into the headers of sound batches, each of which is a view, in place.
 
     As `assign_offsets` does for batches in one buffer; for those that lie apart, without a kernel's call.
     """
-    pack = _PLACE.pack_into
+    pack = _OFFSET_FIELDS.pack_into
     for batch, base_offset in zip(batches, base_offsets, strict=True):
         pack(batch, 0, base_offset, len(batch) - LENGTH_OVERHEAD, leader_epoch)
 
@@ -329,12 +329,12 @@ def trim_batches(
     return memoryview(data).cast("B")[start:end]
 
 
-def stamp_append_time(data: Buffer, append_time_ms: int, position: int = 0) -> None:
+def set_append_time(data: Buffer, append_time_ms: int, position: int = 0) -> None:
     """Turn the batch at `position` into one with LogAppendTime, in place: type, max timestamp and CRC."""
     _stamp(data, position, append_time_ms, TimestampType.LOG_APPEND_TIME)
 
 
-def stamp_max_timestamp(data: Buffer, max_timestamp: int, position: int = 0) -> None:
+def set_max_timestamp(data: Buffer, max_timestamp: int, position: int = 0) -> None:
     """Correct the max timestamp of the batch at `position` in place, with its CRC, as brokers do."""
     _stamp(data, position, max_timestamp, TimestampType.CREATE_TIME)
 
@@ -361,20 +361,20 @@ __all__ = [
     "BatchHeader",
     "BatchRows",
     "Codec",
-    "RisingBatches",
+    "OrderedBatches",
     "TimestampType",
     "assign_offsets",
     "first_corrupt",
     "iter_headers",
     "patch_offsets",
     "peek_attributes",
-    "place_batches",
     "read_header",
     "scan_batches",
-    "scan_rising_batches",
-    "scan_sound_batches",
-    "stamp_append_time",
-    "stamp_max_timestamp",
+    "scan_ordered_batches",
+    "scan_until_malformed",
+    "set_append_time",
+    "set_base_offsets",
+    "set_max_timestamp",
     "stored_checksums",
     "trim_batches",
     "verify_checksum",

@@ -62,7 +62,7 @@ class RecordOffsets:
         self._in_ranges, self._in_gapped = _Pending(), _Pending()
         self._ranges = np.empty((_RANGES, 2), np.int64)
         self._next_offset = 0
-        self.largest_opened = 0
+        self.max_opened_bytes = 0
         """Bytes of the largest array that batches were decompressed into."""
 
     def add(self, batches: Buffer, *, offset_shift: int) -> None:
@@ -115,9 +115,9 @@ class RecordOffsets:
             if not compressed:
                 self._add_opened(array, rows, run, offset_shift)
                 continue
-            for start, behind, lent in decompress_batches(array, rows, run, self._scratch):
-                self.largest_opened = max(self.largest_opened, lent[0].size)
-                self._add_opened(lent.pop(), rows, run[start:behind], offset_shift)
+            for start, behind, slot in decompress_batches(array, rows, run, self._scratch):
+                self.max_opened_bytes = max(self.max_opened_bytes, slot[0].size)
+                self._add_opened(slot.pop(), rows, run[start:behind], offset_shift)
 
     def _add_opened(
         self, records: Bytes, rows: BatchRows, indexes: npt.NDArray[np.int64], offset_shift: int

@@ -246,7 +246,7 @@ def encode_batch(
     count = len(keys)
     if not len(timestamps) == count == len(values) or (headers is not None and len(headers) != count):
         raise UnsupportedBatchError("the columns of a batch differ in length")
-    times = np.asarray(timestamps, np.int64)
+    timers = np.asarray(timestamps, np.int64)
     deltas = (
         np.arange(count, dtype=np.int64) if offset_deltas is None else np.asarray(offset_deltas, np.int64)
     )
@@ -254,8 +254,8 @@ def encode_batch(
     _check_deltas(deltas, count, last_delta)
     base_timestamp = delete_horizon_ms
     if base_timestamp is None:
-        base_timestamp = int(times[0]) if count else -1
-    records = compress(codec, _encode_records(times - base_timestamp, deltas, keys, values, headers))
+        base_timestamp = int(timers[0]) if count else -1
+    records = compress(codec, _encode_records(timers - base_timestamp, deltas, keys, values, headers))
     size = BATCH_OVERHEAD + len(records)
     if size - LENGTH_OVERHEAD > _INT32_MAX:
         raise UnsupportedBatchError(f"a batch cannot be {size} bytes", remedy="put fewer records into it")
@@ -265,7 +265,7 @@ def encode_batch(
         attributes,
         last_delta,
         base_timestamp,
-        int(times.max()) if count else -1,
+        int(timers.max()) if count else -1,
         *producer,
         count,
     )

@@ -14,11 +14,11 @@ import numpy as np
 
 from object_format.buffers import Bytes, readable
 from object_format.errors import Fault, MalformedBatchError
-from object_format.kernels.batches.append import survey_headers, survey_records
+from object_format.kernels.batches.append import check_producer_headers, summarize_rows
 from object_format.kernels.batches.layout import ATTRIBUTES, BATCH_ROW, CODEC_MASK, CONTROL, LOG_APPEND_TIME
-from object_format.kernels.batches.records import check_records, find_keyless, judge_plain_batch
+from object_format.kernels.batches.records import find_keyless, validate_rows, validate_single_batch
 from object_format.record_batch.decompression import decompress_batches, open_records, thread_scratch
-from object_format.record_batch.headers import BatchRows, first_corrupt, scan_sound_batches
+from object_format.record_batch.headers import BatchRows, first_corrupt, scan_until_malformed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -61,7 +61,7 @@ class BatchSummary(NamedTuple):
     """What the log needs to know of one batch; timestamps are those of the records themselves.
 
     `header_max_timestamp` is what the producer wrote; where it differs from `max_timestamp`, a broker
-    corrects the batch (`record_batch.stamp_max_timestamp`).
+    corrects the batch (`record_batch.set_max_timestamp`).
     """
 
     position: int
@@ -119,18 +119,18 @@ def validate_batches(data: Buffer, *, require_keys: bool) -> ValidatedBatches:
     Never raises for what `data` holds: hostile bytes are problems in the answer.
     """
     array = readable(data)
-    plain = _plain_batch(array, require_keys=require_keys)
-    if plain is not None:
-        return ValidatedBatches((plain,), ())
-    rows, fault, position = scan_sound_batches(array)
+    single = _fast_single_batch(array, require_keys=require_keys)
+    if single is not None:
+        return ValidatedBatches((single,), ())
+    rows, fault, position = scan_until_malformed(array)
     compressed = _check_headers(array, rows)
-    check_records(array, rows, False)
+    validate_rows(array, rows, False)
     for index in compressed:
         _check_compressed(array, rows[index : index + 1])
-    judged: list[tuple[int, ...]] = rows.tolist()
+    validated: list[tuple[int, ...]] = rows.tolist()
     problems = [
         BatchProblem(batch=index, position=row[_FAULT_POSITION], fault=Fault(row[_FAULT]))
-        for index, row in enumerate(judged)
+        for index, row in enumerate(validated)
         if row[_FAULT]
     ]
     if require_keys:
@@ -139,49 +139,49 @@ def validate_batches(data: Buffer, *, require_keys: bool) -> ValidatedBatches:
     if fault:
         problems.append(BatchProblem(batch=rows.size, position=position, fault=Fault(fault)))
     problems.sort(key=lambda problem: problem.batch)
-    return ValidatedBatches(batches=tuple(map(_summary, judged)), problems=tuple(problems))
+    return ValidatedBatches(batches=tuple(map(_summary, validated)), problems=tuple(problems))
 
 
-class SoundBatches(NamedTuple):
+class FastValidation(NamedTuple):
     """Batches that nobody could object to, and what limits are held against.
 
-    `stamps_agree` says that every header has the max timestamp of its records.
+    `max_timestamps_match` says that every header has the max timestamp of its records.
     """
 
     rows: BatchRows
-    largest: int
+    max_batch_size: int
     min_timestamp: int
     max_timestamp: int
-    stamps_agree: bool
+    max_timestamps_match: bool
 
 
-def sound_batches(array: Bytes, *, require_keys: bool) -> SoundBatches | None:
+def fast_validate_batches(array: Bytes, *, require_keys: bool) -> FastValidation | None:
     """Judge as `validate_batches`, in a few steps for all batches together; None where it has an objection.
 
     For who needs the batches' rows and no summary of each. `array` must hold at least one batch.
     """
-    rows, fault, _ = scan_sound_batches(array)
+    rows, fault, _ = scan_until_malformed(array)
     if fault or not rows.size:
         return None
-    is_sound, has_compressed = survey_headers(rows)
+    is_sound, has_compressed = check_producer_headers(rows)
     if not is_sound or first_corrupt(array, rows) < rows.size:
         return None
-    check_records(array, rows, False)
+    validate_rows(array, rows, False)
     if has_compressed:
         for index in np.flatnonzero(rows["attributes"] & CODEC_MASK).tolist():
             _check_compressed(array, rows[index : index + 1])
-    faults, keyless, largest, lowest, highest, wrong_stamps = survey_records(rows)
+    faults, keyless, max_batch_size, lowest, highest, wrong_stamps = summarize_rows(rows)
     if faults or (require_keys and keyless):
         return None
-    return SoundBatches(rows, largest, lowest, highest, not wrong_stamps)
+    return FastValidation(rows, max_batch_size, lowest, highest, not wrong_stamps)
 
 
-def _plain_batch(array: Bytes, *, require_keys: bool) -> BatchSummary | None:
-    """The summary when `array` is one uncompressed batch to which nobody could object; else None."""
-    is_plain, count, lowest, highest, keyless, crc, stamped, producer_id, epoch, sequence, attributes = (
-        judge_plain_batch(array)
+def _fast_single_batch(array: Bytes, *, require_keys: bool) -> BatchSummary | None:
+    """Return the summary if `array` is one valid uncompressed batch; else None."""
+    is_valid, count, lowest, highest, keyless, crc, stamped, producer_id, epoch, sequence, attributes = (
+        validate_single_batch(array)
     )
-    if not is_plain or (require_keys and keyless):
+    if not is_valid or (require_keys and keyless):
         return None
     if crc32c.crc32c(array.data[ATTRIBUTES:]) != crc:
         return None
@@ -191,10 +191,10 @@ def _plain_batch(array: Bytes, *, require_keys: bool) -> BatchSummary | None:
 
 
 def _check_headers(array: Bytes, rows: BatchRows) -> list[int]:
-    """Faults that headers and checksums tell, into the rows; returns which batches are compressed.
+    """Store faults of headers and checksums in the rows; return the indexes of the compressed batches.
 
-    By plain numbers: a request has one batch for a partition, and an operation of numpy on one row costs more
-    than all of this.
+    This works on plain integers: a request usually has one batch for a partition, and a numpy operation on
+    one row costs more than this whole function.
     """
     view = array.data
     compressed: list[int] = []
@@ -239,7 +239,7 @@ def _check_compressed(array: Bytes, rows: BatchRows) -> None:
 
 def _check_opened(records: Bytes, rows: BatchRows) -> None:
     rows["records_start"], rows["records_end"] = 0, records.size
-    check_records(records, rows, True)
+    validate_rows(records, rows, True)
     rows["fault_position"] = rows["position"]
 
 

@@ -14,7 +14,7 @@ from object_format.segment_file.layout import (
 from object_format.segment_file.random_access import SectionIndex, parse_data_blocks, parse_holes_block
 from object_format.segment_file.range_reader import RangeReader
 from object_format.segment_file.stream_buffer import ByteSource
-from object_format.segment_file.verified_batches import PlacedBatches
+from object_format.segment_file.verified_batches import VerifiedBatches
 from object_format.segment_file.writer import FileSummary, SegmentFileWriter
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "FileSummary",
     "ForwardReader",
     "NeedMoreTail",
-    "PlacedBatches",
     "RangeReader",
     "SectionEntry",
     "SectionFooter",
@@ -38,6 +37,7 @@ __all__ = [
     "SectionIndex",
     "SegmentFileWriter",
     "SegmentKind",
+    "VerifiedBatches",
     "parse_data_blocks",
     "parse_holes_block",
     "read_directory",

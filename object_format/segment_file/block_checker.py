@@ -63,7 +63,7 @@ class BlockChecker:
             what, file=self.file, section=self.section, position=position, remedy=remedy
         )
 
-    def out_of_place(self, block: BlockHeader, position: int) -> CorruptSegmentError:
+    def misplaced(self, block: BlockHeader, position: int) -> CorruptSegmentError:
         """The error to raise about a block that must not stand where it stands."""
         return self.corrupt(f"a {type_name(block.kind)} block is out of place", position)
 

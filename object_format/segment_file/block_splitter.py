@@ -27,8 +27,8 @@ _BEFORE_LENGTH = 12
 PENDING_BYTES, PENDING_BASE, PENDING_TIMESTAMP, LAST_OFFSET, BATCHES, RECORDS, FIRST_OFFSET = range(7)
 _STATE_SIZE = 7
 # What is known of a block that is full: where it ends in the buffer, its first offset, max timestamp.
-CUT_END, CUT_BASE, CUT_TIMESTAMP = range(3)
-_CUT_SIZE = 3
+BOUNDARY_END, BOUNDARY_BASE, BOUNDARY_TIMESTAMP = range(3)
+_BOUNDARY_SIZE = 3
 
 _FAULTS = (
     "",
@@ -74,9 +74,9 @@ def _fault(data: npt.NDArray[np.uint8], start: int, last_offset: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _walk(
-    data: npt.NDArray[np.uint8], target: int, state: npt.NDArray[np.int64], cuts: npt.NDArray[np.int64]
+    data: npt.NDArray[np.uint8], target: int, state: npt.NDArray[np.int64], boundaries: npt.NDArray[np.int64]
 ) -> tuple[int, int, int]:
-    """Walk `data`; returns the number of cuts, the fault (0 for none) and where the walk stopped."""
+    """Walk `data`; returns the number of boundaries, the fault (0 for none) and where the walk stopped."""
     count = 0
     start = 0
     while start < len(data):
@@ -87,9 +87,9 @@ def _walk(
         base = _integer(data, start, 8)
         newest = _integer(data, start + 35, 8)
         if state[PENDING_BYTES] > 0 and state[PENDING_BYTES] + size > target:
-            cuts[count, CUT_END] = start
-            cuts[count, CUT_BASE] = state[PENDING_BASE]
-            cuts[count, CUT_TIMESTAMP] = state[PENDING_TIMESTAMP]
+            boundaries[count, BOUNDARY_END] = start
+            boundaries[count, BOUNDARY_BASE] = state[PENDING_BASE]
+            boundaries[count, BOUNDARY_TIMESTAMP] = state[PENDING_TIMESTAMP]
             count += 1
             state[PENDING_BYTES] = 0
         if state[PENDING_BYTES] == 0:
@@ -106,7 +106,7 @@ def _walk(
     return count, 0, start
 
 
-class BlockCutter:
+class BlockSplitter:
     """The walk over one section's batches; knows what the pending block and the section hold so far."""
 
     def __init__(self, target: int) -> None:
@@ -118,7 +118,7 @@ class BlockCutter:
         """One number of the state, by the names above."""
         return self._state[field]
 
-    def follow(self, base_offset: int, last_offset: int) -> None:
+    def check_order(self, base_offset: int, last_offset: int) -> None:
         """Raises InvalidInputError unless batches of these offsets may come behind those before."""
         if not self._state[LAST_OFFSET] < base_offset <= last_offset <= MAX_INT64:
             raise InvalidInputError(
@@ -135,7 +135,7 @@ class BlockCutter:
         state[BATCHES] += len(base_offsets)
         state[RECORDS] += record_count
 
-    def take(self, data: memoryview) -> list[list[int]]:
+    def split(self, data: memoryview) -> list[list[int]]:
         """The blocks that end in `data`, each as its CUT numbers; what is left over is pending.
 
         A block that ends at 0 holds only what was pending before. Raises InvalidInputError, and forgets
@@ -145,17 +145,17 @@ class BlockCutter:
         array.flags.writeable = False  # one compiled kernel for readable and writable buffers
         state = np.array(self._state, np.int64)
         # Two neighbouring blocks hold more than a target together, or else they would be one.
-        cuts = np.empty((2 * (len(array) + self._target) // self._target + 2, _CUT_SIZE), np.int64)
-        count, fault, position = _walk(array, self._target, state, cuts)
+        boundaries = np.empty((2 * (len(array) + self._target) // self._target + 2, _BOUNDARY_SIZE), np.int64)
+        count, fault, position = _walk(array, self._target, state, boundaries)
         if fault:
             raise InvalidInputError(
                 f"byte {position} of the {len(array)} bytes to append {_FAULTS[fault]}",
                 remedy="hand over whole record batches of one partition in the order of their offsets",
             )
         self._state = state.tolist()
-        found: list[list[int]] = cuts[:count].tolist()
+        found: list[list[int]] = boundaries[:count].tolist()
         return found
 
-    def block_done(self) -> None:
+    def block_written(self) -> None:
         """The pending block is out."""
         self._state[PENDING_BYTES] = 0

@@ -74,7 +74,7 @@ class _SectionProgress:
         """DATA blocks follow one another, before index and holes."""
         follows = self._data_length == 0 or self._data_position + self._data_length == position
         if not follows or self._index[1] or self._holes[1]:
-            raise self._checker.out_of_place(block, position)
+            raise self._checker.misplaced(block, position)
         if block.length == 0:
             raise self._checker.corrupt("a DATA block without batches", position)
         self._data_position = self._data_position or position
@@ -84,7 +84,7 @@ class _SectionProgress:
     def note_index(self, block: BlockHeader, position: int) -> None:
         """One at most, behind the DATA blocks, with an entry for each."""
         if not self._compacted or self._index[1] or self._holes[1]:
-            raise self._checker.out_of_place(block, position)
+            raise self._checker.misplaced(block, position)
         if block.length != INDEX_HEADER.size + self._data_blocks * INDEX_ENTRY.size or not self._data_blocks:
             raise self._checker.corrupt(
                 f"an index of {block.length} bytes for {self._data_blocks} DATA blocks", position
@@ -94,7 +94,7 @@ class _SectionProgress:
     def note_holes(self, block: BlockHeader, position: int) -> None:
         """One at most, behind the index."""
         if not self._compacted or self._holes[1]:
-            raise self._checker.out_of_place(block, position)
+            raise self._checker.misplaced(block, position)
         self._holes = (position, block.size)
 
     def end(self, footer: SectionFooter, position: int, end: int) -> SectionEntry:
@@ -147,7 +147,7 @@ class ForwardReader:
         self._size = size
         self._checker = BlockChecker(file=name, seed=0)
         self._header: FileHeader | None = None
-        self._passing: _SectionProgress | None = None
+        self._progress: _SectionProgress | None = None
         self._section_count = 0
         self._directory_checksum = 0
         self._ended = False
@@ -201,12 +201,12 @@ class ForwardReader:
         )
 
     def next_section(self) -> SectionHeader | None:
-        """Pass over the rest of the current section; the next one, or None at the end of a sound file."""
+        """Pass over the shrink of the current section; the next one, or None at the end of a sound file."""
         return self._attempt(self._next_section)
 
     def blocks(self) -> Iterator[DataBlock]:
         """The DATA blocks of the current section that were not read yet."""
-        section = self._passing
+        section = self._progress
         if section is None:
             raise InvalidInputError("the reader is in no section", remedy="call next_section first")
         while section.footer is None:
@@ -214,7 +214,7 @@ class ForwardReader:
             if block is None:
                 return
             yield block
-            if self._passing is not section:
+            if self._progress is not section:
                 raise InvalidInputError("the reader has left this section", remedy="call blocks again")
 
     def _attempt(self, step: Callable[[], T]) -> T:
@@ -228,7 +228,7 @@ class ForwardReader:
             raise
 
     def _finished_section(self) -> _SectionProgress:
-        section = self._passing
+        section = self._progress
         if section is None or section.entry is None:
             raise InvalidInputError(
                 "the section's footer has not been read", remedy="exhaust its blocks first"
@@ -250,7 +250,7 @@ class ForwardReader:
                 )
         block = self._block_header()
         if block.kind != BlockType.FILE_HEADER:
-            raise self._checker.out_of_place(block, self.position)
+            raise self._checker.misplaced(block, self.position)
         self._require(block.size)
         self._checker.seed = file_seed(file_id_of(buffer.peek(start + FILE_HEADER.size)[start:]))
         self._header = self._unpacked(block, FileHeader.unpack)
@@ -261,9 +261,9 @@ class ForwardReader:
             self._open_file()
         if self._ended:
             return None
-        if self._passing is not None and self._passing.footer is None:
-            self._next_block(self._passing, skip=True)
-        previous, self._passing, self._checker.section = self._passing, None, None
+        if self._progress is not None and self._progress.footer is None:
+            self._next_block(self._progress, skip=True)
+        previous, self._progress, self._checker.section = self._progress, None, None
         while True:
             block = self._block_header()
             if block.kind == BlockType.SECTION_HEADER:
@@ -272,8 +272,8 @@ class ForwardReader:
                 self._read_directory(block)
                 return None
             if is_known(block.kind):
-                raise self._checker.out_of_place(block, self.position)
-            self._pass_over(block)
+                raise self._checker.misplaced(block, self.position)
+            self._skip(block)
 
     def _enter_section(self, block: BlockHeader, previous: _SectionProgress | None) -> SectionHeader:
         position = self.position
@@ -281,7 +281,7 @@ class ForwardReader:
         self._checker.section = header.key
         if previous is not None and header.key <= previous.header.key:
             raise self._checker.corrupt("sections are not in ascending order", position)
-        self._passing = _SectionProgress(header, self.header.kind, self._checker)
+        self._progress = _SectionProgress(header, self.header.kind, self._checker)
         return header
 
     def _next_block(self, section: _SectionProgress, *, skip: bool) -> DataBlock | None:
@@ -293,22 +293,22 @@ class ForwardReader:
                 section.note_data(block, position)
                 if not skip:
                     return DataBlock(position, self._payload(block))
-                self._pass_over(block)
+                self._skip(block)
             elif block.kind == BlockType.SECTION_FOOTER:
                 self._leave_section(section, block)
             elif block.kind == BlockType.SECTION_INDEX:
                 section.note_index(block, self.position)
-                self._pass_over(block)
+                self._skip(block)
             elif block.kind == BlockType.HOLES:
                 section.note_holes(block, self.position)
                 if skip:
-                    self._pass_over(block)
+                    self._skip(block)
                 else:
                     section.holes_payload = bytes(self._payload(block))
             elif is_known(block.kind):
-                raise self._checker.out_of_place(block, self.position)
+                raise self._checker.misplaced(block, self.position)
             else:
-                self._pass_over(block)
+                self._skip(block)
         return None
 
     def _leave_section(self, section: _SectionProgress, block: BlockHeader) -> None:
@@ -331,7 +331,7 @@ class ForwardReader:
         if checksum != self._directory_checksum:
             raise self._checker.corrupt("the directory disagrees with the sections", position)
         self._read_trailer(position, block.size)
-        if self._buffer.some(1):
+        if self._buffer.read_some(1):
             raise self._checker.corrupt("bytes follow the trailer", self.position)
         self._ended = True
 
@@ -339,7 +339,7 @@ class ForwardReader:
         position = self.position
         block = self._block_header()
         if block.kind != BlockType.TRAILER:
-            raise self._checker.out_of_place(block, self.position)
+            raise self._checker.misplaced(block, self.position)
         trailer = self._unpacked(block, Trailer.unpack)
         expected = Trailer(
             file_id=self.header.file_id,
@@ -388,7 +388,7 @@ class ForwardReader:
         self._buffer.advance(BLOCK_HEADER.size)
         left = block.length
         while left:
-            chunk = self._buffer.some(left)
+            chunk = self._buffer.read_some(left)
             if not chunk:
                 raise self._checker.corrupt(f"the file ends within a block of {block.size} bytes", position)
             checksum = extend(checksum, chunk)
@@ -397,6 +397,6 @@ class ForwardReader:
             left -= len(chunk)
         self._checker.compare(block, position, checksum)
 
-    def _pass_over(self, block: BlockHeader) -> None:
+    def _skip(self, block: BlockHeader) -> None:
         for _ in self._chunks(block):
             pass

@@ -1,9 +1,9 @@
-"""Reading the DATA blocks of some sections forward, from anywhere in the first up to anywhere in the last.
+"""Reads the DATA blocks of sections forward, from any position in the first to any position in the last.
 
-Nothing marks where a block begins, and nothing has to: a block's checksum covers the file's id and the
-block's own position, so that bytes that look like a block prove that they are one, there and in that file.
-Bytes of a record, even those of another segment file, cannot: nobody who writes a record knows the id of the
-file that it will be in.
+A block has no marker, and needs none: its checksum covers the file id and the block's own position. Bytes
+with a matching checksum are therefore a block of this file at this position. The bytes of a record cannot
+imitate a block, not even if they are a copy of a segment file: the producer of a record does not know the id
+of the file that will contain it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-LARGEST_CUT_BLOCK: Final = 80 << 20
+MAX_SPLIT_BLOCK_BYTES: Final = 80 << 20
 """Bytes of the largest block that a section may have which is read in ranges.
 
 What looks like a block is held until its checksum is known: this bounds what somebody can make a reader hold
@@ -35,7 +35,7 @@ _DATA_HEADER: Final = bytes((BlockType.DATA, 0, 0, 0))
 _BATCH_START: Final = Struct(">qiiB")  # base offset, length, leader epoch, magic
 _BATCH_LENGTH_END: Final = 12
 _MAGIC: Final = 2
-_LEAST: Final = BLOCK_HEADER.size + 61
+_MIN_BLOCK: Final = BLOCK_HEADER.size + 61
 
 
 class RangeReader:
@@ -86,7 +86,7 @@ class RangeReader:
         start = position - SECTION_START_LENGTH
         if self.position <= start:
             self.skip_to(start)
-            self._see_section()
+            self._check_section_header()
         self.skip_to(position)
 
     def skip_to(self, position: int) -> None:
@@ -94,7 +94,7 @@ class RangeReader:
         if position < self.position:
             raise InvalidInputError(f"the reader is at byte {self.position}, behind byte {position}")
         while self.position < position:
-            passed = len(self._buffer.some(position - self.position))
+            passed = len(self._buffer.read_some(position - self.position))
             if not passed:
                 raise self._checker.corrupt("the file ends before the section's data", self.position)
             self._buffer.advance(passed)
@@ -102,12 +102,12 @@ class RangeReader:
     def find_block(self, end: int) -> bool:
         """Go to the first block of the section that begins here or further on, but before byte `end`.
 
-        Without such a block, False. Only for a section without a block above `LARGEST_CUT_BLOCK`.
+        Without such a block, False. Only for a section without a block above `MAX_SPLIT_BLOCK_BYTES`.
         """
         end = min(end, self._data_end)
         while self.position < end:
             window = self._buffer.peek(self._buffer.ensure(min(_WINDOW, self._data_end - self.position)))
-            if len(window) < _LEAST:
+            if len(window) < _MIN_BLOCK:
                 return False
             found = bytes(window).find(_DATA_HEADER)
             if found < 0:
@@ -136,14 +136,14 @@ class RangeReader:
             self._checker.verify(header, position, payload)
             self._buffer.advance(header.size)
             yield DataBlock(position, payload)
-        self._buffer.rest()
+        self._buffer.shrink()
 
     def next_base_offset(self) -> int | None:
         """The stored base offset of the next block's first batch; None behind the section's last block."""
         if self.position >= self._data_end:
             return None
         header = self._header()
-        if header.size > LARGEST_CUT_BLOCK:
+        if header.size > MAX_SPLIT_BLOCK_BYTES:
             raise InvalidInputError(
                 f"segment file {self._checker.file}: a block of {header.size} bytes at byte {self.position}"
                 " is too large for a section that is read in ranges",
@@ -155,20 +155,20 @@ class RangeReader:
         base, *_ = _BATCH_START.unpack_from(self._buffer.peek(needed), BLOCK_HEADER.size)
         return int(base)
 
-    def _see_section(self) -> None:
+    def _check_section_header(self) -> None:
         """Hold the section's header against the section, if what comes next proves to be one."""
         if self._buffer.ensure(SECTION_START_LENGTH) < SECTION_START_LENGTH:
             return  # the file ends, which is noticed in a moment
         start = self._buffer.peek(SECTION_START_LENGTH)
         header = BlockHeader._make(BLOCK_HEADER.unpack_from(start))
         payload = start[BLOCK_HEADER.size :]
-        if header.kind != BlockType.SECTION_HEADER or not self._proves(header, payload):
+        if header.kind != BlockType.SECTION_HEADER or not self._matches_checksum(header, payload):
             return  # the end of other data of the section, or of a block that this version does not know
         found = SectionHeader.unpack(payload, self.position).key
         if found != self._checker.section:
             raise self._checker.corrupt(f"section {found[0]}/{found[1]} begins here", self.position)
 
-    def _proves(self, header: BlockHeader, payload: memoryview) -> bool:
+    def _matches_checksum(self, header: BlockHeader, payload: memoryview) -> bool:
         """Whether these bytes, which come next, are a block of this file at this place."""
         return extend(block_seed(self._checker.seed, self.position, header), payload) == header.checksum
 
@@ -182,18 +182,18 @@ class RangeReader:
         return header
 
     def _is_block(self) -> bool:
-        """Whether what comes next proves to be a block; looks at its start before it fetches the rest."""
-        if self._buffer.ensure(_LEAST) < _LEAST:
+        """Whether what comes next proves to be a block; looks at its start before it fetches the shrink."""
+        if self._buffer.ensure(_MIN_BLOCK) < _MIN_BLOCK:
             return False
-        start = self._buffer.peek(_LEAST)
+        start = self._buffer.peek(_MIN_BLOCK)
         header = BlockHeader._make(BLOCK_HEADER.unpack_from(start))
         base, length, _, magic = _BATCH_START.unpack_from(start, BLOCK_HEADER.size)
         plausible = (
             magic == _MAGIC
             and base >= 0
             and 0 < length <= header.length - _BATCH_LENGTH_END
-            and header.size <= min(self._data_end - self.position, LARGEST_CUT_BLOCK)
+            and header.size <= min(self._data_end - self.position, MAX_SPLIT_BLOCK_BYTES)
         )
         if not plausible or self._buffer.ensure(header.size) < header.size:
             return False
-        return self._proves(header, self._buffer.peek(header.size)[BLOCK_HEADER.size :])
+        return self._matches_checksum(header, self._buffer.peek(header.size)[BLOCK_HEADER.size :])

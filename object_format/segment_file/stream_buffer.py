@@ -40,7 +40,7 @@ class StreamBuffer:
     def ensure(self, length: int) -> int:
         """Have the next `length` bytes at hand if the source has them; returns how many of them are."""
         if self._end - self._start < length:
-            self._make_room(length)
+            self._make_space(length)
             while self._end < length and self._read_more(length):
                 pass
         return min(self._end - self._start, length)
@@ -54,20 +54,20 @@ class StreamBuffer:
         self._start += length
         self.position += length
 
-    def some(self, limit: int) -> memoryview:
+    def read_some(self, limit: int) -> memoryview:
         """Up to `limit` of the next bytes, whatever is at hand or comes in one read; empty at the end."""
         if self._end == self._start:
-            self._make_room(1)
+            self._make_space(1)
             self._read_more(1)
         return self.peek(min(self._end - self._start, limit))
 
-    def rest(self) -> None:
+    def shrink(self) -> None:
         """Let go of a buffer that has grown, when nobody is going to read on for a while."""
         left = self._end - self._start
         if len(self._buffer) > self._read_size and left <= self._read_size:
             self._replace(left)
 
-    def _make_room(self, length: int) -> None:
+    def _make_space(self, length: int) -> None:
         """Move what is left to the front, and into a buffer of the usual size where it fits."""
         left = self._end - self._start
         if len(self._buffer) != self._read_size and length <= self._read_size:

@@ -30,7 +30,7 @@ _UNCOVERED = 21
 _SIZE, _ORDER = 1, 2
 
 
-class PlacedBatches(NamedTuple):
+class VerifiedBatches(NamedTuple):
     """Whole batches of one partition, at least one, as columns: in each, a value for each batch.
 
     `base_offsets` stand in their headers, with leader epoch 0; `checksums` are those of the headers, and
@@ -45,7 +45,7 @@ class PlacedBatches(NamedTuple):
     record_count: int
 
 
-class PlacedBlock(NamedTuple):
+class BlockPlan(NamedTuple):
     """A DATA block: the number of the batch behind its last one, its payload's length, its checksum."""
 
     end: int
@@ -53,10 +53,10 @@ class PlacedBlock(NamedTuple):
     checksum: int
 
 
-def check_columns(batches: PlacedBatches) -> None:
+def check_columns(batches: VerifiedBatches) -> None:
     """Raises InvalidInputError for what cannot be: no batches, other columns' lengths, numbers out of range.
 
-    Whether offsets ascend `place_blocks` sees.
+    Whether offsets ascend `split_verified` sees.
     """
     views, base_offsets, checksums, timestamps, last_offset, records = batches
     lengths = [len(views), len(base_offsets), len(checksums), len(timestamps)]
@@ -73,7 +73,7 @@ def check_columns(batches: PlacedBatches) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _with_batch(checksum: Integer, base_offset: Integer, size: Integer, own: Integer) -> Integer:
+def _extend_by_batch(checksum: Integer, base_offset: Integer, size: Integer, own: Integer) -> Integer:
     """The checksum with a batch of `size` bytes behind it, of leader epoch 0, whose own checksum is `own`."""
     checksum = extend_by_number(checksum, base_offset, 8)
     checksum = extend_by_number(checksum, size - _BEFORE_LENGTH, 4)
@@ -84,7 +84,7 @@ def _with_batch(checksum: Integer, base_offset: Integer, size: Integer, own: Int
 
 
 @njit(nogil=True, cache=True)
-def _place(
+def _split(
     sizes: Numbers,
     base_offsets: Numbers,
     checksums: Numbers,
@@ -93,7 +93,7 @@ def _place(
     position: Integer,
     blocks: Numbers,
 ) -> Integers:
-    """Rows of `PlacedBlock`: how many, what is wrong (0 for nothing), and with which batch."""
+    """Rows of `BlockPlan`: how many, what is wrong (0 for nothing), and with which batch."""
     count = start = 0
     while start < sizes.size:
         length, end = 0, start
@@ -109,7 +109,7 @@ def _place(
         checksum = extend_by_number(checksum, 0, 3)  # flags and what is reserved
         checksum = extend_by_number(checksum, length, 4)
         for number in range(start, end):
-            checksum = _with_batch(checksum, base_offsets[number], sizes[number], checksums[number])
+            checksum = _extend_by_batch(checksum, base_offsets[number], sizes[number], checksums[number])
         blocks[count, 0] = end
         blocks[count, 1] = length
         blocks[count, 2] = checksum
@@ -119,7 +119,7 @@ def _place(
     return count, 0, 0
 
 
-def place_blocks(batches: PlacedBatches, *, target: int, seed: int, position: int) -> list[PlacedBlock]:
+def split_verified(batches: VerifiedBatches, *, target: int, seed: int, position: int) -> list[BlockPlan]:
     """Cut batches into blocks of at most `target` bytes, or of one batch that is larger.
 
     The first block begins at `position` of a file with the checksum `seed` (`checksum.file_seed`). Raises
@@ -130,7 +130,7 @@ def place_blocks(batches: PlacedBatches, *, target: int, seed: int, position: in
     columns = np.array((sizes, base_offsets, batches.checksums), np.int64)
     # Two neighbouring blocks hold more than a target together, or else they would be one.
     blocks = np.empty((min(len(sizes), 2 * (sum(sizes) // target) + 1), 3), np.int64)
-    count, fault, number = _place(columns[0], columns[1], columns[2], target, seed, position, blocks)
+    count, fault, number = _split(columns[0], columns[1], columns[2], target, seed, position, blocks)
     if fault == _SIZE:
         raise InvalidInputError(f"a batch of {sizes[number]} bytes is not of {_MIN_BATCH} to {MAX_PAYLOAD}")
     if fault == _ORDER:
@@ -138,4 +138,4 @@ def place_blocks(batches: PlacedBatches, *, target: int, seed: int, position: in
             f"a batch at offset {base_offsets[number]} does not follow the one before",
             remedy="add the batches of one partition in the order of their offsets",
         )
-    return [PlacedBlock(*row) for row in blocks[:count].tolist()]
+    return [BlockPlan(*row) for row in blocks[:count].tolist()]

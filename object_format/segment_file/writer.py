@@ -16,16 +16,16 @@ from object_format.segment_file.block_payloads import (
 )
 from object_format.segment_file.block_splitter import (
     BATCHES,
-    CUT_BASE,
-    CUT_END,
-    CUT_TIMESTAMP,
+    BOUNDARY_BASE,
+    BOUNDARY_END,
+    BOUNDARY_TIMESTAMP,
     FIRST_OFFSET,
     LAST_OFFSET,
     PENDING_BASE,
     PENDING_BYTES,
     PENDING_TIMESTAMP,
     RECORDS,
-    BlockCutter,
+    BlockSplitter,
 )
 from object_format.segment_file.checksum import block_seed, extend, file_seed
 from object_format.segment_file.layout import (
@@ -44,7 +44,7 @@ from object_format.segment_file.layout import (
     BlockType,
     SegmentKind,
 )
-from object_format.segment_file.verified_batches import check_columns, place_blocks
+from object_format.segment_file.verified_batches import check_columns, split_verified
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from object_format.segment_file.verified_batches import PlacedBatches
+    from object_format.segment_file.verified_batches import VerifiedBatches
 
     Piece = bytes | memoryview
     Sink = Callable[[Piece], object]
@@ -127,7 +127,7 @@ class _OpenSection:
     def __init__(self, header: SectionHeader, data_position: int, block_target: int) -> None:
         self.header = header
         self.data_position = data_position
-        self.cutter = BlockCutter(block_target)
+        self.splitter = BlockSplitter(block_target)
         self.pending: list[bytes | memoryview] = []
         self.index = bytearray()
 
@@ -142,11 +142,11 @@ class _OpenSection:
         """The holes to write, when the caller's numbers agree with the batches; else InvalidInputError."""
         if not 0 <= base_offset <= last_offset <= MAX_INT64:
             raise InvalidInputError(f"a section cannot run from offset {base_offset} to {last_offset}")
-        counted = self.cutter.get(RECORDS)
+        counted = self.splitter.get(RECORDS)
         if counted != record_count:
             raise InvalidInputError(f"{record_count} records, but the batch headers count {counted}")
-        first, last = self.cutter.get(FIRST_OFFSET), self.cutter.get(LAST_OFFSET)
-        if self.cutter.get(BATCHES) and not base_offset <= first <= last <= last_offset:
+        first, last = self.splitter.get(FIRST_OFFSET), self.splitter.get(LAST_OFFSET)
+        if self.splitter.get(BATCHES) and not base_offset <= first <= last <= last_offset:
             raise InvalidInputError(
                 f"batches hold offsets {first} to {last}, the section only {base_offset} to {last_offset}"
             )
@@ -239,41 +239,41 @@ class SegmentFileWriter:
 
         With `stable` the caller leaves the buffer unchanged until all of it reached the sink, at the latest
         when `end_section` returns, and nothing is copied. Otherwise the buffer is the caller's again on
-        return, as far as its sink is done with it: a rest of at least half a block target was emitted as a
-        shorter block, and a smaller rest was copied.
+        return, as far as its sink is done with it: a shrink of at least half a block target was emitted as a
+        shorter block, and a smaller shrink was copied.
         """
         section = self._open_section()
         data = memoryview(batches)
         if data.format != "B" or data.ndim != 1:
             data = data.cast("B")
         start = 0
-        for cut in section.cutter.take(data):
-            end = cut[CUT_END]
+        for boundary in section.splitter.split(data):
+            end = boundary[BOUNDARY_END]
             if end > start:
                 section.pending.append(data[start:end])
-            self._put_data(section, cut[CUT_BASE], cut[CUT_TIMESTAMP])
+            self._put_data(section, boundary[BOUNDARY_BASE], boundary[BOUNDARY_TIMESTAMP])
             start = end
         if start == len(data):
             return
         section.pending.append(data[start:])
-        pending = section.cutter.get(PENDING_BYTES)
+        pending = section.splitter.get(PENDING_BYTES)
         if pending >= (self._block_target if stable else self._block_target // 2):
             self._put_pending(section)
         elif not stable:
             section.pending[-1] = bytes(data[start:])
 
-    def append_placed(self, batches: PlacedBatches) -> None:
+    def append_verified(self, batches: VerifiedBatches) -> None:
         """Add batches whose headers are known, and end their last block.
 
         Not behind batches that `append` has left in an open block. The caller leaves their buffers alone, as
         those that are `stable`.
         """
         section = self._open_section()
-        if section.cutter.get(PENDING_BYTES):
+        if section.splitter.get(PENDING_BYTES):
             raise InvalidInputError("a block is open that batches were appended to")
         check_columns(batches)
-        section.cutter.follow(batches.base_offsets[0], batches.last_offset)
-        blocks = place_blocks(
+        section.splitter.check_order(batches.base_offsets[0], batches.last_offset)
+        blocks = split_verified(
             batches, target=self._block_target, seed=self._blocks.seed, position=self.position
         )
         start = 0
@@ -282,7 +282,7 @@ class SegmentFileWriter:
             self._note_block(section, batches.base_offsets[start], max(batches.max_timestamps[start:end]))
             self._blocks.put_data(batches.views[start:end], block.length, block.checksum)
             start = end
-        section.cutter.count(batches.base_offsets, batches.last_offset, batches.record_count)
+        section.splitter.count(batches.base_offsets, batches.last_offset, batches.record_count)
 
     def end_section(
         self,
@@ -306,7 +306,7 @@ class SegmentFileWriter:
         holes = section.check_end(self._kind, base_offset, last_offset, record_count, holes)
         if not -MAX_INT64 <= min_timestamp <= max_timestamp <= MAX_INT64:
             raise InvalidInputError(f"timestamps run from {min_timestamp} to {max_timestamp}")
-        if section.cutter.get(PENDING_BYTES):
+        if section.splitter.get(PENDING_BYTES):
             self._put_pending(section)
         data_length = self.position - section.data_position
         index = self._put_index(section, data_length) if self._kind is SegmentKind.COMPACTED else (0, 0)
@@ -317,7 +317,7 @@ class SegmentFileWriter:
             base_offset=base_offset,
             last_offset=last_offset,
             record_count=record_count,
-            batch_count=section.cutter.get(BATCHES),
+            batch_count=section.splitter.get(BATCHES),
             data_length=data_length,
             min_timestamp=min_timestamp if record_count else NO_TIMESTAMP,
             max_timestamp=max_timestamp if record_count else NO_TIMESTAMP,
@@ -365,7 +365,7 @@ class SegmentFileWriter:
     def _check_open(self) -> None:
         self._blocks.check()
         if self._finished:
-            raise InvalidInputError("the file is finished", remedy="take a new writer for another file")
+            raise InvalidInputError("the file is finished", remedy="use a new writer for another file")
 
     def _open_section(self) -> _OpenSection:
         self._check_open()
@@ -380,9 +380,9 @@ class SegmentFileWriter:
         return self._blocks.put_block(BlockType.SECTION_INDEX, [header, bytes(section.index)], OPTIONAL)
 
     def _put_pending(self, section: _OpenSection) -> None:
-        cutter = section.cutter
-        self._put_data(section, cutter.get(PENDING_BASE), cutter.get(PENDING_TIMESTAMP))
-        cutter.block_done()
+        splitter = section.splitter
+        self._put_data(section, splitter.get(PENDING_BASE), splitter.get(PENDING_TIMESTAMP))
+        splitter.block_written()
 
     def _put_data(self, section: _OpenSection, base_offset: int, max_timestamp: int) -> None:
         self._note_block(section, base_offset, max_timestamp)

@@ -47,7 +47,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from object_format.dedupe import MAX_HELD_RECORDS, keys_that_fit
+from object_format.dedupe import MAX_RETAINED_RECORDS, key_capacity
 from object_format.dedupe.buckets import MAX_BITS, RECORD_BYTES
 from spark_jobs.shuffle.shares import ShareSizes, make_shares
 from spark_jobs.task.arrangement import arrange
@@ -132,12 +132,12 @@ def _outgrows_task(spec: JobSpec) -> bool:
     if any(_is_too_long(part) for work in works for part in work.parts):
         return True
     expected = max((_expected_keys(work) for work in works), default=0)
-    return expected > 0 and expected > keys_that_fit(spec.table_bytes)
+    return expected > 0 and expected > key_capacity(spec.table_bytes)
 
 
 def _is_too_long(part: InputPart) -> bool:
     records = sum(extent.record_count for extent in part.extents)
-    return records > MAX_HELD_RECORDS and not all(extent.unique_keys for extent in part.extents)
+    return records > MAX_RETAINED_RECORDS and not all(extent.unique_keys for extent in part.extents)
 
 
 def plan_shuffle(spec: JobSpec, sizes: ShareSizes | None = None) -> ShufflePlan:
@@ -173,7 +173,7 @@ def keys_expected(records: int, bits: int) -> int:
 
 def _records_that_fit(table_bytes: int) -> int:
     """The largest n for which n + 8 √n keys fit: so many records a bucket may be expected to hold."""
-    capacity = keys_that_fit(table_bytes)
+    capacity = key_capacity(table_bytes)
     half = _DEVIATIONS / 2
     return max(1, int((math.sqrt(half**2 + capacity) - half) ** 2))
 

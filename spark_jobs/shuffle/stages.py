@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from pyroaring import BitMap64
 
 from catalog.model import JobResult
-from object_format.bitmaps import part_between
+from object_format.bitmaps import bitmap_between
 from object_format.dedupe import KeyTable, Survivors
-from object_format.dedupe.buckets import CHUNK_RECORDS, BucketCutter, BucketJudge
+from object_format.dedupe.buckets import CHUNK_RECORDS, BucketSplitter, BucketSurvivorFinder
 from object_format.record_batch.decompression import Scratch
 from spark_jobs.errors import IncompleteShuffleError
 from spark_jobs.shuffle.ends import Arrivals, Departures, JudgesPost
@@ -118,12 +118,12 @@ def _blobs(
 ) -> Iterator[Blob]:
     """Pass 1 of a run, oldest first."""
     chunk = min(max(work.records_in, 1), CHUNK_RECORDS)
-    cutter = BucketCutter(
+    cutter = BucketSplitter(
         spec.hash_seed,
         bits=bits,
         now_ms=spec.now_ms,
         chunk_records=chunk,
-        scratch=Scratch(counts.codec_times),
+        scratch=Scratch(counts.codec_timers),
     )
     counts.at_least("largest_buffer_bytes", cutter.nbytes)
     for part in work.parts:
@@ -132,7 +132,7 @@ def _blobs(
                 blobs = list(cutter.feed(piece.batches, offset_shift=extent.offset_shift))
             yield from blobs
     yield from cutter.flush()
-    counts.at_least("largest_buffer_bytes", cutter.largest_opened)
+    counts.at_least("largest_buffer_bytes", cutter.max_opened_bytes)
 
 
 def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
@@ -184,7 +184,7 @@ class _Judging:
     def bucket(self, number: int, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
         """The survivors of one bucket; `rows` are its blobs, newest first."""
         place = self._place_of(number)
-        judge = BucketJudge(
+        judge = BucketSurvivorFinder(
             self._table,
             reaches_log_start=self._works[place].partition.reaches_log_start,
             expected_keys=self._expected[place],
@@ -233,7 +233,7 @@ def _survivor_rows(
     end = survivors.offsets.max() + 1 if survivors.offsets else 0
     for run in runs:
         first, end, last = run.first_offset, run.first_offset, end
-        offsets = part_between(survivors.offsets, first, last - 1)
+        offsets = bitmap_between(survivors.offsets, first, last - 1)
         if not offsets:
             continue
         yield SurvivorRow(
@@ -244,7 +244,7 @@ def _survivor_rows(
             run.number,
             survivors.keys_outside_table,
             offsets.serialize(),
-            part_between(survivors.tombstones, first, last - 1).serialize(),
+            bitmap_between(survivors.tombstones, first, last - 1).serialize(),
         )
 
 

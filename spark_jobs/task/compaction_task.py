@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from catalog.model import JobResult
-from object_format.dedupe import KeyTable, SurvivorFinder, Survivors, ThinnedAhead
+from object_format.dedupe import EarlyFilter, KeyTable, SurvivorFinder, Survivors
 from object_format.record_batch.decompression import Scratch
 from spark_jobs.task.arrangement import arrange, input_uses
 from spark_jobs.task.counts import TaskCounts
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from catalog.model import JobSpec
     from core.clock import Clock
     from core.ids import Ids
-    from object_format.dedupe.early_filter import SectionAhead
+    from object_format.dedupe.early_filter import FilteredSection
     from object_store.interface import ObjectStore
     from spark_jobs.task.arrangement import PartitionWork
 
@@ -116,8 +116,8 @@ class _Task:
             for uses in (surveyed, copied)
         )
         self._writer = PartitionWriter(spec, self._copy, self._outputs, self._counts)
-        self._ahead = ThinnedAhead(times=self._counts.codec_times)
-        self._scratch = Scratch(self._counts.codec_times)
+        self._early_filter = EarlyFilter(timers=self._counts.codec_timers)
+        self._scratch = Scratch(self._counts.codec_timers)
 
     def run(self) -> JobResult:
         counts = self._counts
@@ -137,7 +137,7 @@ class _Task:
             files = self._outputs.complete()
         read_once = self._inputs - (self._survey.opened & self._copy.opened)
         counts.add("input_files_read_once", len(read_once))
-        counts.at_least("largest_buffer_bytes", self._ahead.nbytes)
+        counts.at_least("largest_buffer_bytes", self._early_filter.peak_bytes)
         counts.add("compacted_files", len(files))
         counts.add("compacted_bytes", sum(file.size for file in files))
         return JobResult(
@@ -162,14 +162,14 @@ class _Task:
         return KeyTable(table_bytes)
 
     def _find_survivors(self, work: PartitionWork, table: KeyTable) -> Survivors:
-        self._ahead.begin_partition(rewriting_of(self._spec, work.partition, exact=True))
+        self._early_filter.begin_partition(rewriting_of(self._spec, work.partition, exact=True))
         finder = SurvivorFinder(
             table,
             self._spec.hash_seed,
             reaches_log_start=work.partition.reaches_log_start,
             now_ms=self._spec.now_ms,
             expected_records=work.records_in,
-            ahead=self._ahead,
+            early_filter=self._early_filter,
             scratch=self._scratch,
         )
 
@@ -213,10 +213,10 @@ class _Task:
             )
             begin += len(each.parts)
 
-    def _ahead_of(self, work: PartitionWork) -> dict[int, SectionAhead]:
+    def _ahead_of(self, work: PartitionWork) -> dict[int, FilteredSection]:
         """What pass 1 has left of parts, by their place."""
         fed = [place for place, part in enumerate(work.parts) if part.has_bytes]
-        return dict(zip(reversed(fed), self._ahead.sections, strict=True))
+        return dict(zip(reversed(fed), self._early_filter.sections, strict=True))
 
 
 def table_bytes_for(records: int, most: int) -> int:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from object_format.record_batch.decompression import CodecTimes
+from object_format.record_batch.decompression import CodecTimers
 from object_store.accounting import RequestKind
 from object_store.interface import Purpose
 from spark_jobs.task.peak_memory import peak_rss_bytes, reset_peak
@@ -42,7 +42,7 @@ class TaskCounts:
         self._before = store.counts.snapshot() if store is not None else None
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self.codec_times = CodecTimes(
+        self.codec_timers = CodecTimers(
             partial(self.timed, "decompress_ms"), partial(self.timed, "compress_ms")
         )
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from core.errors import CorruptDataError
 from object_format.codecs.codec import Codec
-from object_format.dedupe import Rewriting, delete_horizon, filter_batches
-from object_format.dedupe.early_filter import SectionAhead
+from object_format.dedupe import RewriteOptions, delete_horizon, filter_batches
+from object_format.dedupe.early_filter import FilteredSection
 from object_format.holes import holes_between
 from object_format.record_batch.decompression import Scratch
 from object_format.record_batch.headers import patch_offsets
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from catalog.model import Extent, JobPartition, JobSpec
     from object_format.dedupe import FilteredBatches, Survivors
-    from object_format.dedupe.early_filter import PieceAhead
+    from object_format.dedupe.early_filter import FilteredPiece
     from object_format.segment_file import SegmentFileWriter
     from spark_jobs.task.arrangement import PartitionWork
     from spark_jobs.task.counts import TaskCounts
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_jobs.task.output_files import OutputFiles
 
 
-_NOTHING: Final = SectionAhead()
+_NOTHING: Final = FilteredSection()
 
 
 class PartitionWriter:
@@ -41,7 +41,7 @@ class PartitionWriter:
         self._inputs = inputs
         self._outputs = outputs
         self._counts = counts
-        self._scratch = Scratch(counts.codec_times)
+        self._scratch = Scratch(counts.codec_timers)
 
     def write(
         self,
@@ -50,7 +50,7 @@ class PartitionWriter:
         *,
         file_number: int = 0,
         series: int = 0,
-        ahead: Mapping[int, SectionAhead] | None = None,
+        ahead: Mapping[int, FilteredSection] | None = None,
     ) -> int:
         """Read the work's parts, oldest first; without `survivors` everything stays as it stands.
 
@@ -76,7 +76,7 @@ class PartitionWriter:
         work: PartitionWork,
         survivors: Survivors,
         section: _Section,
-        ahead: Mapping[int, SectionAhead],
+        ahead: Mapping[int, FilteredSection],
     ) -> None:
         rewriting = rewriting_of(self._spec, work.partition, exact=survivors.exact)
 
@@ -90,14 +90,14 @@ class PartitionWriter:
 
         for place, part in enumerate(work.parts):
             done = ahead.get(place, _NOTHING)
-            if done.complete:
+            if done.is_complete:
                 for each in done.pieces:
                     assert each is not None
                     add(each.filtered, each.records_in)
                 continue
             pieces = iter(done.pieces)
 
-            def take(piece: Piece, extent: Extent, pieces: Iterator[PieceAhead | None] = pieces) -> None:
+            def take(piece: Piece, extent: Extent, pieces: Iterator[FilteredPiece | None] = pieces) -> None:
                 here = next(pieces, None)
                 if here is not None:
                     add(here.filtered, here.records_in)
@@ -111,7 +111,7 @@ class PartitionWriter:
                         delete_horizon_ms=rewriting.delete_horizon_ms,
                         merge=rewriting.merge,
                         merged_codec=rewriting.merged_codec,
-                        most_batch_bytes=rewriting.most_batch_bytes,
+                        max_batch_bytes=rewriting.max_batch_bytes,
                         scratch=self._scratch,
                     )
                 add(filtered, piece.record_count)
@@ -138,7 +138,7 @@ class PartitionWriter:
 
         for part in work.parts:
             self._inputs.read(work, part, take)
-        self._counts.at_least("largest_buffer_bytes", found.largest_opened)
+        self._counts.at_least("largest_buffer_bytes", found.max_opened_bytes)
         offsets = found.take()
         if section.record_count != len(offsets):
             raise CorruptDataError(
@@ -209,7 +209,7 @@ class _Section:
         self.record_count += record_count
 
 
-def rewriting_of(spec: JobSpec, partition: JobPartition, *, exact: bool) -> Rewriting:
+def rewriting_of(spec: JobSpec, partition: JobPartition, *, exact: bool) -> RewriteOptions:
     """How survivors of a partition are written, when the answer is, or is not, exact.
 
     Tombstones that become clean by this job get a delete horizon, from which on they may go. A tombstone is
@@ -218,11 +218,11 @@ def rewriting_of(spec: JobSpec, partition: JobPartition, *, exact: bool) -> Rewr
     to learn of the delete.
     """
     clean = partition.reaches_log_start and exact
-    return Rewriting(
+    return RewriteOptions(
         delete_horizon_ms=delete_horizon(spec.now_ms, partition.delete_retention_ms) if clean else None,
         merge=spec.merge_batches,
         merged_codec=_codec_of(partition.compression_type),
-        most_batch_bytes=partition.max_message_bytes,
+        max_batch_bytes=partition.max_message_bytes,
     )
 
 

@@ -7,7 +7,7 @@ from object_format.record_batch.headers import (
     assign_offsets,
     iter_headers,
     patch_offsets,
-    stamp_append_time,
+    set_append_time,
     trim_batches,
 )
 from object_format.record_batch.records import Record, decode_batches
@@ -38,7 +38,7 @@ def one_input(data: bytes) -> None:
         validated = validate_batches(batches, require_keys=True)
         if found is None:
             assert validated.problems
-        for change in (patch_offsets, assign_offsets, stamp_append_time):
+        for change in (patch_offsets, assign_offsets, set_append_time):
             try:
                 change(bytearray(batches), 1, 0)
             except MalformedBatchError as error:

@@ -36,7 +36,7 @@ def one_input(data: bytes) -> None:
     assert found is None or len(found) <= LIMIT
     many = opened(batch_around(codec, compressed))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decompression, "native_calls", lambda: None)
+        patch.setattr(decompression, "native_codec_table", lambda: None)
         assert opened(batch_around(codec, compressed)) == many
     if found is not None:
         assert many == found

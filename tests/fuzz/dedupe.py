@@ -7,14 +7,14 @@ from pyroaring import BitMap64
 from core.errors import CorruptDataError
 from object_format.codecs.codec import Codec
 from object_format.dedupe import (
+    EarlyFilter,
     KeyTable,
-    Rewriting,
+    RewriteOptions,
     SurvivorFinder,
     Survivors,
-    ThinnedAhead,
     filter_batches,
 )
-from object_format.dedupe.buckets import BucketCutter, BucketJudge, read_blob
+from object_format.dedupe.buckets import BucketSplitter, BucketSurvivorFinder, read_blob
 from object_format.errors import MalformedBatchError
 from object_format.record_batch.records import decode_batches
 from tests.fuzz.harness import fuzz
@@ -71,10 +71,10 @@ def check_passes(data: bytes) -> None:
 
 
 def check_ahead(data: bytes) -> None:
-    """What pass 1 does ahead is what pass 2 would do."""
-    ahead = ThinnedAhead(held_bytes=4 << 20, kept_bytes=1 << 20)
-    ahead.begin_partition(Rewriting(delete_horizon_ms=NOW, merged_codec=Codec.LZ4))
-    finder = SurvivorFinder(TABLE, SEED, reaches_log_start=True, now_ms=NOW, ahead=ahead)
+    """What pass 1 does early_filter is what pass 2 would do."""
+    early_filter = EarlyFilter(retained_bytes=4 << 20, output_bytes=1 << 20)
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=NOW, merged_codec=Codec.LZ4))
+    finder = SurvivorFinder(TABLE, SEED, reaches_log_start=True, now_ms=NOW, early_filter=early_filter)
     finder.begin_section(unique_keys=False)
     try:
         finder.feed(data, offset_shift=3, leader_epoch=1)
@@ -83,14 +83,14 @@ def check_ahead(data: bytes) -> None:
         assert survivors_of(data) is None
         return
     survivors = finder.finish()
-    for piece in ahead.sections[0].pieces:
+    for piece in early_filter.sections[0].pieces:
         if piece is not None and survivors.exact:
             assert b"".join(piece.filtered.buffers) == filtered(data, survivors, merge=True)
 
 
 def check_buckets(data: bytes) -> None:
     """Buckets find what one table finds, as long as that has room."""
-    cutter = BucketCutter(SEED, bits=1, now_ms=NOW, chunk_records=50)
+    cutter = BucketSplitter(SEED, bits=1, now_ms=NOW, chunk_records=50)
     try:
         blobs = [*cutter.feed(data, offset_shift=3), *cutter.flush()]
     except MalformedBatchError:
@@ -99,7 +99,7 @@ def check_buckets(data: bytes) -> None:
     found = BitMap64()
     exact = True
     for bucket in (0, 1):
-        judge = BucketJudge(TABLE, reaches_log_start=True)
+        judge = BucketSurvivorFinder(TABLE, reaches_log_start=True)
         for blob in reversed([each for each in blobs if each.bucket == bucket]):
             judge.feed(blob.data)
         answer = judge.finish()

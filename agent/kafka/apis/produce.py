@@ -35,10 +35,10 @@ from object_format.buffers import readable
 from object_format.codecs.codec import Codec
 from object_format.errors import InvalidRecordError, RejectionReason
 from object_format.record_batch.headers import (
+    is_marked_compressed,
     peek_attributes,
     peek_producer_id,
-    scan_sound_batches,
-    seems_compressed,
+    scan_until_malformed,
 )
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _is_quickly_judged(items: Sequence[_Item]) -> bool:
     for item in items:
         if item.records is not None and item.error is None:
             size += len(item.records)
-            if size > _JUDGED_ON_THE_SPOT_BYTES or seems_compressed(item.records):
+            if size > _JUDGED_ON_THE_SPOT_BYTES or is_marked_compressed(item.records):
                 return False
     return True
 
@@ -186,7 +186,7 @@ def _one_batch(records: memoryview | None, version: int) -> memoryview:
 
 def _require_one(records: memoryview) -> None:
     """Refuse a second batch before any is judged: what opening one costs is no matter of its size."""
-    rows, _, _ = scan_sound_batches(readable(records))
+    rows, _, _ = scan_until_malformed(readable(records))
     if len(rows) > 1:
         raise KafkaError(
             ErrorCode.invalid_record,

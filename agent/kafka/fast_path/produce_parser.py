@@ -21,7 +21,7 @@ from object_format.codecs.codec import (
     DecompressedTooLargeError,
     decompress,
 )
-from object_format.codecs.native import native_calls
+from object_format.codecs.native import native_codec_table
 from object_format.kernels.batches.headers import check_header
 from object_format.kernels.batches.layout import (
     ATTRIBUTES,
@@ -39,10 +39,10 @@ from object_format.kernels.batches.layout import (
     RECORD_COUNT,
     TRANSACTIONAL,
 )
-from object_format.kernels.batches.records import judge_records
-from object_format.kernels.codecs.frame_blocks import frame_work
+from object_format.kernels.batches.records import validate_records
+from object_format.kernels.codecs.frame_blocks import frame_bounds
 from object_format.kernels.codecs.lz4_frame import lz4_into
-from object_format.kernels.codecs.native import CALLS, zstd_into
+from object_format.kernels.codecs.native import CODEC_TABLE_SIZE, zstd_into
 from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i64, load_u32
 
@@ -58,7 +58,7 @@ max timestamp, producer id, epoch, base sequence, codec; and whether the records
 _LOWEST: Final = 6
 _CODEC: Final = 14
 _JUDGED: Final = 15
-_UNUSUAL: Final = LOG_APPEND_TIME | CONTROL | TRANSACTIONAL
+_UNSUPPORTED: Final = LOG_APPEND_TIME | CONTROL | TRANSACTIONAL
 _IDENTIFIER_BYTES: Final = 16
 _NO_ROWS: Final = (-1, 0, 0, 0, 0)
 _MAX_OPENED: Final = 1 << 40
@@ -71,7 +71,7 @@ _USUAL_RATIO: Final = 4
 """Of a first batch that does not say what comes out of it."""
 
 _SOUND, _AT_FAULT, _TOO_MUCH = 0, 1, 2
-_NO_CALLS: Final = np.zeros(CALLS, np.int64)
+_NO_CODEC_TABLE: Final = np.zeros(CODEC_TABLE_SIZE, np.int64)
 _LZ4: Final = int(Codec.LZ4)
 _ZSTD: Final = int(Codec.ZSTD)
 
@@ -97,7 +97,7 @@ def _read_batch(data: ByteArray, start: Integer, end: Integer, row: Numbers) -> 
     row[_CODEC] = attributes & CODEC_MASK
     row[_JUDGED] = False
     return not (
-        attributes & _UNUSUAL != 0
+        attributes & _UNSUPPORTED != 0
         or count < 1
         or count != load_i32(data, start + LAST_OFFSET_DELTA) + 1
         or (producer_id >= 0 and sequence < 0)
@@ -109,7 +109,7 @@ def _judge(
     data: ByteArray, start: Integer, records: ByteArray, first: Integer, end: Integer, row: Numbers
 ) -> Integer:
     """Whether the batch at `start` has sound records, which lie in `records`; fills their columns."""
-    fault, _at, lowest, highest, keyless = judge_records(
+    fault, _at, lowest, highest, keyless = validate_records(
         records, first, end, row[5], load_i64(data, start + BASE_TIMESTAMP)
     )
     row[_LOWEST] = lowest
@@ -130,33 +130,33 @@ def _is_for_us(data: ByteArray, start: Integer, end: Integer, row: Numbers, judg
 
 
 @njit(nogil=True, cache=True)
-def _opened(data: ByteArray, row: Numbers, room: ByteArray, calls: Numbers) -> Integer:
+def _opened(data: ByteArray, row: Numbers, room: ByteArray, codec_table: Numbers) -> Integer:
     """Decompress a row's batch into `room`: how many bytes, or -1 if it does not fit or is not as usual."""
     start = row[3] + BATCH_OVERHEAD
     size = row[4] - start
     if row[_CODEC] == _LZ4:
-        return lz4_into(data, start, size, room, 0, calls)
+        return lz4_into(data, start, size, room, 0, codec_table)
     if row[_CODEC] == _ZSTD:
-        return zstd_into(data, start, size, room, 0, calls)
+        return zstd_into(data, start, size, room, 0, codec_table)
     return -1
 
 
 @njit(nogil=True, cache=True)
 def open_rows(
-    data: ByteArray, rows: Numbers, room: ByteArray, left: Integer, is_native: Integer, calls: Numbers
+    data: ByteArray, rows: Numbers, room: ByteArray, left: Integer, is_native: Integer, codec_table: Numbers
 ) -> Integers:
     """Judge batches that LZ4 or zstd has compressed, each in `room`.
 
     Whether they have no fault and are not more than what is `left`, which is in bytes; what of it is left
     then, and how many batches, which are not as usual, were not judged.
     """
-    data, rows, room, calls = borrowed(data), borrowed(rows), borrowed(room), borrowed(calls)
+    data, rows, room, codec_table = borrowed(data), borrowed(rows), borrowed(room), borrowed(codec_table)
     unjudged = np.int64(0)
     for b in range(rows.shape[0]):
         row = rows[b]
         if row[_JUDGED]:
             continue
-        length = _opened(data, row, room[: min(left, room.size)], calls) if is_native else np.int64(-1)
+        length = _opened(data, row, room[: min(left, room.size)], codec_table) if is_native else np.int64(-1)
         if length < 0:
             unjudged += 1
             continue
@@ -167,12 +167,12 @@ def open_rows(
 
 
 @njit(nogil=True, cache=True)
-def open_few(data: ByteArray, rows: Numbers, room: ByteArray, calls: Numbers) -> Integer:
+def open_few(data: ByteArray, rows: Numbers, room: ByteArray, codec_table: Numbers) -> Integer:
     """As `open_rows`, of batches that all of `room` is enough for: `_SOUND`, `_AT_FAULT`, or `_TOO_MUCH`.
 
     It ends as soon as that much is known. Once a batch is open, it tells what to expect of the others.
     """
-    data, rows, room, calls = borrowed(data), borrowed(rows), borrowed(room), borrowed(calls)
+    data, rows, room, codec_table = borrowed(data), borrowed(rows), borrowed(room), borrowed(codec_table)
     rest = _little_work(data, rows, room.size)
     if rest < 0:
         return _TOO_MUCH
@@ -181,7 +181,7 @@ def open_few(data: ByteArray, rows: Numbers, room: ByteArray, calls: Numbers) ->
         row = rows[b]
         if row[_JUDGED]:
             continue
-        length = _opened(data, row, room[:left], calls)
+        length = _opened(data, row, room[:left], codec_table)
         if length < 0:
             return _TOO_MUCH
         if not _judge(data, row[3], room, 0, length, row):
@@ -207,7 +207,7 @@ def _little_work(data: ByteArray, rows: Numbers, most: Integer) -> Integer:
             continue
         start = row[3] + BATCH_OVERHEAD
         size = row[4] - start
-        more, contents, is_stated = frame_work(data, start, size, row[_CODEC], _MAX_BLOCKS - blocks)
+        more, contents, is_stated = frame_bounds(data, start, size, row[_CODEC], _MAX_BLOCKS - blocks)
         if more < 0:
             return -1
         blocks += more
@@ -328,11 +328,11 @@ class ProduceParser:
         That is so much for the libraries' functions alone, which make no more of it than fits the room, out
         of few blocks. None for all else, such as other codecs, whose decoders are called batch by batch.
         """
-        calls = native_calls()
-        if calls is None:
+        codec_table = native_codec_table()
+        if codec_table is None:
             return None
         rows = self._rows[: self._count]
-        found = open_few(readable(frame), rows, room, calls)
+        found = open_few(readable(frame), rows, room, codec_table)
         if found == _TOO_MUCH:
             return None
         judged: list[list[int]] = rows.tolist()
@@ -345,8 +345,8 @@ class ProduceParser:
         is, this may take long: it is not for the event loop.
         """
         data, rows = readable(frame), self._rows[: self._count]
-        calls = native_calls()
-        is_native, functions = (False, _NO_CALLS) if calls is None else (True, calls)
+        codec_table = native_codec_table()
+        is_native, functions = (False, _NO_CODEC_TABLE) if codec_table is None else (True, codec_table)
         is_sound, left, unjudged = open_rows(data, rows, room, _MAX_OPENED, is_native, functions)
         if not is_sound:
             return None

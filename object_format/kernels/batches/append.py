@@ -29,7 +29,7 @@ _MAX_IN_RUN = 1 << 30
 
 
 @njit(nogil=True, cache=True)
-def survey_headers(rows: Rows) -> Integers:
+def check_producer_headers(rows: Rows) -> Integers:
     """Whether a broker takes batches with such headers from a producer, and whether any is compressed.
 
     Kafka's LogValidator: no sequence is missing, the producer gave the timestamps, nothing is a control
@@ -50,14 +50,14 @@ def survey_headers(rows: Rows) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def survey_records(rows: Rows) -> Integers:
-    """What there is to say of rows that `check_records` has filled.
+def summarize_rows(rows: Rows) -> Integers:
+    """What there is to say of rows that `validate_rows` has filled.
 
     Faults, keyless records, the size of the largest batch, lowest and highest timestamp, and how many headers
     have another max timestamp than their records.
     """
     rows = borrowed(rows)
-    faults = keyless = largest = wrong_stamps = np.int64(0)
+    faults = keyless = largest = wrong_max_timestamps = np.int64(0)
     lowest = np.int64(_INT64_MAX)
     highest = np.int64(-_INT64_MAX)
     for b in range(rows.size):
@@ -67,12 +67,12 @@ def survey_records(rows: Rows) -> Integers:
         largest = max(largest, row.size)
         lowest = min(lowest, row.lowest_timestamp)
         highest = max(highest, row.highest_timestamp)
-        wrong_stamps += row.max_timestamp != row.highest_timestamp
-    return faults, keyless, largest, lowest, highest, wrong_stamps
+        wrong_max_timestamps += row.max_timestamp != row.highest_timestamp
+    return faults, keyless, largest, lowest, highest, wrong_max_timestamps
 
 
 @njit(nogil=True, cache=True)
-def survey_bounds(rows: Rows) -> Integers:
+def offset_bounds(rows: Rows) -> Integers:
     """The offsets of the first and the last record, and the largest timestamp; at least one row is there."""
     rows = borrowed(rows)
     timestamp = rows[0].max_timestamp
@@ -83,7 +83,7 @@ def survey_bounds(rows: Rows) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def place_rows(data: ByteArray, rows: Rows, first_offset: Integer, leader_epoch: Integer) -> None:
+def assign_row_offsets(data: ByteArray, rows: Rows, first_offset: Integer, leader_epoch: Integer) -> None:
     """Give the batches of `rows` consecutive offsets from `first_offset` on, in `data` and in the rows."""
     data = borrowed(data)
     rows = borrowed(rows)
@@ -118,7 +118,7 @@ def find_epochs(data: ByteArray, rows: Rows, entries: Numbers) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def survey_producers(rows: Rows) -> Integers:
+def classify_producers(rows: Rows) -> Integers:
     """What kind of producers the batches come from, in three answers.
 
     Whether any batch has a producer id; whether all are plain data of one producer in one epoch; and whether,

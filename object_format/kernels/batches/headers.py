@@ -160,7 +160,7 @@ def compressed_among(rows: Rows, indexes: Numbers) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def find_disorder(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
+def first_out_of_order(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
     """The first batch that starts before the last one ends, or leaves [0, 2^62); -1 if none does."""
     rows = borrowed(rows)
     for b in range(rows.size):
@@ -172,7 +172,7 @@ def find_disorder(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def scan_rising(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
+def scan_ordered(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
     """Rows of batches that rise from `lowest` on; their first offset, and that behind the last.
 
     Then how many are compressed, and fault and position of what is wrong with any.
@@ -184,7 +184,7 @@ def scan_rising(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
     first = behind = np.int64(lowest)
     compressed = 0
     if count and fault == _NONE:
-        disorder = find_disorder(rows, shift, lowest)
+        disorder = first_out_of_order(rows, shift, lowest)
         if disorder >= 0:
             fault, position = _OFFSET_RANGE, rows[disorder].position
         compressed, _records = sum_up(rows)

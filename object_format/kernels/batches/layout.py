@@ -55,7 +55,7 @@ BATCH_ROW: Final = np.dtype(
             "record_count",
             "records_start",  # of the records, in the array that holds them uncompressed
             "records_end",
-            "lowest_timestamp",  # of the records themselves: filled by check_records
+            "lowest_timestamp",  # of the records themselves: filled by validate_rows
             "highest_timestamp",
             "keyless",  # how many records have no key
             "fault",

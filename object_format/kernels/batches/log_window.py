@@ -52,7 +52,7 @@ def find_batch(data: ByteArray, offset: Integer, timestamp: Integer) -> Integers
 
 
 @njit(nogil=True, cache=True)
-def find_newest(data: ByteArray, timestamp: Integer, offset: Integer) -> Integers:
+def find_max_timestamp(data: ByteArray, timestamp: Integer, offset: Integer) -> Integers:
     """Status and position of where the window ends; the largest max timestamp above `timestamp`, its offset.
 
     Without one, `timestamp` and `offset` come back. The offset is that of the last record of the first batch
@@ -72,7 +72,9 @@ def find_newest(data: ByteArray, timestamp: Integer, offset: Integer) -> Integer
 
 
 @njit(nogil=True, cache=True)
-def cut_whole(data: ByteArray, start: Integer, end_offset: Integer, max_bytes: Integer) -> Integers:
+def end_of_whole_batches(
+    data: ByteArray, start: Integer, end_offset: Integer, max_bytes: Integer
+) -> Integers:
     """Where the batches from `start` on end that are whole, below `end_offset` and fit `max_bytes`.
 
     The end, and the offset behind the last of them, -1 if there is none. The first batch may exceed

@@ -81,7 +81,7 @@ def decode_rows(data: ByteArray, rows: Rows, shift: Integer, longs: Numbers, len
 
 
 @njit(nogil=True, cache=True)
-def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
+def validate_rows(data: ByteArray, rows: Rows, compressed: Integer) -> None:
     """Judge the records of each row as a producer's: its fault, timestamps and number of keyless records.
 
     Offset deltas must be 0, 1, 2 … Only rows with `compressed` records are looked at, or only those without,
@@ -93,7 +93,7 @@ def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
         row = rows[b]
         if row.fault != _NONE or (row.attributes & CODEC_MASK != 0) != compressed:
             continue
-        fault, at, lowest, highest, keyless = judge_records(
+        fault, at, lowest, highest, keyless = validate_records(
             data, row.records_start, row.records_end, row.record_count, row.base_timestamp
         )
         row.fault = fault
@@ -104,7 +104,7 @@ def check_records(data: ByteArray, rows: Rows, compressed: Integer) -> None:
 
 
 @njit(nogil=True, cache=True)
-def judge_records(
+def validate_records(
     data: ByteArray, start: Integer, stop: Integer, count: Integer, base_timestamp: Integer
 ) -> Integers:
     """Of `count` records that should fill a range: fault, its place, lowest and highest time, keyless."""
@@ -134,7 +134,7 @@ def judge_records(
 
 
 @njit(nogil=True, cache=True)
-def judge_plain_batch(data: ByteArray) -> Integers:
+def validate_single_batch(data: ByteArray) -> Integers:
     """What there is to say of `data` that is one uncompressed batch without a fault, but for its checksum.
 
     Whether it is one, its record count, lowest and highest timestamp of its records, how many have no key;
@@ -149,17 +149,17 @@ def judge_plain_batch(data: ByteArray) -> Integers:
     count = load_i32(data, RECORD_COUNT)
     producer_id = load_i64(data, PRODUCER_ID)
     sequence = load_i32(data, BASE_SEQUENCE)
-    is_plain = (
+    may_be_valid = (
         attributes & (CODEC_MASK | LOG_APPEND_TIME | CONTROL) == 0
         and count >= 1
         and count == load_i32(data, LAST_OFFSET_DELTA) + 1
         and (producer_id < 0 or sequence >= 0)
     )
-    fault, _at, lowest, highest, keyless = judge_records(
-        data, BATCH_OVERHEAD, size, count if is_plain else 0, load_i64(data, BASE_TIMESTAMP)
+    fault, _at, lowest, highest, keyless = validate_records(
+        data, BATCH_OVERHEAD, size, count if may_be_valid else 0, load_i64(data, BASE_TIMESTAMP)
     )
     return (
-        int(is_plain and fault == _NONE),
+        int(may_be_valid and fault == _NONE),
         count,
         lowest,
         highest,

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from numba import njit
 
-from object_format.kernels.bitmaps.roaring import container_bytes, put_little
+from object_format.kernels.bitmaps.roaring import container_bytes, store_little_endian
 from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
 
 CONTAINER = 1 << 16
-LONE_RUN_BYTES = 6
+SINGLE_RUN_BYTES = 6
 """A container that is one run, as it is where nothing is there."""
-WIDEST_BYTES = 8192
+MAX_CONTAINER_BYTES = 8192
 """No container is larger."""
 COOKIE = 12346
 COOKIE_WITH_RUNS = 12347
@@ -32,7 +32,9 @@ _GROUP_HEAD = 12
 
 
 @njit(nogil=True, cache=True)
-def count_left_out(values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer) -> Integers:
+def count_complement(
+    values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer
+) -> Integers:
     """How many numbers of [start, stop) values[first:end] leave out, and in how many runs."""
     runs = 0
     free = start
@@ -44,7 +46,7 @@ def count_left_out(values: Numbers, first: Integer, end: Integer, start: Integer
 
 
 @njit(nogil=True, cache=True)
-def put_runs(
+def write_runs(
     values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
 ) -> Integer:
     """Write what is left out as runs, each by its start and its length less one; the position behind."""
@@ -52,20 +54,20 @@ def put_runs(
     for k in range(first, end + 1):
         there = values[k] if k < end else stop
         if there > free:
-            at = put_little(out, at, free - start, 2)
-            at = put_little(out, at, there - free - 1, 2)
+            at = store_little_endian(out, at, free - start, 2)
+            at = store_little_endian(out, at, there - free - 1, 2)
         free = there + 1
     return at
 
 
 @njit(nogil=True, cache=True)
-def put_plain(
+def write_values(
     values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
 ) -> Integer:
     """Write what is left out number by number, or as bits where it is much; the position behind."""
     as_bits = stop - start - (end - first) > _MAX_IN_ARRAY
     if as_bits:
-        out[at : at + WIDEST_BYTES] = 0
+        out[at : at + MAX_CONTAINER_BYTES] = 0
     free = start
     for k in range(first, end + 1):
         there = values[k] if k < end else stop
@@ -73,13 +75,13 @@ def put_plain(
             if as_bits:
                 out[at + (low >> 3)] |= 1 << (low & 7)
             else:
-                at = put_little(out, at, low, 2)
+                at = store_little_endian(out, at, low, 2)
         free = there + 1
-    return at + WIDEST_BYTES if as_bits else at
+    return at + MAX_CONTAINER_BYTES if as_bits else at
 
 
 @njit(nogil=True, cache=True)
-def leave_out(
+def write_complement(
     values: Numbers,
     start: Integer,
     end: Integer,
@@ -104,16 +106,16 @@ def leave_out(
         behind = first
         while behind < values.size and values[behind] < stop:
             behind += 1
-        cardinality, runs = count_left_out(values, first, behind, start, stop)
+        cardinality, runs = count_complement(values, first, behind, start, stop)
         if cardinality:
             plain = container_bytes(cardinality)
             size = min(plain, 2 + 4 * runs)
             if at + size > out.size or count >= containers.shape[0]:
                 return -1, count
             if size < plain:
-                put_runs(values, first, behind, start, stop, out, put_little(out, at, runs, 2))
+                write_runs(values, first, behind, start, stop, out, store_little_endian(out, at, runs, 2))
             else:
-                put_plain(values, first, behind, start, stop, out, at)
+                write_values(values, first, behind, start, stop, out, at)
             containers[count, 0] = (start >> 16) & 0xFFFF
             containers[count, 1] = cardinality
             containers[count, 2] = size < plain
@@ -126,7 +128,7 @@ def leave_out(
 
 
 @njit(nogil=True, cache=True)
-def get_little(data: ByteArray, at: Integer, width: Integer) -> Integer:
+def read_little_endian(data: ByteArray, at: Integer, width: Integer) -> Integer:
     """An integer; -1 where the data ends before it."""
     if at + width > data.size:
         return -1
@@ -139,21 +141,24 @@ def get_little(data: ByteArray, at: Integer, width: Integer) -> Integer:
 @njit(nogil=True, cache=True)
 def first_container(data: ByteArray) -> Integers:
     """How many containers a bitmap of one group has; where their flags (0: none), keys and bytes begin."""
-    cookie = get_little(data, _GROUP_HEAD, 4)
+    cookie = read_little_endian(data, _GROUP_HEAD, 4)
     if cookie & 0xFFFF == COOKIE_WITH_RUNS:
         count = (cookie >> 16) + 1
         flags = _GROUP_HEAD + 4
         keys = flags + (count + 7) // 8
         return count, flags, keys, keys + 4 * count + (4 * count if count >= FEW_CONTAINERS else 0)
-    count = get_little(data, _GROUP_HEAD + 4, 4)
+    count = read_little_endian(data, _GROUP_HEAD + 4, 4)
     return count, 0, _GROUP_HEAD + 8, _GROUP_HEAD + 8 + 8 * count
 
 
 @njit(nogil=True, cache=True)
-def take_over(
+def copy_containers(
     data: ByteArray, start: Integer, out: ByteArray, at: Integer, containers: Numbers, count: Integer
 ) -> Integers:
-    """As `leave_out`, of containers that a library wrote: `data` has one group, relative to `start`."""
+    """Append containers that a library serialized: `data` holds one group, relative to `start`.
+
+    The other parameters and the result are those of `write_complement`.
+    """
     data = borrowed(data)
     out = borrowed(out)
     containers = borrowed(containers)
@@ -161,13 +166,13 @@ def take_over(
     if found < 0 or count + found > containers.shape[0] or here > data.size:
         return -1, count
     for k in range(found):
-        cardinality = get_little(data, keys + 4 * k + 2, 2) + 1
+        cardinality = read_little_endian(data, keys + 4 * k + 2, 2) + 1
         of_runs = flags > 0 and (data[flags + (k >> 3)] >> (k & 7)) & 1 == 1
-        size = 2 + 4 * get_little(data, here, 2) if of_runs else container_bytes(cardinality)
+        size = 2 + 4 * read_little_endian(data, here, 2) if of_runs else container_bytes(cardinality)
         if size < 0 or here + size > data.size or at + size > out.size:
             return -1, count
         out[at : at + size] = data[here : here + size]
-        containers[count, 0] = ((start >> 16) + get_little(data, keys + 4 * k, 2)) & 0xFFFF
+        containers[count, 0] = ((start >> 16) + read_little_endian(data, keys + 4 * k, 2)) & 0xFFFF
         containers[count, 1] = cardinality
         containers[count, 2] = of_runs
         containers[count, 3] = size

@@ -39,8 +39,8 @@ def container_bytes(cardinality: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def serialised_size(values: Numbers) -> Integer:
-    """How many bytes `serialise` writes for these numbers, which rise and are not negative."""
+def serialized_size(values: Numbers) -> Integer:
+    """How many bytes `serialize` writes for these numbers, which rise and are not negative."""
     values = borrowed(values)
     size = 8
     i = 0
@@ -56,7 +56,7 @@ def serialised_size(values: Numbers) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def put_little(out: ByteArray, at: Integer, value: Integer, width: Integer) -> Integer:
+def store_little_endian(out: ByteArray, at: Integer, value: Integer, width: Integer) -> Integer:
     """Write an integer and return the position behind it."""
     for i in range(width):
         out[at + i] = (value >> (8 * i)) & 0xFF
@@ -64,25 +64,25 @@ def put_little(out: ByteArray, at: Integer, value: Integer, width: Integer) -> I
 
 
 @njit(nogil=True, cache=True)
-def serialise_low(values: Numbers, first: Integer, end: Integer, out: ByteArray, start: Integer) -> Integer:
+def serialize_group(values: Numbers, first: Integer, end: Integer, out: ByteArray, start: Integer) -> Integer:
     """Write the 32-bit bitmap of values[first:end], whose upper halves are equal; the position behind it."""
     containers = 0
     i = first
     while i < end:
         containers += 1
         i = run_end(values, i, 16)
-    descriptions = put_little(out, put_little(out, start, _COOKIE, 4), containers, 4)
+    descriptions = store_little_endian(out, store_little_endian(out, start, _COOKIE, 4), containers, 4)
     positions = descriptions + 4 * containers
     at = positions + 4 * containers
     i = first
     while i < end:
         stop = run_end(values, i, 16)
-        descriptions = put_little(out, descriptions, (values[i] >> 16) & 0xFFFF, 2)
-        descriptions = put_little(out, descriptions, stop - i - 1, 2)
-        positions = put_little(out, positions, at - start, 4)
+        descriptions = store_little_endian(out, descriptions, (values[i] >> 16) & 0xFFFF, 2)
+        descriptions = store_little_endian(out, descriptions, stop - i - 1, 2)
+        positions = store_little_endian(out, positions, at - start, 4)
         if stop - i <= _MAX_IN_ARRAY:
             for k in range(i, stop):
-                at = put_little(out, at, values[k] & 0xFFFF, 2)
+                at = store_little_endian(out, at, values[k] & 0xFFFF, 2)
         else:
             out[at : at + _BITMAP_BYTES] = 0
             for k in range(i, stop):
@@ -94,8 +94,8 @@ def serialise_low(values: Numbers, first: Integer, end: Integer, out: ByteArray,
 
 
 @njit(nogil=True, cache=True)
-def serialise(values: Numbers, out: ByteArray) -> None:
-    """Write the bitmap of int64 `values`, which rise and are not negative, into exactly `serialised_size`."""
+def serialize(values: Numbers, out: ByteArray) -> None:
+    """Write the bitmap of int64 `values`, which rise and are not negative, into exactly `serialized_size`."""
     values = borrowed(values)
     out = borrowed(out)
     at = 8
@@ -103,15 +103,15 @@ def serialise(values: Numbers, out: ByteArray) -> None:
     i = 0
     while i < values.size:
         end = run_end(values, i, 32)
-        at = put_little(out, at, values[i] >> 32, 4)
-        at = serialise_low(values, i, end, out, at)
+        at = store_little_endian(out, at, values[i] >> 32, 4)
+        at = serialize_group(values, i, end, out, at)
         groups += 1
         i = end
-    put_little(out, 0, groups, 8)
+    store_little_endian(out, 0, groups, 8)
 
 
 @njit(nogil=True, cache=True)
-def span_of(values: Numbers, first: Integer, last: Integer) -> Integers:
+def index_range(values: Numbers, first: Integer, last: Integer) -> Integers:
     """Where those of `values`, which rise, begin and end that are in [first, last]."""
     values = borrowed(values)
     return np.searchsorted(values, first), np.searchsorted(values, last, "right")

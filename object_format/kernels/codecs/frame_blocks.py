@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
-from object_format.kernels.codecs.lz4_frame import BLOCK_CHECKSUMS, STORED, load_little, read_frame_header
+from object_format.kernels.codecs.lz4_frame import (
+    BLOCK_CHECKSUMS,
+    STORED,
+    load_little_endian,
+    read_frame_header,
+)
 from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
@@ -20,79 +25,79 @@ if TYPE_CHECKING:
 
 _LZ4 = 3
 _ZSTD = 4
-_LZ4_MOST_RATIO = 255  # one more byte of a match's length adds 255 bytes at the most
+_LZ4_MAX_RATIO = 255  # one more byte of a match's length adds 255 bytes at the most
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_BLOCK = 128 * 1024
 _RLE, _COMPRESSED, _RESERVED = 1, 2, 3
-_UNUSUAL = (-1, 0, False)
+_UNSUPPORTED = (-1, 0, False)
 
 
 @njit(nogil=True, cache=True)
-def _lz4_work(data: ByteArray, start: Integer, end: Integer, most_blocks: Integer) -> Integers:
+def _lz4_work(data: ByteArray, start: Integer, end: Integer, max_blocks: Integer) -> Integers:
     flags, largest, stated, at = read_frame_header(data, start, end)
     if flags < 0:
-        return _UNUSUAL
+        return _UNSUPPORTED
     trailer = 4 if flags & BLOCK_CHECKSUMS else 0
     blocks, contents = np.int64(0), np.int64(0)
     while at + 4 <= end:
-        word = load_little(data, at, 4)
+        word = load_little_endian(data, at, 4)
         if word == 0:
             return blocks, contents if stated < 0 else stated, stated >= 0
         size = word & ~STORED
         blocks += 1
-        contents += size if word & STORED else min(largest, size * _LZ4_MOST_RATIO)
+        contents += size if word & STORED else min(largest, size * _LZ4_MAX_RATIO)
         at += 4 + size + trailer
-        if blocks > most_blocks:
+        if blocks > max_blocks:
             break
-    return _UNUSUAL
+    return _UNSUPPORTED
 
 
 @njit(nogil=True, cache=True)
-def _zstd_work(data: ByteArray, start: Integer, end: Integer, most_blocks: Integer) -> Integers:
-    if end - start < 6 or load_little(data, start, 4) != _ZSTD_MAGIC:
-        return _UNUSUAL
+def _zstd_work(data: ByteArray, start: Integer, end: Integer, max_blocks: Integer) -> Integers:
+    if end - start < 6 or load_little_endian(data, start, 4) != _ZSTD_MAGIC:
+        return _UNSUPPORTED
     descriptor = np.int64(data[start + 4])
     is_single, size_flag = descriptor >> 5 & 1, descriptor >> 6
     if descriptor & 3:
-        return _UNUSUAL
+        return _UNSUPPORTED
     width = np.int64(1) << size_flag if size_flag else is_single
     at = start + 6 - is_single
     if at + width > end:
-        return _UNUSUAL
-    told = np.int64(-1)
+        return _UNSUPPORTED
+    stated = np.int64(-1)
     if width:
-        told = load_little(data, at, width) + (256 if width == 2 else 0)
-        if told < 0:
-            return _UNUSUAL
+        stated = load_little_endian(data, at, width) + (256 if width == 2 else 0)
+        if stated < 0:
+            return _UNSUPPORTED
     at += width
     blocks, contents = np.int64(0), np.int64(0)
     while at + 3 <= end:
-        header = load_little(data, at, 3)
+        header = load_little_endian(data, at, 3)
         kind, size = header >> 1 & 3, header >> 3
         blocks += 1
-        if kind == _RESERVED or blocks > most_blocks:
+        if kind == _RESERVED or blocks > max_blocks:
             break
         contents += _ZSTD_BLOCK if kind == _COMPRESSED else size
         at += 3 + (1 if kind == _RLE else size)
         if at > end:
             break
         if header & 1:
-            return blocks, contents if told < 0 else told, told >= 0
-    return _UNUSUAL
+            return blocks, contents if stated < 0 else stated, stated >= 0
+    return _UNSUPPORTED
 
 
 @njit(nogil=True, cache=True)
-def frame_work(
-    data: ByteArray, start: Integer, size: Integer, codec: Integer, most_blocks: Integer
+def frame_bounds(
+    data: ByteArray, start: Integer, size: Integer, codec: Integer, max_blocks: Integer
 ) -> Integers:
     """The frame in these bytes: its blocks, how large its contents are at the most, and if it states that.
 
-    -1 blocks for what is no such frame, or one with more than `most_blocks`. Contents that a frame states
+    -1 blocks for what is no such frame, or one with more than `max_blocks`. Contents that a frame states
     are believed: a decoder checks them.
     """
     data = borrowed(data)
     if codec == _LZ4:
-        return _lz4_work(data, start, start + size, most_blocks)
+        return _lz4_work(data, start, start + size, max_blocks)
     if codec == _ZSTD:
-        return _zstd_work(data, start, start + size, most_blocks)
-    return _UNUSUAL
+        return _zstd_work(data, start, start + size, max_blocks)
+    return _UNSUPPORTED

@@ -1,6 +1,6 @@
 """LZ4's frames, opened block by block: liblz4 decompresses blocks, and the frame around them is read here.
 
-So no block is given more room than there is, whatever its frame says of itself: liblz4's own functions for
+So no block is source more room than there is, whatever its frame says of itself: liblz4's own functions for
 frames fill a block's largest size, of up to 4 MiB, before they look at the room. Nor does a frame leave
 anything behind for the next one. Format: LZ4 Frame Format 1.6.x.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LZ4_DECOMPRESS = 0
 LZ4_CHECKSUM = 1
-"""Places in `calls` (see `native`): LZ4_decompress_safe_usingDict, and XXH32."""
+"""Places in `codec_table` (see `native`): LZ4_decompress_safe_usingDict, and XXH32."""
 
 STORED = 1 << 31
 """In the number before a block, whose other bits are its size: it is not compressed."""
@@ -34,11 +34,11 @@ _MIN_SIZE_ID = 4
 _FARTHEST = 1 << 16
 """What a block may refer to lies less than this before it."""
 
-_UNUSUAL = (-1, 0, 0, 0)
+_UNSUPPORTED = (-1, 0, 0, 0)
 
 
 @njit(nogil=True, cache=True)
-def load_little(data: ByteArray, at: Integer, width: Integer) -> Integer:
+def load_little_endian(data: ByteArray, at: Integer, width: Integer) -> Integer:
     """An integer that begins with its lowest byte; `width` bytes from `at` exist."""
     value = np.int64(0)
     for i in range(width):
@@ -52,48 +52,53 @@ def read_frame_header(data: ByteArray, start: Integer, end: Integer) -> Integers
 
     Negative flags for what is no frame, or one with a dictionary. The header's checksum is not looked at.
     """
-    if end - start < 7 or load_little(data, start, 4) != _MAGIC:
-        return _UNUSUAL
+    if end - start < 7 or load_little_endian(data, start, 4) != _MAGIC:
+        return _UNSUPPORTED
     flags, descriptor = np.int64(data[start + 4]), np.int64(data[start + 5])
     size_id = descriptor >> 4
     if flags >> 6 != _VERSION or flags & (_RESERVED | _DICTIONARY) != 0:
-        return _UNUSUAL
+        return _UNSUPPORTED
     if descriptor & 0x8F != 0 or size_id < _MIN_SIZE_ID:
-        return _UNUSUAL
+        return _UNSUPPORTED
     largest = np.int64(1) << (8 + 2 * size_id)
     if flags & _SIZED == 0:
         return flags, largest, -1, start + 7
-    stated = load_little(data, start + 6, 8) if end - start >= 15 else -1
+    stated = load_little_endian(data, start + 6, 8) if end - start >= 15 else -1
     if stated < 0:
-        return _UNUSUAL
+        return _UNSUPPORTED
     return flags, largest, stated if stated > 0 else -1, start + 15  # to liblz4, 0 states nothing
 
 
 @njit(nogil=True, cache=True)
 def lz4_into(
-    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, calls: Numbers
+    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, codec_table: Numbers
 ) -> Integer:
-    """Decompress one LZ4 frame, which is all of the given bytes, to `out` from `at` on; its size or -1."""
+    """Decompress one LZ4 frame, which is all of the source bytes, to `out` from `at` on; its size or -1."""
     end = start + size
     flags, largest, stated, position = read_frame_header(data, start, end)
-    if flags < 0 or data[position - 1] != _sum(data, start + 4, position - start - 5, calls) >> 8 & 0xFF:
+    if (
+        flags < 0
+        or data[position - 1] != _sum(data, start + 4, position - start - 5, codec_table) >> 8 & 0xFF
+    ):
         return -1
     trailer = 4 if flags & BLOCK_CHECKSUMS else 0
     done = at
     while position + 4 <= end:
-        word = load_little(data, position, 4)
+        word = load_little_endian(data, position, 4)
         position += 4
         if word == 0:
-            is_whole = _ends(data, position, end, flags, out, at, done, calls)
+            is_whole = _ends(data, position, end, flags, out, at, done, codec_table)
             return done - at if is_whole and (stated < 0 or stated == done - at) else -1
         length = word & ~STORED
         if length > largest or length + trailer > end - position:
             return -1
-        if trailer and load_little(data, position + length, 4) != _sum(data, position, length, calls):
+        if trailer and load_little_endian(data, position + length, 4) != _sum(
+            data, position, length, codec_table
+        ):
             return -1
-        most = min(largest, out.size - done)
+        capacity = min(largest, out.size - done)
         before = 0 if flags & _INDEPENDENT else min(done - at, _FARTHEST)
-        more = _block_into(data, position, word, out, done, most, before, calls)
+        more = _block_into(data, position, word, out, done, capacity, before, codec_table)
         if more < 0:
             return -1
         done += more
@@ -108,23 +113,23 @@ def _block_into(
     word: Integer,
     out: ByteArray,
     at: Integer,
-    most: Integer,
+    capacity: Integer,
     before: Integer,
-    calls: Numbers,
+    codec_table: Numbers,
 ) -> Integer:
-    """Write what a block holds to `out`, at most so many bytes; how many it was, or a negative number.
+    """Write what a block holds to `out`, at capacity so many bytes; how many it was, or a negative number.
 
     It may refer to what stands there `before` it, so many bytes.
     """
     size = word & ~STORED
     if word & STORED:
-        if size > most:
+        if size > capacity:
             return -1
         copy_bytes(data, position, out, at, size)
         return size
-    goal = address_of(out, at)
-    given = address_of(data, position)
-    written = call_c(calls[LZ4_DECOMPRESS], (given, goal, size, most, goal - before, before))
+    target = address_of(out, at)
+    source = address_of(data, position)
+    written = call_c(codec_table[LZ4_DECOMPRESS], (source, target, size, capacity, target - before, before))
     return np.int64(np.int32(written))
 
 
@@ -137,15 +142,17 @@ def _ends(
     out: ByteArray,
     first: Integer,
     last: Integer,
-    calls: Numbers,
+    codec_table: Numbers,
 ) -> Integer:
     """Whether a frame whose blocks end at `position` ends at `end`, with the checksum of out[first:last]."""
     if flags & _CHECKSUM == 0:
         return position == end
-    return position + 4 == end and load_little(data, position, 4) == _sum(out, first, last - first, calls)
+    return position + 4 == end and load_little_endian(data, position, 4) == _sum(
+        out, first, last - first, codec_table
+    )
 
 
 @njit(nogil=True, cache=True)
-def _sum(data: ByteArray, start: Integer, size: Integer, calls: Numbers) -> Integer:
+def _sum(data: ByteArray, start: Integer, size: Integer, codec_table: Numbers) -> Integer:
     """XXH32 of bytes that exist."""
-    return call_c(calls[LZ4_CHECKSUM], (address_of(data, start), size, 0)) & 0xFFFFFFFF
+    return call_c(codec_table[LZ4_CHECKSUM], (address_of(data, start), size, 0)) & 0xFFFFFFFF

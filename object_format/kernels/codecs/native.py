@@ -1,7 +1,7 @@
 """Compressing and decompressing many batches in one call, by the C functions of the codecs' own libraries.
 
-`object_format.codecs.native` finds the functions and makes their contexts. `calls` is what it hands over:
-int64[CALLS], addresses of functions and of what they work with, at the places below.
+`object_format.codecs.native` finds the functions and makes their contexts. `codec_table` is what it hands
+over: int64[CODEC_TABLE_SIZE], addresses of functions and of what they work with, at the places below.
 
 Only sound data of a usual kind is taken here: one frame, and nothing else. Everything else is left to
 `object_format.codecs.codec`, which has the last word and names what is wrong.
@@ -38,7 +38,7 @@ ZSTD_COMPRESS = 7
 ZSTD_COMPRESSION_CONTEXT = 8
 ZSTD_SMALL_CONTEXT = 9
 ZSTD_MAX_WINDOW = 10
-CALLS = 11
+CODEC_TABLE_SIZE = 11
 
 _LZ4 = 3
 _ZSTD = 4
@@ -50,7 +50,7 @@ _ZSTD_HEADER = 6
 
 
 @njit(nogil=True, cache=True)
-def usual_zstd(data: ByteArray, start: Integer, size: Integer, most_window: Integer) -> Integer:
+def is_supported_zstd_frame(data: ByteArray, start: Integer, size: Integer, max_window: Integer) -> Integer:
     """Whether the bytes begin like a zstd frame without a dictionary (RFC 8878 §3.1.1.1)."""
     if size <= _ZSTD_HEADER:
         return False
@@ -66,35 +66,41 @@ def usual_zstd(data: ByteArray, start: Integer, size: Integer, most_window: Inte
         return True
     window = np.int64(data[start + 5])
     base = np.int64(1) << (10 + (window >> 3))
-    return base + (base >> 3) * (window & 7) <= most_window
+    return base + (base >> 3) * (window & 7) <= max_window
 
 
 @njit(nogil=True, cache=True)
 def zstd_into(
-    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, calls: Numbers
+    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, codec_table: Numbers
 ) -> Integer:
-    """Decompress one zstd frame, which is all of the given bytes, to `out` from `at` on; its size or -1."""
-    if not usual_zstd(data, start, size, calls[ZSTD_MAX_WINDOW]):
+    """Decompress `size` bytes, one zstd frame, to `out` from `at` on; return its size, or -1."""
+    if not is_supported_zstd_frame(data, start, size, codec_table[ZSTD_MAX_WINDOW]):
         return -1
     source = address_of(data, start)
-    if call_c(calls[ZSTD_FRAME_SIZE], (source, size)) != size:
+    if call_c(codec_table[ZSTD_FRAME_SIZE], (source, size)) != size:
         return -1
     return call_c(
-        calls[ZSTD_DECOMPRESS],
-        (calls[ZSTD_DECOMPRESSION_CONTEXT], address_of(out, at), out.size - at, source, size),
+        codec_table[ZSTD_DECOMPRESS],
+        (codec_table[ZSTD_DECOMPRESSION_CONTEXT], address_of(out, at), out.size - at, source, size),
     )
 
 
 @njit(nogil=True, cache=True)
 def decompress_rows(
-    data: ByteArray, rows: Rows, indexes: Numbers, first: Integer, out: ByteArray, at: Integer, calls: Numbers
+    data: ByteArray,
+    rows: Rows,
+    indexes: Numbers,
+    first: Integer,
+    out: ByteArray,
+    at: Integer,
+    codec_table: Numbers,
 ) -> Integers:
     """Decompress the batches rows[indexes[first:]] behind each other to `out` from `at` on, while that goes.
 
     Their rows are changed to point there. Returns the place in `indexes` of the first that was not done, for
     want of room or whatever reason, and the end of what was written.
     """
-    data, rows, out, calls = borrowed(data), borrowed(rows), borrowed(out), borrowed(calls)
+    data, rows, out, codec_table = borrowed(data), borrowed(rows), borrowed(out), borrowed(codec_table)
     used: Integer = np.int64(at)
     length: Integer = np.int64(0)
     for n in range(first, indexes.size):
@@ -106,9 +112,9 @@ def decompress_rows(
         codec = row.attributes & CODEC_MASK
         length = -1
         if codec == _LZ4 and size > 0:
-            length = lz4_into(data, start, size, out, used, calls)
+            length = lz4_into(data, start, size, out, used, codec_table)
         elif codec == _ZSTD:
-            length = zstd_into(data, start, size, out, used, calls)
+            length = zstd_into(data, start, size, out, used, codec_table)
         if length < 0 or row.record_count * SMALLEST_RECORD > length:
             return n, used
         row.records_start = used
@@ -118,7 +124,7 @@ def decompress_rows(
 
 
 @njit(nogil=True, cache=True)
-def stretch_end(rows: Rows, indexes: Numbers, first: Integer, room: Integer, native: Integer) -> Integer:
+def chunk_end(rows: Rows, indexes: Numbers, first: Integer, room: Integer, native: Integer) -> Integer:
     """Where `payloads.decompress_batches` would have stopped, with so much room, for batches that are open.
 
     `native`: the libraries' functions were there, so that `decompress_rows` came first.
@@ -160,7 +166,7 @@ def compress_into(
     codec: Integer,
     out: ByteArray,
     at: Integer,
-    calls: Numbers,
+    codec_table: Numbers,
 ) -> Integer:
     """Write `size` bytes, compressed, to `out` from `at` on; how many that makes, or a negative number."""
     if codec == 0:
@@ -168,13 +174,15 @@ def compress_into(
             return -1
         copy_bytes(source, start, out, at, size)
         return size
-    given = address_of(source, start)
-    goal = address_of(out, at)
+    source_at = address_of(source, start)
+    target = address_of(out, at)
     if codec == _LZ4:
-        return call_c(calls[LZ4_COMPRESS], (goal, out.size - at, given, size, calls[LZ4_PREFERENCES]))
+        return call_c(
+            codec_table[LZ4_COMPRESS], (target, out.size - at, source_at, size, codec_table[LZ4_PREFERENCES])
+        )
     if codec == _ZSTD:
-        context = calls[ZSTD_SMALL_CONTEXT if size <= SMALL_SOURCE else ZSTD_COMPRESSION_CONTEXT]
-        return call_c(calls[ZSTD_COMPRESS], (context, goal, out.size - at, given, size))
+        context = codec_table[ZSTD_SMALL_CONTEXT if size <= SMALL_SOURCE else ZSTD_COMPRESSION_CONTEXT]
+        return call_c(codec_table[ZSTD_COMPRESS], (context, target, out.size - at, source_at, size))
     return -1
 
 
@@ -182,23 +190,23 @@ def compress_into(
 def compress_batches(
     source: ByteArray,
     length: Integer,
-    unsealed: Numbers,
+    rewritten: Numbers,
     merged_codec: Integer,
     out: ByteArray,
-    calls: Numbers,
+    codec_table: Numbers,
 ) -> Integer:
-    """Copy `source` to `out` with the batches of `unsealed` compressed; the end, or -1 where that fails.
+    """Copy `source` to `out` with the batches of `rewritten` compressed; the end, or -1 where that fails.
 
-    `unsealed` is as `merge.assemble` leaves it, and is changed to say where the batches are in `out`. Those
+    `rewritten` is as `merge.assemble` leaves it, and is changed to say where the batches are in `out`. Those
     that were merged get `merged_codec`, unless that is negative.
     """
-    source, unsealed, out = borrowed(source), borrowed(unsealed), borrowed(out)
-    calls = borrowed(calls)
+    source, rewritten, out = borrowed(source), borrowed(rewritten), borrowed(out)
+    codec_table = borrowed(codec_table)
     at = np.int64(0)
     done = np.int64(0)
-    for n in range(unsealed.shape[0]):
-        start, end, codec, apart = unsealed[n, 0], unsealed[n, 1], unsealed[n, 2], unsealed[n, 3]
-        if apart != 0 and merged_codec >= 0:
+    for n in range(rewritten.shape[0]):
+        start, end, codec, unmerged_size = rewritten[n, 0], rewritten[n, 1], rewritten[n, 2], rewritten[n, 3]
+        if unmerged_size != 0 and merged_codec >= 0:
             codec = merged_codec
         front = start + BATCH_OVERHEAD - done
         if front > out.size - at:
@@ -207,15 +215,15 @@ def compress_batches(
         at += front
         batch = at - BATCH_OVERHEAD
         written = compress_into(
-            source, start + BATCH_OVERHEAD, end - start - BATCH_OVERHEAD, codec, out, at, calls
+            source, start + BATCH_OVERHEAD, end - start - BATCH_OVERHEAD, codec, out, at, codec_table
         )
         if written < 0:
             return -1
         at += written
         store(out, batch + BATCH_LENGTH, at - batch - LENGTH_OVERHEAD, 4)
         out[batch + ATTRIBUTES + 1] = out[batch + ATTRIBUTES + 1] & ~CODEC_MASK | codec
-        unsealed[n, 0] = batch
-        unsealed[n, 1] = at
+        rewritten[n, 0] = batch
+        rewritten[n, 1] = at
         done = end
     if length - done > out.size - at:
         return -1

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 FLAG_BITS = 4
 """The four flags of `kernels.fingerprints`, in the low bits of a record's place."""
 
-MAX_SPAN = 1 << (32 - FLAG_BITS)
-"""Offsets that the places of one blob reach over."""
+MAX_BLOB_SPAN = 1 << (32 - FLAG_BITS)
+"""Offsets that the packed_offsets of one blob reach over."""
 
 
 @njit(nogil=True, cache=True)
@@ -32,28 +32,28 @@ def bucket_of(second_word: Integer, flag: Integer, bits: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def cut_into_buckets(
+def split_into_buckets(
     words: Numbers,
     offsets: Numbers,
     flags: Numbers,
     count: Integer,
     bits: Integer,
     ends: Numbers,
-    cut_words: Numbers,
-    places: Numbers,
+    sorted_words: Numbers,
+    packed_offsets: Numbers,
 ) -> None:
     """Sort `count` records, which rise by offset, by bucket; within a bucket their order stays.
 
-    `cut_words` gets their fingerprints, `places` (uint32) their offsets from the first record's, shifted left
-    by `FLAG_BITS`, with the flags below; `ends` (int64[2^bits]) where each bucket ends. The offsets must not
-    reach over `MAX_SPAN`. Fingerprints of records without a key become zeros.
+    `sorted_words` gets their fingerprints, `packed_offsets` (uint32) their offsets from the first record's,
+    shifted left by `FLAG_BITS`, with the flags below; `ends` (int64[2^bits]) where each bucket ends. The
+    offsets must not reach over `MAX_BLOB_SPAN`. Fingerprints of records without a key become zeros.
     """
     words = borrowed(words)
     offsets = borrowed(offsets)
     flags = borrowed(flags)
     ends = borrowed(ends)
-    cut_words = borrowed(cut_words)
-    places = borrowed(places)
+    sorted_words = borrowed(sorted_words)
+    packed_offsets = borrowed(packed_offsets)
     ends[:] = 0
     for i in range(count):
         ends[bucket_of(words[WORDS * i + 1], flags[i], bits)] += 1
@@ -69,5 +69,5 @@ def cut_into_buckets(
         ends[bucket] = to + 1
         keyless = flag & KEYLESS != 0
         for k in range(WORDS):
-            cut_words[WORDS * to + k] = np.uint32(0) if keyless else words[WORDS * i + k]
-        places[to] = np.uint32((offsets[i] - base) << FLAG_BITS | flag)
+            sorted_words[WORDS * to + k] = np.uint32(0) if keyless else words[WORDS * i + k]
+        packed_offsets[to] = np.uint32((offsets[i] - base) << FLAG_BITS | flag)

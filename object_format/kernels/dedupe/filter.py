@@ -41,14 +41,14 @@ _INT64_MIN = np.iinfo(np.int64).min
 
 SKIP = 0
 COPY = 1
-THIN = 2
-STAMP = 3
+FILTER = 2
+SET_HORIZON = 3
 MERGED = 4
 CONTINUES = 8
-"""What becomes of a batch: THIN drops records, STAMP also gives it a delete horizon. On top of that, MERGED
-puts it into one batch with those that follow it and have CONTINUES set, too."""
+"""What becomes of a batch: FILTER drops records, SET_HORIZON also gives it a delete horizon. On top of that,
+MERGED puts it into one batch with those that follow it and have CONTINUES set, too."""
 
-ACTION = 3
+ACTION_MASK = 3
 """The bits that are one of the first four."""
 
 TOTAL_BATCHES = 0
@@ -81,7 +81,7 @@ def plan_rows(
     shift: Integer,
     kept: Numbers,
     tombstones: Numbers,
-    stamp: Integer,
+    set_horizon: Integer,
     actions: Numbers,
     starts: Numbers,
 ) -> Integer:
@@ -100,22 +100,22 @@ def plan_rows(
     for b in range(rows.size):
         row = rows[b]
         base = row.base_offset + shift
-        behind = base + row.last_offset_delta + 1
+        end_offset = base + row.last_offset_delta + 1
         starts[b] = k
-        k = advance(kept, k, behind)
+        k = advance(kept, k, end_offset)
         survivors = k - starts[b]
         if survivors > row.record_count:
             return b
         t = advance(tombstones, t, base)
-        has_tombstones = t < tombstones.size and tombstones[t] < behind
+        has_tombstones = t < tombstones.size and tombstones[t] < end_offset
         if survivors == 0:
             actions[b] = SKIP
-        elif stamp and has_tombstones and row.attributes & (DELETE_HORIZON | CONTROL) == 0:
-            actions[b] = STAMP
+        elif set_horizon and has_tombstones and row.attributes & (DELETE_HORIZON | CONTROL) == 0:
+            actions[b] = SET_HORIZON
         elif survivors == row.record_count:
             actions[b] = COPY
         else:
-            actions[b] = THIN
+            actions[b] = FILTER
     starts[rows.size] = k
     return -1
 
@@ -131,7 +131,7 @@ def rebase_record(
     out: ByteArray,
     at: Integer,
 ) -> Integer:
-    """Write a record with other deltas, all else as it is; the position behind it."""
+    """Write a record with other deltas, all else as it is; the position end_offset it."""
     length = 1 + varlong_size(delta) + varlong_size(offset_delta) + stop - key_at
     at = write_varlong(out, at, length)
     out[np.uint64(at)] = data[np.uint64(body)]
@@ -142,22 +142,22 @@ def rebase_record(
 
 
 @njit(nogil=True, cache=True)
-def thin_records(
+def filter_records(
     data: ByteArray,
     row: Integers,
     shift: Integer,
     kept: Numbers,
-    moved: Integer,
-    offset_moved: Integer,
+    timestamp_shift: Integer,
+    delta_shift: Integer,
     out: ByteArray,
     at: Integer,
-    span: Numbers,
+    timestamp_range: Numbers,
 ) -> Integers:
     """Write the records of one batch whose offsets are `kept` to `out` from `at` on.
 
-    `moved` is added to timestamp deltas and `offset_moved` to offset deltas; where both are 0, records are
-    copied in long stretches. `span` is int64[2], which takes the lowest and highest timestamp. Returns a
-    fault, its position, and the end of what was written.
+    `timestamp_shift` is added to timestamp deltas and `delta_shift` to offset deltas; where both are 0,
+    records are copied in long stretches. `timestamp_range` is int64[2], which takes the lowest and highest
+    timestamp. Returns a fault, its position, and the end of what was written.
     """
     data, kept, out = borrowed(data), borrowed(kept), borrowed(out)
     position = row.records_start
@@ -166,7 +166,7 @@ def thin_records(
     base = row.base_offset + shift
     base_timestamp = row.base_timestamp
     limit = row.records_end
-    lowest, highest = span[0], span[1]
+    lowest, highest = timestamp_range[0], timestamp_range[1]
     for _ in range(row.record_count):
         fault, stop, body, delta, offset_at, offset_delta, _key, _kl, _value, _vl, _headers = parse_record(
             data, position, limit
@@ -181,11 +181,11 @@ def thin_records(
             k += 1
             lowest = min(lowest, base_timestamp + delta)
             highest = max(highest, base_timestamp + delta)
-        if moved != 0 or offset_moved != 0:
+        if timestamp_shift != 0 or delta_shift != 0:
             if keep:
                 _offset, key_at = read_varint(data, offset_at, stop)
                 at = rebase_record(
-                    data, body, key_at, stop, delta + moved, offset_delta + offset_moved, out, at
+                    data, body, key_at, stop, delta + timestamp_shift, offset_delta + delta_shift, out, at
                 )
             pending = stop
         elif not keep:
@@ -195,14 +195,14 @@ def thin_records(
         position = stop
     copy_bytes(data, pending, out, at, position - pending)
     at += position - pending
-    span[0], span[1] = lowest, highest
+    timestamp_range[0], timestamp_range[1] = lowest, highest
     if position != limit:
         return _TRAILING, position, at
     return _NONE if k == kept.size else _SURVIVORS, position, at
 
 
 @njit(nogil=True, cache=True)
-def thin_row(
+def filter_row(
     data: ByteArray,
     records: ByteArray,
     rows: Rows,
@@ -210,7 +210,7 @@ def thin_row(
     shift: Integer,
     leader_epoch: Integer,
     kept: Numbers,
-    stamp: Integer,
+    set_horizon: Integer,
     horizon: Integer,
     out: ByteArray,
     start: Integer,
@@ -219,47 +219,63 @@ def thin_row(
     """Write batch `b` thinned to `kept`, all but its CRC; fault, position and end.
 
     Its header lies in `data`, its records in `records` (the same array unless they were compressed). With
-    `stamp`, its base timestamp becomes `horizon`.
+    `set_horizon`, its base timestamp becomes `horizon`.
     """
     data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
     kept, out, totals = borrowed(kept), borrowed(out), borrowed(totals)
     row = rows[b]
-    span = np.empty(2, np.int64)
-    span[0], span[1] = _INT64_MAX, _INT64_MIN
-    moved = row.base_timestamp - horizon if stamp else 0
-    fault, position, end = thin_records(
-        records, row, shift, kept, moved, 0, out, start + BATCH_OVERHEAD, span
+    timestamp_range = np.empty(2, np.int64)
+    timestamp_range[0], timestamp_range[1] = _INT64_MAX, _INT64_MIN
+    timestamp_shift = row.base_timestamp - horizon if set_horizon else 0
+    fault, position, end = filter_records(
+        records, row, shift, kept, timestamp_shift, 0, out, start + BATCH_OVERHEAD, timestamp_range
     )
-    finish_thinned(data, row, shift, leader_epoch, kept.size, stamp, horizon, span, out, start, end, totals)
+    write_filtered_header(
+        data,
+        row,
+        shift,
+        leader_epoch,
+        kept.size,
+        set_horizon,
+        horizon,
+        timestamp_range,
+        out,
+        start,
+        end,
+        totals,
+    )
     return fault, position, end
 
 
 @njit(nogil=True, cache=True)
-def finish_thinned(
+def write_filtered_header(
     data: ByteArray,
     row: Integers,
     shift: Integer,
     leader_epoch: Integer,
     count: Integer,
-    stamp: Integer,
+    set_horizon: Integer,
     horizon: Integer,
-    span: Numbers,
+    timestamp_range: Numbers,
     out: ByteArray,
     start: Integer,
     end: Integer,
     totals: Numbers,
 ) -> None:
-    """The header of a thinned batch, all but its CRC; `span` is of its `count` records, before `end`."""
+    """Write the header of a filtered batch, except its CRC.
+
+    `timestamp_range` is that of the batch's `count` records, which end at `end`.
+    """
     copy_header(data, row, shift, leader_epoch, out, start)
     if row.attributes & LOG_APPEND_TIME != 0:
-        span[0], span[1] = row.max_timestamp, row.max_timestamp
+        timestamp_range[0], timestamp_range[1] = row.max_timestamp, row.max_timestamp
     store(out, start + BATCH_LENGTH, end - start - LENGTH_OVERHEAD, 4)
-    store(out, start + MAX_TIMESTAMP, span[1], 8)
+    store(out, start + MAX_TIMESTAMP, timestamp_range[1], 8)
     store(out, start + RECORD_COUNT, count, 4)
-    if stamp:
+    if set_horizon:
         store(out, start + BASE_TIMESTAMP, horizon, 8)
         store(out, start + ATTRIBUTES, row.attributes | DELETE_HORIZON, 2)
-    add_totals(totals, count, span[0], span[1])
+    add_totals(totals, count, timestamp_range[0], timestamp_range[1])
 
 
 @njit(nogil=True, cache=True)

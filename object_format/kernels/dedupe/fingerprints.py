@@ -53,26 +53,26 @@ def fingerprint_key(
 
 
 @njit(nogil=True, cache=True)
-def reach(starts: Numbers, lengths: Numbers, first: Integer) -> Integers:
-    """Of `LANES` keys from `first` on: the fewest and the most whole words of one, and the first end."""
+def word_range(starts: Numbers, lengths: Numbers, first: Integer) -> Integers:
+    """Of `LANES` keys from `first` on: the fewest and the max_words whole words of one, and the first end."""
     i = np.uint64(first)
-    shared = most = lengths[i] >> 3
+    min_words = max_words = lengths[i] >> 3
     end = starts[i] + lengths[i]
     for _ in range(1, LANES):
         i += np.uint64(1)
-        shared = min(shared, lengths[i] >> 3)
-        most = max(most, lengths[i] >> 3)
+        min_words = min(min_words, lengths[i] >> 3)
+        max_words = max(max_words, lengths[i] >> 3)
         end = min(end, starts[i] + lengths[i])
-    return shared, most, end
+    return min_words, max_words, end
 
 
 @njit(nogil=True, cache=True)
-def are_uneven(lengths: Numbers, first: Integer, most: Integer) -> Integer:
-    """Whether `LANES` keys, one of which has `most` whole words, are hashed sooner one by one."""
+def are_uneven(lengths: Numbers, first: Integer, max_words: Integer) -> Integer:
+    """Whether `LANES` keys, one of which has `max_words` whole words, are hashed sooner one by one."""
     total = 0
     for i in range(first, first + LANES):
         total += lengths[i] >> 3
-    return 2 * most > total + _UNEVEN
+    return 2 * max_words > total + _UNEVEN
 
 
 @njit(nogil=True, cache=True)
@@ -108,13 +108,13 @@ def fingerprint_keys(
         at = (filled + i) * WORDS
         alone = 1
         if i + LANES <= count:
-            shared, most, end = reach(starts, lengths, i)
-            if most - shared > _UNEVEN and are_uneven(lengths, i, most):
+            min_words, max_words, end = word_range(starts, lengths, i)
+            if max_words - min_words > _UNEVEN and are_uneven(lengths, i, max_words):
                 alone = LANES
             elif end >= _WORD_BYTES:
                 if CHECKED:
                     touch_ends(data, starts, lengths, i, words, at)
-                fingerprint_lanes(data, starts, lengths, i, shared, most, k0, k1, words, at)
+                fingerprint_lanes(data, starts, lengths, i, min_words, max_words, k0, k1, words, at)
                 i += LANES
                 continue
         for _ in range(alone):
@@ -185,9 +185,9 @@ def fingerprint_rows(
             lane = np.uint64(waiting)
             starts[lane] = key
             lengths[lane] = max(key_length, 0)
-            place = np.uint64(filled)
-            offsets[place] = base + offset_delta
-            flags[place] = row_flags | TOMBSTONE * (value_length < 0) | KEYLESS * (key_length < 0)
+            index = np.uint64(filled)
+            offsets[index] = base + offset_delta
+            flags[index] = row_flags | TOMBSTONE * (value_length < 0) | KEYLESS * (key_length < 0)
             filled += 1
             waiting += 1
             if waiting == LANES:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import Integer, Integers, Numbers
 
 _SLOT = np.uint64(WORDS)
-_STRETCH_SLOTS = 8
-_STRETCH = np.uint64(_STRETCH_SLOTS * WORDS)
+_GROUP_SLOTS = 8
+_GROUP = np.uint64(_GROUP_SLOTS * WORDS)
 _AHEAD = 40
 """How many records ahead the table's memory is asked for: more than a core can wait for at a time."""
 
@@ -39,7 +39,7 @@ asked for, so many records ahead. Where every eighth slot is still empty, they w
 
 FOUND = 0
 ADDED = 1
-NO_ROOM = 2
+TABLE_FULL = 2
 """What an attempt to add a key came to."""
 
 FREE = 3
@@ -58,15 +58,15 @@ COUNT_INVALID = 3
 COUNTS = 4
 """Places in the array of counts."""
 
-TOMBSTONES_STAY = 0
-TOMBSTONES_GO = 1
-SETTLED_TOMBSTONES_GO = 2
+KEEP_TOMBSTONES = 0
+DROP_EXPIRED_IF_ADDED = 1
+DROP_EXPIRED_TOMBSTONES = 2
 """What becomes of tombstones whose delete horizon has passed. Those of settled keys, of which no older record
 is left, go whether or not the table knows the key."""
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def home_of(home_slots: Integer, w0: Integer) -> Integer:
+def home_index(home_slots: Integer, w0: Integer) -> Integer:
     """The index of the slot where the search for a fingerprint begins."""
     return ((np.uint64(w0) * np.uint64(home_slots)) >> np.uint64(32)) * _SLOT
 
@@ -77,7 +77,7 @@ def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Inte
 
     That is FOUND, FREE for an empty slot, or TAKEN.
     """
-    at = home_of(home_slots, w0)
+    at = home_index(home_slots, w0)
     end = np.uint64(table.size)
     while at < end:
         here = table[at]
@@ -101,20 +101,20 @@ def first_free(table: Numbers, i: Integer) -> Integer:
     """
     end = np.uint64(table.size)
     at = np.uint64(i)
-    while at + _STRETCH <= end:
+    while at + _GROUP <= end:
         free = table[at] == 0
-        for k in range(1, _STRETCH_SLOTS):
+        for k in range(1, _GROUP_SLOTS):
             free |= table[at + np.uint64(k) * _SLOT] == 0
         if free:
             break
-        at += _STRETCH
+        at += _GROUP
     while at < end and table[at] != 0:
         at += _SLOT
     return at
 
 
 @njit(nogil=True, cache=True)
-def put(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
+def insert_at(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
     """Place a fingerprint at index `i`, moving what lies there one slot on; False when the end is reached."""
     end = np.uint64(table.size)
     here = np.uint64(i)
@@ -132,28 +132,28 @@ def put(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> In
 def insert(
     table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer, may_add: Integer
 ) -> Integer:
-    """FOUND, ADDED, or NO_ROOM."""
+    """FOUND, ADDED, or TABLE_FULL."""
     at, state = seek(table, home_slots, w0, w1, w2)
     if state == FOUND:
         return FOUND
     if not may_add:
-        return NO_ROOM
+        return TABLE_FULL
     if state == FREE:
         table[at] = w0
         table[at + np.uint64(1)] = w1
         table[at + np.uint64(2)] = w2
         return ADDED
-    return ADDED if put(table, at, w0, w1, w2) else NO_ROOM
+    return ADDED if insert_at(table, at, w0, w1, w2) else TABLE_FULL
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def judge(flag: Integer, status: Integer, tombstones: Integer) -> Integer:
+def outcome_of(flag: Integer, status: Integer, tombstones: Integer) -> Integer:
     """What becomes of a record with a key, given whether its key was in the table."""
     if status == FOUND:
         return DROP
     if flag & TOMBSTONE == 0:
         return KEEP
-    gone = tombstones == SETTLED_TOMBSTONES_GO or (status == ADDED and tombstones == TOMBSTONES_GO)
+    gone = tombstones == DROP_EXPIRED_TOMBSTONES or (status == ADDED and tombstones == DROP_EXPIRED_IF_ADDED)
     if gone and flag & HORIZON_PASSED != 0:
         return DROP
     return KEEP_TOMBSTONE
@@ -169,19 +169,20 @@ def find_survivors(
     count: Integer,
     newest_last: Integer,
     tombstones: Integer,
-    verdicts: Numbers,
+    outcomes: Numbers,
     counts: Numbers,
 ) -> None:
     """Decide on `count` records, newest first, and add their keys to the table until it holds `capacity`.
 
-    `verdicts` is uint8[count] or longer: DROP, KEEP or KEEP_TOMBSTONE. `counts` is int64[COUNTS] and goes on;
-    its number of keys is the table's. With TOMBSTONES_GO, a tombstone is dropped only when its key is in the
-    table: otherwise an older record of the key, which stays for the same reason, would come back to life.
+    `outcomes` is uint8[count] or longer: DROP, KEEP or KEEP_TOMBSTONE. `counts` is int64[COUNTS] and goes on;
+    its number of keys is the table's. With DROP_EXPIRED_IF_ADDED, a tombstone is dropped only when its key is
+    in the table: otherwise an older record of the key, which stays for the same reason, would come back to
+    life.
     """
     table = borrowed(table)
     words = borrowed(words)
     flags = borrowed(flags)
-    verdicts = borrowed(verdicts)
+    outcomes = borrowed(outcomes)
     # Counts are kept out of the array inside the loop: its memory might be the table's, to the compiler.
     keys = counts[COUNT_KEYS]
     outside = dropped = invalid = 0
@@ -191,10 +192,10 @@ def find_survivors(
     for n in range(count):
         if n + _AHEAD < count:
             ahead = np.uint64(WORDS * (i + step * _AHEAD))
-            prefetch(table, np.int64(home_of(home_slots, words[ahead])))
+            prefetch(table, np.int64(home_index(home_slots, words[ahead])))
         if keys > crowded and n + _CROWDED_AHEAD < count:
             ahead = np.uint64(WORDS * (i + step * _CROWDED_AHEAD))
-            home = np.int64(home_of(home_slots, words[ahead]))
+            home = np.int64(home_index(home_slots, words[ahead]))
             for line in range(1, _CROWDED_LINES + 1):
                 prefetch(table, home + line * _LINE_WORDS)
         flag = flags[np.uint64(i)]
@@ -202,14 +203,14 @@ def find_survivors(
             at = np.uint64(WORDS * i)
             w0, w1, w2 = words[at], words[at + np.uint64(1)], words[at + np.uint64(2)]
             status = insert(table, home_slots, w0, w1, w2, keys < capacity)
-            verdict = judge(flag, status, tombstones)
+            outcome = outcome_of(flag, status, tombstones)
             keys += int(status == ADDED)
-            outside += int(status == NO_ROOM)
-            dropped += int(status != FOUND and verdict == DROP)
+            outside += int(status == TABLE_FULL)
+            dropped += int(status != FOUND and outcome == DROP)
         else:
-            verdict = KEEP if flag & CONTROL_RECORD != 0 else DROP
-            invalid += int(verdict == DROP)
-        verdicts[np.uint64(i)] = verdict
+            outcome = KEEP if flag & CONTROL_RECORD != 0 else DROP
+            invalid += int(outcome == DROP)
+        outcomes[np.uint64(i)] = outcome
         i += step
     counts[COUNT_KEYS] = keys
     counts[COUNT_OUTSIDE] += outside
@@ -218,25 +219,25 @@ def find_survivors(
 
 
 @njit(nogil=True, cache=True)
-def count_survivors(verdicts: Numbers, count: Integer) -> Integers:
+def count_survivors(outcomes: Numbers, count: Integer) -> Integers:
     """How many of the records stay, and how many of these are tombstones."""
-    verdicts = borrowed(verdicts)
+    outcomes = borrowed(outcomes)
     kept = 0
     tombstones = 0
     for i in range(count):
-        kept += verdicts[i] & KEEP
-        tombstones += verdicts[i] >> 1
+        kept += outcomes[i] & KEEP
+        tombstones += outcomes[i] >> 1
     return kept, tombstones
 
 
 @njit(nogil=True, cache=True)
-def collect(offsets: Numbers, verdicts: Numbers, count: Integer, kept: Numbers, tombstones: Numbers) -> None:
+def collect(offsets: Numbers, outcomes: Numbers, count: Integer, kept: Numbers, tombstones: Numbers) -> None:
     """Write the offsets of the records that stay to `kept`, and those of tombstones to `tombstones`, too.
 
     Each has room for one more than `count_survivors` says, for that is written to whether or not it is one.
     """
     offsets = borrowed(offsets)
-    verdicts = borrowed(verdicts)
+    outcomes = borrowed(outcomes)
     kept = borrowed(kept)
     tombstones = borrowed(tombstones)
     n = 0
@@ -245,5 +246,5 @@ def collect(offsets: Numbers, verdicts: Numbers, count: Integer, kept: Numbers, 
         offset = offsets[i]
         kept[n] = offset
         tombstones[m] = offset
-        n += verdicts[i] & KEEP
-        m += verdicts[i] >> 1
+        n += outcomes[i] & KEEP
+        m += outcomes[i] >> 1

@@ -1,4 +1,4 @@
-"""Pass 2 over one batch with very many records, a stretch of them at a time."""
+"""Pass 2 over one batch with very many records, a chunk of them at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numba import njit
 
 from object_format.errors import Fault
 from object_format.kernels.batches.record_parser import parse_record
-from object_format.kernels.dedupe.filter import finish_thinned, thin_records
+from object_format.kernels.dedupe.filter import filter_records, write_filtered_header
 from object_format.kernels.runtime.intrinsics import borrowed, prefetch
 from object_format.kernels.runtime.primitives import read_varint, varlong_size
 
@@ -20,40 +20,40 @@ _AHEAD = 28
 
 
 @njit(nogil=True, cache=True)
-def measure_stretch(
+def measure_chunk(
     records: ByteArray,
     rows: Rows,
     position: Integer,
-    most: Integer,
-    behind: Integer,
+    max_bytes: Integer,
+    end_offset: Integer,
     shift: Integer,
     kept: Numbers,
-    moved: Integer,
+    timestamp_shift: Integer,
 ) -> Integers:
-    """Go from `position` over the next records of rows[0], `most` at most, whose offset is below `behind`.
+    """Walk over up to `record_count` records of rows[0] from `position` on, below offset `end_offset`.
 
-    Returns a fault, the position behind them, how many there are, and how many bytes those take whose
-    absolute offset is among `kept`: as they are, and with `moved` added to their timestamp deltas.
+    Returns a fault, the position behind the last record, the number of records, and the bytes of those whose
+    absolute offset is in `kept`: unchanged, and with `timestamp_shift` added to their timestamp deltas.
     """
     records, rows, kept = borrowed(records), borrowed(rows), borrowed(kept)
     row = rows[0]
     base = row.base_offset + shift
     limit = row.records_end
     k = plain = rebased = n = 0
-    while n < most:
+    while n < max_bytes:
         fault, stop, _body, delta, offset_at, offset_delta, _key, _kl, _value, _vl, _headers = parse_record(
             records, position, limit
         )
         if fault != _NONE:
             return fault, position, n, plain, rebased
-        if base + offset_delta >= behind:
+        if base + offset_delta >= end_offset:
             break
         prefetch(records, position + _AHEAD * (stop - position))
         if k < kept.size and kept[k] == base + offset_delta:
             k += 1
             plain += stop - position
             _offset, key_at = read_varint(records, offset_at, stop)
-            length = 1 + varlong_size(delta + moved) + varlong_size(offset_delta) + stop - key_at
+            length = 1 + varlong_size(delta + timestamp_shift) + varlong_size(offset_delta) + stop - key_at
             rebased += varlong_size(length) + length
         position = stop
         n += 1
@@ -61,36 +61,47 @@ def measure_stretch(
 
 
 @njit(nogil=True, cache=True)
-def thin_stretch(
+def filter_chunk(
     records: ByteArray,
-    stretch: Rows,
+    chunk: Rows,
     shift: Integer,
     kept: Numbers,
-    moved: Integer,
+    timestamp_shift: Integer,
     out: ByteArray,
     at: Integer,
-    span: Numbers,
+    timestamp_range: Numbers,
 ) -> Integers:
-    """`filter.thin_records` for records of a batch that are one stretch of it, as stretch[0] says."""
-    stretch = borrowed(stretch)
-    return thin_records(records, stretch[0], shift, kept, moved, 0, out, at, span)
+    """`filter.filter_records` for records of a batch that are one chunk of it, as chunk[0] says."""
+    chunk = borrowed(chunk)
+    return filter_records(records, chunk[0], shift, kept, timestamp_shift, 0, out, at, timestamp_range)
 
 
 @njit(nogil=True, cache=True)
-def finish_stretches(
+def write_chunked_header(
     data: ByteArray,
     rows: Rows,
     shift: Integer,
     leader_epoch: Integer,
     count: Integer,
-    stamp: Integer,
+    set_horizon: Integer,
     horizon: Integer,
-    span: Numbers,
+    timestamp_range: Numbers,
     out: ByteArray,
     totals: Numbers,
 ) -> None:
-    """The header of what is left of rows[0], which fills `out`; as `filter.finish_thinned`."""
+    """The header of what is left of rows[0], which fills `out`; as `filter.write_filtered_header`."""
     data, rows, out = borrowed(data), borrowed(rows), borrowed(out)
-    finish_thinned(
-        data, rows[0], shift, leader_epoch, count, stamp, horizon, span, out, 0, out.size, borrowed(totals)
+    write_filtered_header(
+        data,
+        rows[0],
+        shift,
+        leader_epoch,
+        count,
+        set_horizon,
+        horizon,
+        timestamp_range,
+        out,
+        0,
+        out.size,
+        borrowed(totals),
     )

@@ -31,18 +31,18 @@ from object_format.kernels.batches.layout import (
     TRANSACTIONAL,
 )
 from object_format.kernels.dedupe.filter import (
-    ACTION,
+    ACTION_MASK,
     CONTINUES,
     COPY,
+    FILTER,
     MAX_GROWTH,
     MERGED,
+    SET_HORIZON,
     SKIP,
-    STAMP,
-    THIN,
     add_totals,
     copy_header,
-    thin_records,
-    thin_row,
+    filter_records,
+    filter_row,
 )
 from object_format.kernels.runtime.intrinsics import borrowed, copy_bytes
 from object_format.kernels.runtime.primitives import store
@@ -61,7 +61,7 @@ MAX_MERGED_BYTES = 65_536
 
 MAX_MERGED_COMPRESSED_BYTES = 122_880
 """The same of a compressed one, before compression: what zstd takes as one block, and has small tables for,
-with room for the deltas that grow. Twice as much as above makes 1 to 4 % fewer bytes of it."""
+with capacity for the deltas that grow. Twice as much as above makes 1 to 4 % fewer bytes of it."""
 
 _NONE = int(Fault.NONE)
 _INT32_MAX = np.iinfo(np.int32).max
@@ -70,25 +70,25 @@ _INT64_MIN = np.iinfo(np.int64).min
 
 
 @njit(nogil=True, cache=True)
-def share(amount: Integer, survivors: Integer, records: Integer) -> Integer:
+def proportion(amount: Integer, survivors: Integer, records: Integer) -> Integer:
     """The part of a batch's bytes that is about its survivors'."""
     return amount if survivors == records else np.int64(np.float64(amount) * survivors / records)
 
 
 @njit(nogil=True, cache=True)
-def effective(row: Integers, action: Integer, horizon: Integer) -> Integers:
+def final_header(row: Integers, action: Integer, horizon: Integer) -> Integers:
     """A batch's attributes and base timestamp as they will be."""
-    if action & ACTION == STAMP:
+    if action & ACTION_MASK == SET_HORIZON:
         return row.attributes | DELETE_HORIZON, horizon
     return row.attributes, row.base_timestamp
 
 
 @njit(nogil=True, cache=True)
-def may_follow(rows: Rows, actions: Numbers, lead: Integer, b: Integer, horizon: Integer) -> Integer:
+def can_merge(rows: Rows, actions: Numbers, lead: Integer, b: Integer, horizon: Integer) -> Integer:
     """Whether batch `b` can be in one batch that begins with `lead`, as far as their headers go."""
     first, second = rows[lead], rows[b]
-    attributes, time = effective(first, actions[lead], horizon)
-    other_attributes, other_time = effective(second, actions[b], horizon)
+    attributes, time = final_header(first, actions[lead], horizon)
+    other_attributes, other_time = final_header(second, actions[b], horizon)
     return (
         attributes == other_attributes
         and (attributes & DELETE_HORIZON == 0 or time == other_time)
@@ -98,10 +98,10 @@ def may_follow(rows: Rows, actions: Numbers, lead: Integer, b: Integer, horizon:
 
 
 @njit(nogil=True, cache=True)
-def mark_small(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) -> None:
+def mark_small_batches(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) -> None:
     """Set MERGED on small batches that lie next to each other and may be merged.
 
-    Their size when opened is not known yet: `group_rows` has the last word.
+    Their size when opened is not known yet: `plan_merges` has the last word.
     """
     rows = borrowed(rows)
     actions = borrowed(actions)
@@ -111,26 +111,33 @@ def mark_small(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) 
         if actions[b] == SKIP:
             continue
         row = rows[b]
-        size = BATCH_OVERHEAD + share(row.size - BATCH_OVERHEAD, starts[b + 1] - starts[b], row.record_count)
+        size = BATCH_OVERHEAD + proportion(
+            row.size - BATCH_OVERHEAD, starts[b + 1] - starts[b], row.record_count
+        )
         small = SMALL_BYTES if row.attributes & CODEC_MASK == 0 else SMALL_COMPRESSED_BYTES
         if size >= small or row.attributes & (CONTROL | TRANSACTIONAL) != 0:
             last = -1
             continue
-        if last >= 0 and may_follow(rows, actions, last, b, horizon):
+        if last >= 0 and can_merge(rows, actions, last, b, horizon):
             actions[last] |= MERGED
             actions[b] |= MERGED
         last = b
 
 
 @njit(nogil=True, cache=True)
-def group_rows(
-    rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer, most: Integer, most_packed: Integer
+def plan_merges(
+    rows: Rows,
+    actions: Numbers,
+    starts: Numbers,
+    horizon: Integer,
+    max_bytes: Integer,
+    max_compressed_bytes: Integer,
 ) -> Integers:
-    """Settle which of the MERGED batches, whose records are open now, share a batch.
+    """Settle which of the MERGED batches, whose records are open now, proportion a batch.
 
-    By an estimate, where they lose records, of what is left, which is to be `most` bytes, or `most_packed`
-    where they were compressed: `merge_rows` ends a group that comes to more. Returns how many bytes the
-    result takes at most while it is uncompressed, and how many batches need a CRC.
+    By an estimate, where they lose records, of what is left, which is to be `max_bytes` bytes, or
+    `max_compressed_bytes` where they were compressed: `merge_rows` ends a group that comes to more. Returns
+    how many bytes the result takes at max_bytes while it is uncompressed, and how many batches need a CRC.
     """
     rows = borrowed(rows)
     actions = borrowed(actions)
@@ -138,45 +145,47 @@ def group_rows(
     lead = 0
     members = 0
     total = 0
-    room = 0
-    unsealed = 0
+    capacity = 0
+    rewritten = 0
     for b in range(rows.size):
         if actions[b] == SKIP:
             continue
         row = rows[b]
         size = 0
         if actions[b] == COPY:
-            room += row.size
+            capacity += row.size
         else:
             survivors = starts[b + 1] - starts[b]
             size = row.records_end - row.records_start
             needed = BATCH_OVERHEAD + size
-            if actions[b] != THIN:
+            if actions[b] != FILTER:
                 needed += MAX_GROWTH * survivors  # deltas change
-            if actions[b] & ACTION == COPY:
+            if actions[b] & ACTION_MASK == COPY:
                 needed = max(needed, row.size)  # left alone it is copied, and codecs may have made it longer
-            room += needed
-            size = share(size, survivors, row.record_count)
-            unsealed += 1
+            capacity += needed
+            size = proportion(size, survivors, row.record_count)
+            rewritten += 1
         merged = actions[b] & MERGED != 0
-        fits = members > 0 and total + size <= (most if row.attributes & CODEC_MASK == 0 else most_packed)
-        if merged and fits and may_follow(rows, actions, lead, b, horizon):
+        fits = members > 0 and total + size <= (
+            max_bytes if row.attributes & CODEC_MASK == 0 else max_compressed_bytes
+        )
+        if merged and fits and can_merge(rows, actions, lead, b, horizon):
             actions[b] |= CONTINUES
             members += 1
             total += size
             continue
         if members == 1:
-            actions[lead] &= ACTION
+            actions[lead] &= ACTION_MASK
         lead = b
         members = int(merged)
         total = size
     if members == 1:
-        actions[lead] &= ACTION
-    return room, unsealed
+        actions[lead] &= ACTION_MASK
+    return capacity, rewritten
 
 
 @njit(nogil=True, cache=True)
-def member_behind(rows: Rows, actions: Numbers, b: Integer) -> Integer:
+def next_member(rows: Rows, actions: Numbers, b: Integer) -> Integer:
     """The next batch that is not skipped, and whether it continues the group of `b`."""
     b += 1
     while b < rows.size and actions[b] == SKIP:
@@ -185,17 +194,17 @@ def member_behind(rows: Rows, actions: Numbers, b: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def end_group(rows: Rows, actions: Numbers, lead: Integer, members: Integer, b: Integer) -> Integer:
+def split_group(rows: Rows, actions: Numbers, lead: Integer, members: Integer, b: Integer) -> Integer:
     """Let another group begin with `b`; where that leaves a batch alone, it is not merged.
 
     Where to go on: at `b`, or at `lead` if there is but that one.
     """
     actions[b] &= ~CONTINUES
-    if not member_behind(rows, actions, b)[1]:
-        actions[b] &= ACTION
+    if not next_member(rows, actions, b)[1]:
+        actions[b] &= ACTION_MASK
     if members > 1:
         return b
-    actions[lead] &= ACTION
+    actions[lead] &= ACTION_MASK
     return lead
 
 
@@ -211,12 +220,12 @@ def merge_rows(
     leader_epoch: Integer,
     kept: Numbers,
     horizon: Integer,
-    most: Integer,
+    max_bytes: Integer,
     out: ByteArray,
     start: Integer,
     totals: Numbers,
 ) -> Integers:
-    """Write batch `b` and those that continue it as one, all but its CRC, up to `most` bytes of records.
+    """Write batch `b` and those that continue it as one, all but its CRC, up to `max_bytes` bytes of records.
 
     Fault, position, end, the next batch, and how many bytes they would have taken one by one: in proportion
     where they lose records. The next batch is `b` where the second does not fit: nothing is written then.
@@ -226,68 +235,73 @@ def merge_rows(
     out, totals = borrowed(out), borrowed(totals)
     lead = last = b
     first = rows[lead]
-    time = effective(first, actions[lead], horizon)[1]
-    span = np.empty(2, np.int64)
-    span[0], span[1] = _INT64_MAX, _INT64_MIN
+    time = final_header(first, actions[lead], horizon)[1]
+    timestamp_range = np.empty(2, np.int64)
+    timestamp_range[0], timestamp_range[1] = _INT64_MAX, _INT64_MIN
     copy_header(data, first, shift, leader_epoch, out, start)
     at = start + BATCH_OVERHEAD
-    apart = members = count = 0
+    unmerged_size = members = count = 0
     continues = True
     while continues:
         row = rows[b]
         survivors = kept[starts[b] : starts[b + 1]]
-        lowest, highest = span[0], span[1]
-        moved, offset_moved = row.base_timestamp - time, row.base_offset - first.base_offset
-        fault, position, end = thin_records(
-            records, row, shift, survivors, moved, offset_moved, out, at, span
+        lowest, highest = timestamp_range[0], timestamp_range[1]
+        timestamp_shift, delta_shift = row.base_timestamp - time, row.base_offset - first.base_offset
+        fault, position, end = filter_records(
+            records, row, shift, survivors, timestamp_shift, delta_shift, out, at, timestamp_range
         )
         if fault != _NONE:
             return fault, position, at, b, 0
-        if members > 0 and end - start - BATCH_OVERHEAD > most:
-            span[0], span[1] = lowest, highest
-            b = end_group(rows, actions, lead, members, b)
+        if members > 0 and end - start - BATCH_OVERHEAD > max_bytes:
+            timestamp_range[0], timestamp_range[1] = lowest, highest
+            b = split_group(rows, actions, lead, members, b)
             if b == lead:
                 return _NONE, 0, start, b, 0
             break
         if survivors.size == row.record_count:
-            apart += row.size
+            unmerged_size += row.size
         else:
             stored = row.size - BATCH_OVERHEAD
-            apart += BATCH_OVERHEAD + share(stored, end - at, row.records_end - row.records_start)
+            unmerged_size += BATCH_OVERHEAD + proportion(
+                stored, end - at, row.records_end - row.records_start
+            )
         at = end
         count += survivors.size
         members += 1
         last = b
-        b, continues = member_behind(rows, actions, b)
-    finish_merged(rows, lead, last, actions, horizon, count, span, out, start, at)
-    add_totals(totals, count, span[0], span[1])
-    return _NONE, 0, at, b, apart
+        b, continues = next_member(rows, actions, b)
+    write_merged_header(rows, lead, last, actions, horizon, count, timestamp_range, out, start, at)
+    add_totals(totals, count, timestamp_range[0], timestamp_range[1])
+    return _NONE, 0, at, b, unmerged_size
 
 
 @njit(nogil=True, cache=True)
-def finish_merged(
+def write_merged_header(
     rows: Rows,
     lead: Integer,
     last: Integer,
     actions: Numbers,
     horizon: Integer,
     count: Integer,
-    span: Numbers,
+    timestamp_range: Numbers,
     out: ByteArray,
     start: Integer,
     end: Integer,
 ) -> None:
-    """The header of a batch merged of those from `lead` to `last`; `span` is of their `count` records."""
+    """Write the header of the batch that merges batches `lead` to `last`, except its CRC.
+
+    `timestamp_range` is that of its `count` records.
+    """
     first, newest = rows[lead], rows[last]
-    attributes, time = effective(first, actions[lead], horizon)
+    attributes, time = final_header(first, actions[lead], horizon)
     if attributes & LOG_APPEND_TIME != 0:
-        span[0], span[1] = first.max_timestamp, first.max_timestamp
+        timestamp_range[0], timestamp_range[1] = first.max_timestamp, first.max_timestamp
     store(out, start + BATCH_LENGTH, end - start - LENGTH_OVERHEAD, 4)
     store(out, start + ATTRIBUTES, attributes, 2)
     last_offset = newest.base_offset + newest.last_offset_delta
     store(out, start + LAST_OFFSET_DELTA, last_offset - first.base_offset, 4)
     store(out, start + BASE_TIMESTAMP, time, 8)
-    store(out, start + MAX_TIMESTAMP, span[1], 8)
+    store(out, start + MAX_TIMESTAMP, timestamp_range[1], 8)
     out[start + PRODUCER_ID : start + RECORD_COUNT] = 255
     store(out, start + RECORD_COUNT, count, 4)
 
@@ -303,18 +317,18 @@ def assemble(
     leader_epoch: Integer,
     kept: Numbers,
     horizon: Integer,
-    most: Integer,
-    most_packed: Integer,
+    max_bytes: Integer,
+    max_compressed_bytes: Integer,
     out: ByteArray,
-    unsealed: Numbers,
+    rewritten: Numbers,
     totals: Numbers,
 ) -> Integers:
     """Write all that survives of `rows`; those that are opened have their records in `records`.
 
-    Merged batches get `most` bytes of records, or `most_packed` where they were compressed, and no more.
-    `unsealed` is int64[batches, 4]: start and end of each batch that still needs its CRC and its
-    compression; its codec; and how many bytes the batches merged in it would take, or 0. Returns a fault,
-    its position, its row, the end of what was written, and how many batches are unsealed.
+    Merged batches get `max_bytes` bytes of records, or `max_compressed_bytes` where they were compressed, and
+    no more. `rewritten` is int64[batches, 4]: start and end of each batch that still needs its CRC and its
+    compression; its codec; and how many bytes the batches merged in it would take, or 0. Returns a fault, its
+    position, its row, the end of what was written, and how many batches are rewritten.
     """
     data = borrowed(data)
     records = borrowed(records)
@@ -323,7 +337,7 @@ def assemble(
     starts = borrowed(starts)
     kept = borrowed(kept)
     out = borrowed(out)
-    unsealed = borrowed(unsealed)
+    rewritten = borrowed(rewritten)
     totals = borrowed(totals)
     at = np.int64(0)
     n = 0
@@ -343,10 +357,10 @@ def assemble(
             at += row.size
             b += 1
             continue
-        apart = 0
+        unmerged_size = 0
         following = b + 1
         if action & MERGED != 0:
-            fault, position, end, following, apart = merge_rows(
+            fault, position, end, following, unmerged_size = merge_rows(
                 data,
                 records,
                 rows,
@@ -357,7 +371,7 @@ def assemble(
                 leader_epoch,
                 kept,
                 horizon,
-                most if row.attributes & CODEC_MASK == 0 else most_packed,
+                max_bytes if row.attributes & CODEC_MASK == 0 else max_compressed_bytes,
                 out,
                 at,
                 totals,
@@ -368,7 +382,7 @@ def assemble(
                 continue  # it is left alone after all
         else:
             survivors = kept[starts[b] : starts[b + 1]]
-            fault, position, end = thin_row(
+            fault, position, end = filter_row(
                 data,
                 records,
                 rows,
@@ -376,7 +390,7 @@ def assemble(
                 shift,
                 leader_epoch,
                 survivors,
-                action == STAMP,
+                action == SET_HORIZON,
                 horizon,
                 out,
                 at,
@@ -384,10 +398,10 @@ def assemble(
             )
             if fault != _NONE:
                 return fault, position, b, at, n
-        unsealed[n, 0] = at
-        unsealed[n, 1] = end
-        unsealed[n, 2] = row.attributes & CODEC_MASK
-        unsealed[n, 3] = apart
+        rewritten[n, 0] = at
+        rewritten[n, 1] = end
+        rewritten[n, 2] = row.attributes & CODEC_MASK
+        rewritten[n, 3] = unmerged_size
         n += 1
         at = end
         b = following

@@ -18,16 +18,16 @@ _AHEAD = 24
 
 
 @njit(nogil=True, cache=True)
-def find_newest(words: Numbers, flags: Numbers, count: Integer, slots: Numbers, gone: Numbers) -> None:
-    """Set `gone` (bool[count], all unset) for records that a later one of the same key follows.
+def mark_superseded(words: Numbers, flags: Numbers, count: Integer, slots: Numbers, removed: Numbers) -> None:
+    """Set `removed` (bool[count], all unset) for records that a later one of the same key follows.
 
     `slots` is int32 of a power of two, at least twice `count`; it is written over. Open addressing with
-    linear probing; a slot has a record's place plus one. Records without a key are never gone.
+    linear probing; a slot has a record's place plus one. Records without a key are never removed.
     """
     words = borrowed(words)
     flags = borrowed(flags)
     slots = borrowed(slots)
-    gone = borrowed(gone)
+    removed = borrowed(removed)
     slots[:] = 0
     mask = np.uint64(slots.size - 1)
     for n in range(count):
@@ -46,21 +46,23 @@ def find_newest(words: Numbers, flags: Numbers, count: Integer, slots: Numbers, 
                 words[there] == w0 and words[there + np.uint64(1)] == w1 and words[there + np.uint64(2)] == w2
             )
             slot = (slot + np.uint64(1)) & mask
-        gone[i] = found
+        removed[i] = found
         if not found:
             slots[slot] = np.int32(i + np.uint64(1))
 
 
 @njit(nogil=True, cache=True)
-def keep_held(words: Numbers, offsets: Numbers, flags: Numbers, count: Integer, gone: Numbers) -> Integer:
-    """Move what is not `gone` to the front, in its order; how many records that are."""
+def compact_columns(
+    words: Numbers, offsets: Numbers, flags: Numbers, count: Integer, removed: Numbers
+) -> Integer:
+    """Move what is not `removed` to the front, in its order; how many records that are."""
     words = borrowed(words)
     offsets = borrowed(offsets)
     flags = borrowed(flags)
-    gone = borrowed(gone)
+    removed = borrowed(removed)
     kept = 0
     for i in range(count):
-        if gone[i]:
+        if removed[i]:
             continue
         for k in range(WORDS):
             words[kept * WORDS + k] = words[i * WORDS + k]

@@ -9,10 +9,10 @@ from numba import njit
 
 from object_format.errors import Fault
 from object_format.kernels.batches.layout import CODEC_MASK
-from object_format.kernels.bitmaps.roaring import span_of
-from object_format.kernels.codecs.native import stretch_end
+from object_format.kernels.bitmaps.roaring import index_range
+from object_format.kernels.codecs.native import chunk_end
 from object_format.kernels.dedupe.filter import COPY, plan_rows
-from object_format.kernels.dedupe.merge import assemble, group_rows, mark_small
+from object_format.kernels.dedupe.merge import assemble, mark_small_batches, plan_merges
 from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ _SURVIVORS = int(Fault.SURVIVORS)
 
 
 @njit(nogil=True, cache=True)
-def part_between(values: Numbers, first: Integer, last: Integer) -> Numbers:
+def slice_between(values: Numbers, first: Integer, last: Integer) -> Numbers:
     """The numbers in [first, last] of an array that rises."""
-    start, end = span_of(values, first, last)
+    start, end = index_range(values, first, last)
     return values[start:end]
 
 
 @njit(nogil=True, cache=True)
-def thin_opened(
+def filter_opened(
     data: ByteArray,
     records: ByteArray,
     rows: Rows,
@@ -38,50 +38,50 @@ def thin_opened(
     leader_epoch: Integer,
     kept: Numbers,
     tombstones: Numbers,
-    stamp: Integer,
+    set_horizon: Integer,
     horizon: Integer,
     merge: Integer,
-    most: Integer,
-    most_packed: Integer,
+    max_bytes: Integer,
+    max_compressed_bytes: Integer,
     scratch_bytes: Integer,
     out: ByteArray,
-    unsealed: Numbers,
+    rewritten: Numbers,
     totals: Numbers,
 ) -> Integers:
     """What `filter.filter_rows` makes of batches open in `records`, of which all were compressed or none.
 
     There is at least one. `kept` and `tombstones` may have more than theirs. Batches are merged within the
-    stretches that pass 2 would open in `scratch_bytes`; `most`, `most_packed`, `out`, `unsealed` are as for
-    `assemble`, and the latter has room for each of `rows`. Returns a fault and its position, of the batch if
-    that is compressed; the end of what was written, or its complement, which is negative, for want of room;
-    and how many batches are unsealed.
+    stretches that pass 2 would open in `scratch_bytes`; `max_bytes`, `max_compressed_bytes`, `out`,
+    `rewritten` are as for `assemble`, and the latter has capacity for each of `rows`. Returns a fault and its
+    position, of the batch if that is compressed; the end of what was written, or its complement, which is
+    negative, for want of capacity; and how many batches are rewritten.
     """
     data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
     kept, tombstones = borrowed(kept), borrowed(tombstones)
-    out, unsealed, totals = borrowed(out), borrowed(unsealed), borrowed(totals)
+    out, rewritten, totals = borrowed(out), borrowed(rewritten), borrowed(totals)
     newest = rows[rows.size - 1]
     first_offset = rows[0].base_offset + shift
     last_offset = newest.base_offset + newest.last_offset_delta + shift
-    kept = part_between(kept, first_offset, last_offset)
-    tombstones = part_between(tombstones, first_offset, last_offset)
+    kept = slice_between(kept, first_offset, last_offset)
+    tombstones = slice_between(tombstones, first_offset, last_offset)
     actions = np.empty(rows.size, np.uint8)
     starts = np.empty(rows.size + 1, np.int64)
-    mismatch = plan_rows(rows, shift, kept, tombstones, stamp, actions, starts)
+    mismatch = plan_rows(rows, shift, kept, tombstones, set_horizon, actions, starts)
     if mismatch >= 0:
         return _SURVIVORS, rows[mismatch].position, np.int64(-1), 0
     if merge:
-        mark_small(rows, actions, starts, horizon)
+        mark_small_batches(rows, actions, starts, horizon)
     opened = np.flatnonzero(actions > COPY)
     at = np.int64(0)
     count = np.int64(0)
     first = np.int64(0)
     n = np.int64(0)
     while first < rows.size:
-        n = stretch_end(rows, opened, n, scratch_bytes, True) if n < opened.size else n
+        n = chunk_end(rows, opened, n, scratch_bytes, True) if n < opened.size else n
         end = opened[n] if n < opened.size else rows.size
         some, does, begins = rows[first:end], actions[first:end], starts[first : end + 1]
-        room, _sealed = group_rows(some, does, begins, horizon, most, most_packed)
-        if room > out.size - at:
+        capacity, _sealed = plan_merges(some, does, begins, horizon, max_bytes, max_compressed_bytes)
+        if capacity > out.size - at:
             return _NONE, 0, ~at, 0
         fault, position, row, length, sealed = assemble(
             data,
@@ -93,16 +93,16 @@ def thin_opened(
             leader_epoch,
             kept,
             horizon,
-            most,
-            most_packed,
+            max_bytes,
+            max_compressed_bytes,
             out[at:],
-            unsealed[count:],
+            rewritten[count:],
             totals,
         )
         if fault != _NONE:
             compressed = some[row].attributes & CODEC_MASK != 0
             return fault, some[row].position if compressed else position, np.int64(-1), 0
-        unsealed[count : count + sealed, :2] += at
+        rewritten[count : count + sealed, :2] += at
         count += sealed
         at += length
         first = end

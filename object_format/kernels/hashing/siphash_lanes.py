@@ -111,7 +111,7 @@ def _fingerprints(builder: Opaque, halves: list[Opaque]) -> Opaque:
 
 
 def _generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
-    data, starts, lengths, first, shared, most, k0, k1, words, at = values
+    data, starts, lengths, first, min_words, max_words, k0, k1, words, at = values
 
     def number(kind: int, array: Opaque, lane: int) -> Opaque:
         place = element(context, builder, kinds.args[kind], array, builder.add(first, _I64(lane)))
@@ -137,11 +137,11 @@ def _generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -
             for variable, old, new in zip(state, before, after, strict=True):
                 builder.store(new if taken is None else builder.select(taken, new, old), variable)
 
-    def shared_word(index: Opaque) -> tuple[Opaque, Opaque]:
+    def common_word(index: Opaque) -> tuple[Opaque, Opaque]:
         offset = builder.shl(index, _I64(3))
         return loaded([builder.add(begin, offset) for begin in begins]), None
 
-    def word_of_some(index: Opaque) -> tuple[Opaque, Opaque]:
+    def partial_word(index: Opaque) -> tuple[Opaque, Opaque]:
         offset = builder.shl(index, _I64(3))
         places = []
         for begin, tail in zip(begins, tails, strict=True):
@@ -150,16 +150,16 @@ def _generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -
         whole = builder.lshr(_gathered(builder, sizes), _all(3))
         return loaded(places), builder.icmp_unsigned("<", _splat(builder, index), whole)
 
-    absorb(_I64(0), shared, shared_word)
-    absorb(shared, most, word_of_some)
+    absorb(_I64(0), min_words, common_word)
+    absorb(min_words, max_words, partial_word)
     size = _gathered(builder, sizes)
     rest = builder.shl(builder.and_(size, _all(7)), _all(3))
     tail = builder.lshr(builder.lshr(loaded(tails), builder.sub(_all(56), rest)), _all(8))
     tail = builder.or_(tail, builder.shl(size, _all(56)))
     halves = _finish(builder, _absorb(builder, [builder.load(each) for each in state], tail))
     fingerprints = _fingerprints(builder, halves)
-    goal = element(context, builder, kinds.args[8], words, at)
-    builder.store(fingerprints, builder.bitcast(goal, fingerprints.type.as_pointer()), align=4)
+    target = element(context, builder, kinds.args[8], words, at)
+    builder.store(fingerprints, builder.bitcast(target, fingerprints.type.as_pointer()), align=4)
     return context.get_dummy_value()
 
 
@@ -170,8 +170,8 @@ def fingerprint_lanes(
     starts: Opaque,
     lengths: Opaque,
     first: Opaque,
-    shared: Opaque,
-    most: Opaque,
+    min_words: Opaque,
+    max_words: Opaque,
     k0: Opaque,
     k1: Opaque,
     words: Opaque,
@@ -180,7 +180,7 @@ def fingerprint_lanes(
     """Write the fingerprints of `LANES` keys to `words` from index `at` on.
 
     Where they lie in `data`, with eight bytes before the end of each, say int64 `starts` and `lengths` from
-    `first` on. Each has `shared` whole words of eight bytes at the least, and one has `most`.
+    `first` on. Each has `min_words` whole words of eight bytes at the least, and one has `max_words`.
     """
     i64, u64 = types.int64, types.uint64
     signature = types.void(data, starts, lengths, i64, i64, i64, u64, u64, words, i64)

@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
     from core.clock import Clock
 
-PATIENCE_SECONDS: Final = 120.0
+LOCK_TIMEOUT_SECONDS: Final = 120.0
 """For how long a process waits for another at one kernel, before it compiles for itself: the other may have
 been stopped. The longest takes seconds on an idle machine."""
 _PAUSE_SECONDS: Final = 0.01
 
-_held: Final[set[Path]] = set()
+_locked_paths: Final[set[Path]] = set()
 
 
-def take_turns() -> None:
+def install_compile_lock() -> None:
     """From now on, in this process; whoever does not is not waited for."""
     if not hasattr(Dispatcher.compile, "__wrapped__"):
-        setattr(Dispatcher, "compile", _in_turn(Dispatcher.compile))  # noqa: B010  # mypy wants no other way
+        setattr(Dispatcher, "compile", _with_compile_lock(Dispatcher.compile))  # noqa: B010  # mypy wants no other way
 
 
-def lock_of(kernel: Any) -> Path | None:  # noqa: ANN401  # numba has no types
+def lock_path(kernel: Any) -> Path | None:  # noqa: ANN401  # numba has no types
     """The file by which processes take turns at a kernel; None when what is compiled is not kept."""
     code = kernel.py_func.__code__
     name = f"{Path(code.co_filename).stem}.{code.co_name}-{code.co_firstlineno}.lock"
@@ -48,7 +48,7 @@ def lock_of(kernel: Any) -> Path | None:  # noqa: ANN401  # numba has no types
 
 
 @contextmanager
-def turn(path: Path, clock: Clock) -> Iterator[bool]:
+def compile_lock(path: Path, clock: Clock) -> Iterator[bool]:
     """Holds a kernel's lock in the block; yields False when it cannot be had, or not in time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def turn(path: Path, clock: Clock) -> Iterator[bool]:
 
 
 def _locked(lock: int, clock: Clock) -> bool:
-    end = clock.monotonic() + PATIENCE_SECONDS
+    end = clock.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,8 +75,8 @@ def _locked(lock: int, clock: Clock) -> bool:
             return True
 
 
-def _in_turn(compile_or_load: Callable[..., Any]) -> Callable[..., Any]:
-    """What is numba's own way to a kernel, in turn with other processes.
+def _with_compile_lock(compile_or_load: Callable[..., Any]) -> Callable[..., Any]:
+    """What is numba's own way to a kernel, in compile_lock with other processes.
 
     A process that waits for a kernel's lock holds those of kernels that call it, never the other way round.
     Threads of one process have taken turns before, by the compiler's own lock.
@@ -84,16 +84,16 @@ def _in_turn(compile_or_load: Callable[..., Any]) -> Callable[..., Any]:
     clock = SystemClock()
 
     @functools.wraps(compile_or_load)
-    def in_turn(kernel: Any, signature: Any) -> Any:  # noqa: ANN401
-        path = lock_of(kernel)
+    def compile_under_lock(kernel: Any, signature: Any) -> Any:  # noqa: ANN401
+        path = lock_path(kernel)
         with global_compiler_lock:
-            if path is None or path in _held:
+            if path is None or path in _locked_paths:
                 return compile_or_load(kernel, signature)
-            with turn(path, clock):
-                _held.add(path)
+            with compile_lock(path, clock):
+                _locked_paths.add(path)
                 try:
                     return compile_or_load(kernel, signature)
                 finally:
-                    _held.remove(path)
+                    _locked_paths.remove(path)
 
-    return in_turn
+    return compile_under_lock

@@ -1,7 +1,7 @@
 """What numba has no word for, said to LLVM: moving memory, prefetching, calling C.
 
 Nothing here checks anything: callers have. Where numba's bounds checking is on (NUMBA_BOUNDSCHECK), copies
-touch the last byte of both ranges by an index first, so that it sees them too.
+touch the last byte of both ranges distance an index first, so that it sees them too.
 """
 
 # ruff: noqa: ARG001 -- an intrinsic's parameters are types; what it is called with comes as a list
@@ -48,9 +48,9 @@ def _move(
     width = target.dtype.bitwidth // 8
 
     def generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
-        goal = element(context, builder, kinds.args[0], values[0], values[1])
-        origin = element(context, builder, kinds.args[2], values[2], values[3])
-        _cgutils.raw_memmove(builder, goal, origin, values[4], width)
+        target_at = element(context, builder, kinds.args[0], values[0], values[1])
+        source_at = element(context, builder, kinds.args[2], values[2], values[3])
+        _cgutils.raw_memmove(builder, target_at, source_at, values[4], width)
         return context.get_dummy_value()
 
     return signature, generate
@@ -65,9 +65,9 @@ def _copy(
     width = target.dtype.bitwidth // 8
 
     def generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
-        goal = element(context, builder, kinds.args[0], values[0], values[1])
-        origin = element(context, builder, kinds.args[2], values[2], values[3])
-        _cgutils.raw_memcpy(builder, goal, origin, values[4], width)
+        target_at = element(context, builder, kinds.args[0], values[0], values[1])
+        source_at = element(context, builder, kinds.args[2], values[2], values[3])
+        _cgutils.raw_memcpy(builder, target_at, source_at, values[4], width)
         return context.get_dummy_value()
 
     return signature, generate
@@ -138,9 +138,9 @@ def copy_bytes(source: ByteArray, start: Integer, target: ByteArray, at: Integer
 
 
 @njit(nogil=True, cache=True)
-def shift_up(array: Numbers, start: Integer, count: Integer, by: Integer) -> None:
-    """Move `count` elements `by` places on; both ranges exist."""
+def shift_up(array: Numbers, start: Integer, count: Integer, distance: Integer) -> None:
+    """Move `count` elements `distance` places on; both ranges exist."""
     if count > 0:
         if CHECKED:
-            array[start + by + count - 1] = array[start + by + count - 1]
-        _move(array, np.uint64(start + by), array, np.uint64(start), np.uint64(count))
+            array[start + distance + count - 1] = array[start + distance + count - 1]
+        _move(array, np.uint64(start + distance), array, np.uint64(start), np.uint64(count))

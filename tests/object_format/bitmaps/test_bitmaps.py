@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 from typing_extensions import override
 
-from object_format.bitmaps import BitmapWindow, bitmap_of, part_between, values_between
+from object_format.bitmaps import BitmapWindow, bitmap_between, bitmap_of, values_between
 
 CLUSTERS = st.lists(
     st.tuples(st.sampled_from([0, 65_530, 2**32 - 5, 2**40, 2**61]), st.integers(0, 9000), st.integers(1, 7)),
@@ -52,8 +52,8 @@ def test_a_part_is_what_lies_between(clusters: list[tuple[int, int, int]], one: 
     expected = BitMap64()
     expected.add_range(first, last + 1)
 
-    assert part_between(bitmap, first, last) == bitmap & expected
-    assert part_between(bitmap, last, first - 1) == BitMap64()
+    assert bitmap_between(bitmap, first, last) == bitmap & expected
+    assert bitmap_between(bitmap, last, first - 1) == BitMap64()
     assert values_between(bitmap, first, last).tolist() == (bitmap & expected).to_array().tolist()
 
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec, CompressedDataError, compress, decompress
 from object_format.codecs.zstd_library import zstd
-from object_format.kernels.codecs.frame_blocks import frame_work
+from object_format.kernels.codecs.frame_blocks import frame_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _work(codec: Codec, frame: bytes, most_blocks: int = 1000) -> tuple[int, int]:
+def _work(codec: Codec, frame: bytes, max_blocks: int = 1000) -> tuple[int, int]:
     # In the middle of something else, as in a request.
-    blocks, contents, _ = frame_work(
-        readable(b"\xff" * 3 + frame + b"\xff"), 3, len(frame), codec, most_blocks
+    blocks, contents, _ = frame_bounds(
+        readable(b"\xff" * 3 + frame + b"\xff"), 3, len(frame), codec, max_blocks
     )
     return int(blocks), int(contents)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from object_format.buffers import readable
 from object_format.codecs import native as native_codecs
 from object_format.codecs.codec import Codec, CompressedDataError, compress, decompress
-from object_format.codecs.native import NATIVE, SCRATCH_BYTES, native_calls
+from object_format.codecs.native import NATIVE, SCRATCH_BYTES, native_codec_table
 from object_format.codecs.zstd_library import zstd
 from object_format.dedupe import filter_batches
 from object_format.errors import Fault, MalformedBatchError
@@ -39,12 +39,12 @@ TEXTS = st.builds(lambda unit, times: unit * times, st.binary(max_size=60), st.i
 @pytest.mark.parametrize("size", [0, 1, 1000, 15_000, 100_000, 1 << 17, (1 << 17) + 1, 500_000])
 def test_both_ways_compress_to_the_same_bytes(codec: Codec, size: int) -> None:
     """So a job makes the same files wherever it runs."""
-    calls = native_calls()
-    assert calls is not None
+    codec_table = native_codec_table()
+    assert codec_table is not None
     numbers = np.random.default_rng(1).integers(0, 1000, size // 4 + 1)
     text = b"".join(b"%04d" % number for number in numbers.tolist())[:size]
     out = np.empty(2 * size + 1000, np.uint8)
-    written = compress_into(readable(text or b"-"), 0, size, int(codec), out, 0, calls)
+    written = compress_into(readable(text or b"-"), 0, size, int(codec), out, 0, codec_table)
     assert out[:written].tobytes() == compress(codec, text)
 
 
@@ -112,9 +112,9 @@ def by_kernel(data: bytes, out: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> l
     """The records of the batches that the kernel takes."""
     array = readable(data)
     rows = scan_batches(array)
-    calls = native_calls()
-    assert calls is not None
-    taken, _used = decompress_rows(array, rows, np.arange(rows.size), 0, out, 0, calls)
+    codec_table = native_codec_table()
+    assert codec_table is not None
+    taken, _used = decompress_rows(array, rows, np.arange(rows.size), 0, out, 0, codec_table)
     return [
         out[start:end].tobytes()
         for start, end in zip(
@@ -163,7 +163,7 @@ def test_batches_open_alike_with_and_without_the_kernel(frames: list[tuple[Codec
 
     many, fault = opened()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decompression, "native_calls", lambda: None)
+        patch.setattr(decompression, "native_codec_table", lambda: None)
         one_by_one, same_fault = opened()
     assert fault == same_fault
     # Those in front of a fault may have been on their way when it was met.
@@ -175,10 +175,10 @@ def test_batches_open_alike_with_and_without_the_kernel(frames: list[tuple[Codec
 @example(lz4.frame.compress(bytes(4 << 20), block_size=lz4.frame.BLOCKSIZE_MAX4MB, store_size=True), 0)
 def test_no_block_is_given_more_than_there_is_room(frame: bytes, room: int) -> None:
     """However large its frame says that blocks are: more is neither written anywhere nor computed."""
-    calls = native_calls()
-    assert calls is not None
+    codec_table = native_codec_table()
+    assert codec_table is not None
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 6)
-    block_into = kind(int(calls[LZ4_DECOMPRESS]))
+    block_into = kind(int(codec_table[LZ4_DECOMPRESS]))
     given_room = []
 
     def watched(*arguments: int) -> int:
@@ -186,7 +186,7 @@ def test_no_block_is_given_more_than_there_is_room(frame: bytes, room: int) -> N
         return int(block_into(*arguments))
 
     function = kind(watched)
-    watching = calls.copy()
+    watching = codec_table.copy()
     watching[LZ4_DECOMPRESS] = ctypes.cast(function, ctypes.c_void_p).value or 0
     out = np.empty(room, np.uint8)
     length = lz4_into(readable(frame), 0, len(frame), out, 0, watching)
@@ -253,8 +253,8 @@ def test_what_is_written_is_the_same_with_and_without_the_kernel(
 
     expected = written()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("object_format.dedupe.recompression.native_calls", lambda: None)
-        patch.setattr(decompression, "native_calls", lambda: None)
+        patch.setattr("object_format.dedupe.recompression.native_codec_table", lambda: None)
+        patch.setattr(decompression, "native_codec_table", lambda: None)
         assert written() == expected
 
 
@@ -312,6 +312,6 @@ def test_libraries_that_do_not_show_their_functions_are_done_without(
     name: str, fake: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"object_format.codecs.native.{name}", fake)
-    assert native_calls() is None
+    assert native_codec_table() is None
     data = b"".join(encode_batch([1], [b"k"], [b"%d" % i], codec=Codec.ZSTD, base_offset=i) for i in range(3))
     assert [len(columns) for columns in decode_batches(data)] == [3]

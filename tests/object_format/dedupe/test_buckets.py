@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from core.errors import CorruptDataError, FatalError, InvalidInputError
 from object_format.dedupe import KeyTable, Survivors
-from object_format.dedupe.buckets import BLOB_RECORDS, Blob, BucketCutter, BucketJudge, read_blob
+from object_format.dedupe.buckets import BLOB_RECORDS, Blob, BucketSplitter, BucketSurvivorFinder, read_blob
 from object_format.errors import MalformedBatchError
 from object_format.record_batch.records import encode_batch
 from tests.object_format import model_log
@@ -28,7 +28,7 @@ TABLE = KeyTable(1 << 16)
 
 def cut(log: Iterable[Section], *, bits: int, chunk_records: int = 64) -> list[Blob]:
     """The blobs of a stretch of the log."""
-    cutter = BucketCutter(SEED, bits=bits, now_ms=NOW, chunk_records=chunk_records)
+    cutter = BucketSplitter(SEED, bits=bits, now_ms=NOW, chunk_records=chunk_records)
     blobs: list[Blob] = []
     for section in log:
         for stored in section.stored():
@@ -41,7 +41,7 @@ def judge(blobs: Iterable[Blob], *, reaches_log_start: bool, table: KeyTable = T
     found = []
     ordered = sorted(blobs, key=lambda blob: (blob.bucket, -blob.first_offset))
     for bucket in sorted({blob.bucket for blob in ordered}):
-        finder = BucketJudge(table, reaches_log_start=reaches_log_start)
+        finder = BucketSurvivorFinder(table, reaches_log_start=reaches_log_start)
         for blob in ordered:
             if blob.bucket == bucket:
                 finder.feed(blob.data)
@@ -95,7 +95,7 @@ def test_survivors_are_those_of_dictionaries(
 
 
 def test_keys_spread_over_all_buckets() -> None:
-    cutter = BucketCutter(SEED, bits=4, now_ms=NOW)
+    cutter = BucketSplitter(SEED, bits=4, now_ms=NOW)
     blobs = [*cutter.feed(plain_batch(2000), offset_shift=0), *cutter.flush()]
 
     sizes = [len(read_blob(blob.data)[1]) for blob in blobs]
@@ -107,7 +107,7 @@ def test_keys_spread_over_all_buckets() -> None:
 
 def test_the_keys_of_a_bucket_spread_over_the_table() -> None:
     """It goes by their first words."""
-    cutter = BucketCutter(SEED, bits=4, now_ms=NOW)
+    cutter = BucketSplitter(SEED, bits=4, now_ms=NOW)
     blobs = [*cutter.feed(plain_batch(2000), offset_shift=0), *cutter.flush()]
 
     for blob in blobs:
@@ -117,7 +117,7 @@ def test_the_keys_of_a_bucket_spread_over_the_table() -> None:
 
 def test_long_buckets_are_cut_into_bounded_blobs() -> None:
     count = BLOB_RECORDS + 10
-    cutter = BucketCutter(SEED, bits=0, now_ms=NOW)
+    cutter = BucketSplitter(SEED, bits=0, now_ms=NOW)
 
     blobs = [*cutter.feed(plain_batch(count), offset_shift=5), *cutter.flush()]
 
@@ -128,7 +128,7 @@ def test_long_buckets_are_cut_into_bounded_blobs() -> None:
 
 def test_offsets_far_apart_go_to_blobs_of_their_own() -> None:
     """Places reach over 2^28 offsets."""
-    cutter = BucketCutter(SEED, bits=0, now_ms=NOW)
+    cutter = BucketSplitter(SEED, bits=0, now_ms=NOW)
     blobs = [*cutter.feed(plain_batch(1), offset_shift=0)]
     blobs += cutter.feed(plain_batch(2), offset_shift=2**28 - 1)
     blobs += cutter.feed(plain_batch(1), offset_shift=2**40)
@@ -143,7 +143,7 @@ def test_offsets_far_apart_go_to_blobs_of_their_own() -> None:
 def test_a_bucket_that_does_not_fit_keeps_what_it_cannot_judge() -> None:
     table = KeyTable(1024)
     blobs: list[Blob] = []
-    cutter = BucketCutter(SEED, bits=0, now_ms=NOW, chunk_records=100)
+    cutter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=100)
     for shift in (0, 200):
         blobs += cutter.feed(plain_batch(200), offset_shift=shift)
     blobs += cutter.flush()
@@ -157,12 +157,12 @@ def test_a_bucket_that_does_not_fit_keeps_what_it_cannot_judge() -> None:
 
 
 def test_blobs_out_of_order_are_a_bug() -> None:
-    cutter = BucketCutter(SEED, bits=0, now_ms=NOW, chunk_records=10)
+    cutter = BucketSplitter(SEED, bits=0, now_ms=NOW, chunk_records=10)
     blobs = [*cutter.feed(plain_batch(20), offset_shift=0), *cutter.flush()]
-    finder = BucketJudge(TABLE, reaches_log_start=True)
+    finder = BucketSurvivorFinder(TABLE, reaches_log_start=True)
     finder.feed(blobs[0].data)
 
-    with pytest.raises(FatalError, match="was judged before"):
+    with pytest.raises(FatalError, match="was processed before"):
         finder.feed(blobs[1].data)
 
 
@@ -175,7 +175,7 @@ def test_bytes_that_are_no_blob_are_refused(data: bytes) -> None:
 def test_malformed_batches_are_refused() -> None:
     data = bytearray(plain_batch(2))
     data[61] = 0xFF
-    cutter = BucketCutter(SEED, bits=2, now_ms=NOW)
+    cutter = BucketSplitter(SEED, bits=2, now_ms=NOW)
 
     with pytest.raises(MalformedBatchError):
         list(cutter.feed(data, offset_shift=0))
@@ -183,6 +183,6 @@ def test_malformed_batches_are_refused() -> None:
 
 def test_arguments_are_checked() -> None:
     with pytest.raises(InvalidInputError, match="16 bytes"):
-        BucketCutter(b"short", bits=1, now_ms=NOW)
+        BucketSplitter(b"short", bits=1, now_ms=NOW)
     with pytest.raises(InvalidInputError, match="17 leading bits"):
-        BucketCutter(SEED, bits=17, now_ms=NOW)
+        BucketSplitter(SEED, bits=17, now_ms=NOW)

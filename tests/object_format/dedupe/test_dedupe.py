@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.errors import FatalError, InvalidInputError
 from object_format.codecs.codec import Codec
-from object_format.dedupe import MAX_HELD_RECORDS, KeyTable, SurvivorFinder, Survivors, filter_batches
+from object_format.dedupe import MAX_RETAINED_RECORDS, KeyTable, SurvivorFinder, Survivors, filter_batches
 from object_format.errors import Fault, MalformedBatchError
 from object_format.record_batch.records import Record, encode_batch
 from tests.object_format import model, model_log
@@ -79,7 +79,7 @@ def find(
     table: KeyTable = LARGE,
     reaches_log_start: bool = True,
     expected_records: int | None = None,
-    max_held_records: int = 1_000_000,
+    max_retained_records: int = 1_000_000,
 ) -> Survivors:
     finder = SurvivorFinder(
         table,
@@ -87,7 +87,7 @@ def find(
         reaches_log_start=reaches_log_start,
         now_ms=NOW,
         expected_records=expected_records,
-        max_held_records=max_held_records,
+        max_retained_records=max_retained_records,
     )
     for section in reversed(log):
         finder.begin_section(unique_keys=section.unique_keys)
@@ -134,20 +134,20 @@ def test_survivors_are_those_of_the_dictionary(log: list[Section], whole: bool, 
 def test_keys_that_are_settled_need_no_room(log: list[Section], whole: bool) -> None:
     """A log that was cleaned up to some section is judged one such section after the other, in any order."""
     seen: set[bytes | None] = set()
-    settled = 0
+    no_older_records = 0
     for section in log:
         keys = [record.key for record in all_records([section])]
         if len(set(keys)) < len(keys) or seen & set(keys):
             break
         seen |= set(keys)
-        settled += 1
+        no_older_records += 1
     finder = SurvivorFinder(LARGE, SEED, reaches_log_start=whole, now_ms=NOW)
-    for section in reversed(log[settled:]):
-        feed_section(finder, section, settled=False)
+    for section in reversed(log[no_older_records:]):
+        feed_section(finder, section, no_older_records=False)
     answers = [finder.finish()]
     remembered = answers[0].keys
-    for section in log[:settled]:
-        feed_section(finder, section, settled=True)
+    for section in log[:no_older_records]:
+        feed_section(finder, section, no_older_records=True)
         answers.append(finder.finish())
 
     assert set().union(*(answer.offsets for answer in answers)) == model_log.survivors(
@@ -158,8 +158,8 @@ def test_keys_that_are_settled_need_no_room(log: list[Section], whole: bool) -> 
     assert answers[0].exact
 
 
-def feed_section(finder: SurvivorFinder, section: Section, *, settled: bool) -> None:
-    finder.begin_section(unique_keys=False, settled=settled)
+def feed_section(finder: SurvivorFinder, section: Section, *, no_older_records: bool) -> None:
+    finder.begin_section(unique_keys=False, no_older_records=no_older_records)
     for batch in section.stored():
         finder.feed(batch, offset_shift=section.shift)
     finder.end_section()
@@ -232,7 +232,7 @@ def test_sections_too_long_to_hold_lose_no_newest_record(log: list[Section], who
     """The bound is not below one step, so a patched step makes it bite."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", most)
-        found = find(log, reaches_log_start=whole, max_held_records=most)
+        found = find(log, reaches_log_start=whole, max_retained_records=most)
     check_soundness(log, found, whole=whole)
 
 
@@ -242,7 +242,7 @@ def test_a_long_section_of_few_keys_is_judged_exactly(log: list[Section], whole:
     records_in = len(all_records(log))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", 5)
-        found = find(log, reaches_log_start=whole, max_held_records=5)
+        found = find(log, reaches_log_start=whole, max_retained_records=5)
     assert found.exact
     assert found.records_in == records_in
     assert set(found.offsets) == model_log.survivors(log, reaches_log_start=whole, now_ms=NOW)
@@ -257,7 +257,7 @@ def test_each_further_job_makes_up_for_another_part_of_a_long_section(
     left = []
     for job in range(30):
         finder = SurvivorFinder(
-            LARGE, bytes([job] * 16), reaches_log_start=True, now_ms=NOW, max_held_records=200
+            LARGE, bytes([job] * 16), reaches_log_start=True, now_ms=NOW, max_retained_records=200
         )
         finder.begin_section(unique_keys=False)
         for offset in offsets.tolist():
@@ -277,7 +277,7 @@ def test_each_further_job_makes_up_for_another_part_of_a_long_section(
 def test_a_section_longer_than_any_is_held_back_comes_out_exact() -> None:
     """More records than the bound, of few keys: once each, and the newest; of too many keys, no fewer."""
     for keys, exact in ((100_000, True), (2_000_003, False)):
-        count = MAX_HELD_RECORDS + 200_000
+        count = MAX_RETAINED_RECORDS + 200_000
         finder = SurvivorFinder(KeyTable(1 << 26), SEED, reaches_log_start=True, now_ms=NOW)
         finder.begin_section(unique_keys=False)
         step = 20_000

@@ -1,4 +1,4 @@
-"""What pass 1 does ahead is what pass 2 would do, to the byte, whatever there is room for."""
+"""What pass 1 does early_filter is what pass 2 would do, to the byte, whatever there is room for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from object_format.codecs.codec import Codec, decompress
-from object_format.dedupe import KeyTable, Rewriting, SurvivorFinder, Survivors, ThinnedAhead, filter_batches
+from object_format.dedupe import (
+    EarlyFilter,
+    KeyTable,
+    RewriteOptions,
+    SurvivorFinder,
+    Survivors,
+    filter_batches,
+)
 from object_format.errors import MalformedBatchError
 from object_format.kernels.batches.layout import BATCH_ROW
 from object_format.record_batch.decompression import Scratch
@@ -34,10 +41,10 @@ def pieces_of(section: Section) -> list[bytes]:
 
 
 def find_ahead(
-    log: Sequence[Section], ahead: ThinnedAhead, *, table: KeyTable, whole: bool, most: int
+    log: Sequence[Section], early_filter: EarlyFilter, *, table: KeyTable, whole: bool, most: int
 ) -> Survivors:
     finder = SurvivorFinder(
-        table, SEED, reaches_log_start=whole, now_ms=NOW, max_held_records=most, ahead=ahead
+        table, SEED, reaches_log_start=whole, now_ms=NOW, max_retained_records=most, early_filter=early_filter
     )
     for section in reversed(log):
         finder.begin_section(unique_keys=section.unique_keys)
@@ -63,10 +70,10 @@ def what(filtered: FilteredBatches) -> tuple[object, ...]:
 @given(
     sections(keys=FEW_KEYS) | sections(keys=MANY_KEYS),
     st.builds(
-        Rewriting,
+        RewriteOptions,
         delete_horizon_ms=st.sampled_from([None, NOW + 9]),
         merged_codec=st.none() | st.sampled_from(Codec),
-        most_batch_bytes=st.sampled_from([None, 200, 800]),
+        max_batch_bytes=st.sampled_from([None, 200, 800]),
     ),
     st.sampled_from([NO_ROOM, 700, 2000, ROOM]),
     st.sampled_from([NO_ROOM, 150, 600, ROOM]),
@@ -78,10 +85,10 @@ def what(filtered: FilteredBatches) -> tuple[object, ...]:
 )
 def test_it_is_what_pass_2_would_have_made(
     log: list[Section],
-    rewriting: Rewriting,
-    held_bytes: int,
+    options: RewriteOptions,
+    retained_bytes: int,
     open_bytes: int,
-    kept_bytes: int,
+    output_bytes: int,
     scratch_bytes: int,
     group_bytes: int,
     table: KeyTable,
@@ -93,14 +100,16 @@ def test_it_is_what_pass_2_would_have_made(
         patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", scratch_bytes)
         patch.setattr("object_format.dedupe.survivor_finder._GROUP_BYTES", group_bytes)
         patch.setattr("object_format.dedupe.survivor_finder._STEP_RECORDS", min(most, 32_768))
-        ahead = ThinnedAhead(held_bytes=held_bytes, open_bytes=open_bytes, kept_bytes=kept_bytes)
-        ahead.begin_partition(rewriting)
-        whole = rewriting.delete_horizon_ms is not None
-        survivors = find_ahead(log, ahead, table=table, whole=whole, most=most)
-        assert ahead.nbytes <= held_bytes + open_bytes + kept_bytes
-        assert len(ahead.sections) == len(log)
-        horizon = rewriting.delete_horizon_ms if survivors.exact else None
-        for section, done in zip(reversed(log), ahead.sections, strict=True):
+        early_filter = EarlyFilter(
+            retained_bytes=retained_bytes, open_bytes=open_bytes, output_bytes=output_bytes
+        )
+        early_filter.begin_partition(options)
+        whole = options.delete_horizon_ms is not None
+        survivors = find_ahead(log, early_filter, table=table, whole=whole, most=most)
+        assert early_filter.peak_bytes <= retained_bytes + open_bytes + output_bytes
+        assert len(early_filter.sections) == len(log)
+        horizon = options.delete_horizon_ms if survivors.exact else None
+        for section, done in zip(reversed(log), early_filter.sections, strict=True):
             pieces = pieces_of(section)
             assert len(done.pieces) == len(pieces)
             for piece, made in zip(pieces, done.pieces, strict=True):
@@ -113,8 +122,8 @@ def test_it_is_what_pass_2_would_have_made(
                         offset_shift=section.shift,
                         leader_epoch=3,
                         delete_horizon_ms=horizon,
-                        merged_codec=rewriting.merged_codec,
-                        most_batch_bytes=rewriting.most_batch_bytes,
+                        merged_codec=options.merged_codec,
+                        max_batch_bytes=options.max_batch_bytes,
                         scratch=Scratch(),
                     )
                 )
@@ -127,9 +136,9 @@ def compressed(keys: Sequence[int], base: int, codec: Codec, *, tombstones: bool
     )
 
 
-def run(ahead: ThinnedAhead, log: Sequence[Sequence[bytes]], table: KeyTable = LARGE) -> Survivors:
+def run(early_filter: EarlyFilter, log: Sequence[Sequence[bytes]], table: KeyTable = LARGE) -> Survivors:
     """Sections of pieces, oldest first."""
-    finder = SurvivorFinder(table, SEED, reaches_log_start=True, now_ms=NOW, ahead=ahead)
+    finder = SurvivorFinder(table, SEED, reaches_log_start=True, now_ms=NOW, early_filter=early_filter)
     for section in reversed(log):
         finder.begin_section(unique_keys=False)
         for piece in section:
@@ -141,13 +150,13 @@ def run(ahead: ThinnedAhead, log: Sequence[Sequence[bytes]], table: KeyTable = L
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 def test_compressed_sections_are_done_when_pass_1_ends(codec: Codec) -> None:
     log = [[compressed(range(100), 100 * n, codec)] for n in range(3)]
-    ahead = ThinnedAhead()
-    ahead.begin_partition(Rewriting(delete_horizon_ms=NOW))
+    early_filter = EarlyFilter()
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=NOW))
 
-    run(ahead, log)
+    run(early_filter, log)
 
-    assert all(section.complete for section in ahead.sections)
-    newest, *older = (piece for section in ahead.sections for piece in section.pieces)
+    assert all(section.is_complete for section in early_filter.sections)
+    newest, *older = (piece for section in early_filter.sections for piece in section.pieces)
     assert newest is not None
     assert (newest.records_in, newest.filtered.record_count) == (100, 100)
     assert b"".join(newest.filtered.buffers) == log[-1][0]
@@ -155,19 +164,19 @@ def test_compressed_sections_are_done_when_pass_1_ends(codec: Codec) -> None:
 
 
 def test_what_is_not_compressed_is_left_to_pass_2() -> None:
-    ahead = ThinnedAhead()
-    ahead.begin_partition(Rewriting(delete_horizon_ms=None))
-    run(ahead, [[compressed(range(10), 0, Codec.NONE), compressed(range(10), 10, Codec.ZSTD)]])
-    assert [piece is None for piece in ahead.sections[0].pieces] == [True, False]
-    assert not ahead.sections[0].complete
+    early_filter = EarlyFilter()
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+    run(early_filter, [[compressed(range(10), 0, Codec.NONE), compressed(range(10), 10, Codec.ZSTD)]])
+    assert [piece is None for piece in early_filter.sections[0].pieces] == [True, False]
+    assert not early_filter.sections[0].is_complete
 
 
 def test_a_piece_that_finds_no_room_leaves_those_before_it_alone() -> None:
     pieces = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(9)]
-    ahead = ThinnedAhead(kept_bytes=4 * max(map(len, pieces)))
-    ahead.begin_partition(Rewriting(delete_horizon_ms=None))
-    run(ahead, [pieces])
-    done = [piece is not None for piece in ahead.sections[0].pieces]
+    early_filter = EarlyFilter(output_bytes=4 * max(map(len, pieces)))
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+    run(early_filter, [pieces])
+    done = [piece is not None for piece in early_filter.sections[0].pieces]
     assert done == sorted(done, reverse=True)
     assert 4 <= sum(done) < 9
 
@@ -177,12 +186,12 @@ def test_tombstones_whose_horizon_hangs_on_the_answer_are_given_up_when_it_is_no
     newer = [compressed(range(5), 1000, Codec.ZSTD, tombstones=True), compressed([7], 1005, Codec.ZSTD)]
     older = [compressed(range(10, 300), 0, Codec.ZSTD)]
     for table, given_up in ((LARGE, False), (KeyTable(16 * 12), True)):
-        ahead = ThinnedAhead()
-        ahead.begin_partition(Rewriting(delete_horizon_ms=NOW + 9))
-        survivors = run(ahead, [older, newer], table)
+        early_filter = EarlyFilter()
+        early_filter.begin_partition(RewriteOptions(delete_horizon_ms=NOW + 9))
+        survivors = run(early_filter, [older, newer], table)
         assert survivors.exact is not given_up
-        assert [piece is None for piece in ahead.sections[0].pieces] == [given_up, False]
-        assert ahead.sections[1].complete
+        assert [piece is None for piece in early_filter.sections[0].pieces] == [given_up, False]
+        assert early_filter.sections[1].is_complete
 
 
 @given(
@@ -204,11 +213,11 @@ def test_batches_are_merged_in_the_same_stretches(lengths: list[int], room: int,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("object_format.record_batch.decompression.SCRATCH_BYTES", room)
         patch.setattr("object_format.dedupe.early_filter.SCRATCH_BYTES", room)
-        ahead = ThinnedAhead()
-        ahead.begin_partition(Rewriting(delete_horizon_ms=None))
-        survivors = run(ahead, [[old], [new]])
+        early_filter = EarlyFilter()
+        early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+        survivors = run(early_filter, [[old], [new]])
         assert survivors.records_out == 2 * len(lengths)
-        (made,) = ahead.sections[1].pieces
+        (made,) = early_filter.sections[1].pieces
         expected = filter_batches(
             old, survivors, offset_shift=0, leader_epoch=0, delete_horizon_ms=None, scratch=Scratch()
         )
@@ -223,39 +232,39 @@ def test_what_is_held_includes_the_rows_of_batches() -> None:
     batches = [compressed([n], n, Codec.ZSTD) for n in range(200)]
     taken = sum(map(len, batches)) + len(batches) * BATCH_ROW.itemsize
     assert BATCH_ROW.itemsize > max(map(len, batches))
-    for held_bytes, done in ((taken, True), (taken - 1, False)):
-        ahead = ThinnedAhead(held_bytes=held_bytes)
-        ahead.begin_partition(Rewriting(delete_horizon_ms=None))
-        run(ahead, [[b"".join(batches[:100]), b"".join(batches[100:])]])
-        assert ahead.sections[0].complete is done
-        assert ahead.sections[0].pieces[0] is not None
+    for retained_bytes, done in ((taken, True), (taken - 1, False)):
+        early_filter = EarlyFilter(retained_bytes=retained_bytes)
+        early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+        run(early_filter, [[b"".join(batches[:100]), b"".join(batches[100:])]])
+        assert early_filter.sections[0].is_complete is done
+        assert early_filter.sections[0].pieces[0] is not None
 
 
 def test_the_memory_it_tells_of_includes_what_it_works_in() -> None:
     """Survivors are written behind the open records before they are compressed."""
     batches = [compressed(range(100), 0, Codec.ZSTD), compressed(range(50), 100, Codec.ZSTD)]
-    ahead = ThinnedAhead()
-    ahead.begin_partition(Rewriting(delete_horizon_ms=None, merge=False))
-    run(ahead, [[b"".join(batches)]])
-    (piece,) = ahead.sections[0].pieces
+    early_filter = EarlyFilter()
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None, merge=False))
+    run(early_filter, [[b"".join(batches)]])
+    (piece,) = early_filter.sections[0].pieces
     assert piece is not None
     data = b"".join(piece.filtered.buffers)
     thinned = data[: len(data) - len(batches[1])]
     held = sum(map(len, batches)) + 2 * BATCH_ROW.itemsize
     opened = sum(memoryview(decompress(Codec.ZSTD, batch[61:])).nbytes for batch in batches)
     worked = 61 + memoryview(decompress(Codec.ZSTD, thinned[61:])).nbytes + len(batches[1])
-    assert ahead.nbytes == held + opened + worked + len(data)
+    assert early_filter.peak_bytes == held + opened + worked + len(data)
 
 
 def test_a_section_need_not_fit_when_it_is_open() -> None:
     """Each piece is opened on its own; one that is too large for that is left to pass 2, and no other."""
     small = [compressed(range(100 * n, 100 * n + 100), 100 * n, Codec.ZSTD) for n in range(5)]
     large = compressed(range(2000), 500, Codec.ZSTD)
-    ahead = ThinnedAhead(open_bytes=4_000)
-    ahead.begin_partition(Rewriting(delete_horizon_ms=None))
-    survivors = run(ahead, [[*small, large]])
+    early_filter = EarlyFilter(open_bytes=4_000)
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+    survivors = run(early_filter, [[*small, large]])
     assert survivors.records_out == 2000
-    assert [piece is None for piece in ahead.sections[0].pieces] == [False] * 5 + [True]
+    assert [piece is None for piece in early_filter.sections[0].pieces] == [False] * 5 + [True]
 
 
 def test_malformed_records_are_said_to_be_where_they_were_fed_from() -> None:
@@ -263,9 +272,9 @@ def test_malformed_records_are_said_to_be_where_they_were_fed_from() -> None:
     sound = compressed(range(5), 0, Codec.ZSTD)
     broken = bytearray(compressed(range(5), 5, Codec.ZSTD))
     broken[-9:] = bytes(9)
-    ahead = ThinnedAhead()
-    ahead.begin_partition(Rewriting(delete_horizon_ms=None))
-    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW, ahead=ahead)
+    early_filter = EarlyFilter()
+    early_filter.begin_partition(RewriteOptions(delete_horizon_ms=None))
+    finder = SurvivorFinder(LARGE, SEED, reaches_log_start=True, now_ms=NOW, early_filter=early_filter)
     finder.begin_section(unique_keys=False)
     finder.feed(sound, offset_shift=0, origin="here")
     finder.feed(bytes(broken), offset_shift=0, origin="there")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidInputError
-from object_format.dedupe import KeyTable, keys_that_fit
+from object_format.dedupe import KeyTable, key_capacity
 from object_format.kernels.dedupe.key_table import DROP, KEEP
 
 Words = npt.NDArray[np.uint32]
@@ -18,11 +18,11 @@ Words = npt.NDArray[np.uint32]
 def add(table: KeyTable, words: Words) -> list[bool]:
     """For each fingerprint, whether it was kept as new."""
     count = words.size // 3
-    verdicts = table.find_survivors(
+    outcomes = table.find_survivors(
         words, np.zeros(count, np.uint8), count, newest_last=False, drop_tombstones=False
     )
-    assert set(verdicts.tolist()) <= {DROP, KEEP}
-    return [bool(verdict) for verdict in verdicts.tolist()]
+    assert set(outcomes.tolist()) <= {DROP, KEEP}
+    return [bool(outcome) for outcome in outcomes.tolist()]
 
 
 def random_words(count: int, seed: int) -> Words:
@@ -98,13 +98,13 @@ def test_ten_million_keys_fit_into_128_mib() -> None:
 def test_how_many_keys_fit_is_known_without_a_table(table_bytes: int) -> None:
     """It is what a table takes, to the key; and of a size that no machine has, too."""
     table = KeyTable(table_bytes)
-    assert keys_that_fit(table_bytes) == table.capacity
+    assert key_capacity(table_bytes) == table.capacity
     add(table, random_words(table.capacity + 100, seed=5))
     assert table.count == table.capacity
-    assert keys_that_fit(1 << 60) > 1 << 56
+    assert key_capacity(1 << 60) > 1 << 56
 
 
 def test_a_table_without_slots_is_refused() -> None:
-    for make in (KeyTable, keys_that_fit):
+    for make in (KeyTable, key_capacity):
         with pytest.raises(InvalidInputError, match="too small"):
             make(100)

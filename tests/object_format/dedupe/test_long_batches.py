@@ -45,7 +45,7 @@ def test_stretches_give_the_same_bytes(
         expected = filtered(data, survivors, shift=section.shift, horizon=horizon)
         with (
             patch.object(filtering, "MAX_RECORDS", most_records),
-            patch.object(long_batches, "STRETCH_OFFSETS", stretch_offsets),
+            patch.object(long_batches, "CHUNK_OFFSETS", stretch_offsets),
         ):
             found = filtered(data, survivors, shift=section.shift, horizon=horizon)
         assert b"".join(found.buffers) == b"".join(expected.buffers)
@@ -91,7 +91,7 @@ def test_bytes_that_pass_1_has_not_seen_are_malformed(codec: Codec) -> None:
     for offsets in ({0, 4}, {0, 1, 4, 5}):
         with (
             patch.object(filtering, "MAX_RECORDS", 1),
-            patch.object(long_batches, "STRETCH_OFFSETS", 2),
+            patch.object(long_batches, "CHUNK_OFFSETS", 2),
             pytest.raises(MalformedBatchError) as caught,
         ):
             filtered(data, survivors_at(offsets, set()))

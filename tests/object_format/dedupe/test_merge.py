@@ -48,7 +48,7 @@ def write(section: Section, codec: Codec | None, most: int | None) -> FilteredBa
         leader_epoch=0,
         delete_horizon_ms=None,
         merged_codec=codec,
-        most_batch_bytes=most,
+        max_batch_bytes=most,
     )
 
 
@@ -149,7 +149,7 @@ def test_no_merged_batch_is_larger_than_a_batch_may_be(
             leader_epoch=0,
             delete_horizon_ms=horizon,
             merged_codec=codec,
-            most_batch_bytes=most,
+            max_batch_bytes=most,
         )
         left = model_log.filtered(section.batches, set(survivors.offsets), leader_epoch=0, horizon=horizon)
         data = b"".join(written.buffers)

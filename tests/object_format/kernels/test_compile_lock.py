@@ -11,7 +11,7 @@ from numba.core import event
 from typing_extensions import override
 
 from core.clock import ManualClock
-from object_format.kernels.runtime.compile_lock import PATIENCE_SECONDS, lock_of, turn
+from object_format.kernels.runtime.compile_lock import LOCK_TIMEOUT_SECONDS, compile_lock, lock_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ class Watching(event.Listener):
         self._note(event.data["dispatcher"])
 
     def _note(self, kernel: Any) -> None:  # noqa: ANN401
-        lock = lock_of(kernel)
+        lock = lock_path(kernel)
         assert lock is not None
         self.seen.append((kernel.py_func.__name__, is_free(lock)))
 
@@ -95,18 +95,18 @@ def test_who_compiles_a_kernel_keeps_others_from_it_until_it_is_kept(tmp_path: P
     with watching() as watcher:
         assert second.four_times(1) == 4
     assert watcher.seen == []
-    assert all(is_free(lock) for kernel in (first.four_times, first._twice) if (lock := lock_of(kernel)))
+    assert all(is_free(lock) for kernel in (first.four_times, first._twice) if (lock := lock_path(kernel)))
 
 
 def test_a_process_that_never_ends_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     """It may have been stopped; what it holds is compiled once more."""
     path, clock = tmp_path / "a.lock", ManualClock()
 
-    with turn(path, clock) as first, turn(path, clock) as second:
+    with compile_lock(path, clock) as first, compile_lock(path, clock) as second:
         assert (first, second) == (True, False)
 
-    assert PATIENCE_SECONDS <= clock.monotonic() < PATIENCE_SECONDS + 1
-    with turn(path, clock) as third:
+    assert LOCK_TIMEOUT_SECONDS <= clock.monotonic() < LOCK_TIMEOUT_SECONDS + 1
+    with compile_lock(path, clock) as third:
         assert third
 
 
@@ -114,5 +114,5 @@ def test_a_directory_that_cannot_be_written_is_done_without(tmp_path: Path) -> N
     """Numba keeps nothing there either."""
     (tmp_path / "a file").touch()
 
-    with turn(tmp_path / "a file" / "a.lock", ManualClock()) as held:
+    with compile_lock(tmp_path / "a file" / "a.lock", ManualClock()) as held:
         assert not held

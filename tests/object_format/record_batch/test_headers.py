@@ -16,10 +16,10 @@ from object_format.record_batch.headers import (
     assign_offsets,
     iter_headers,
     patch_offsets,
-    place_batches,
     read_header,
-    stamp_append_time,
-    stamp_max_timestamp,
+    set_append_time,
+    set_base_offsets,
+    set_max_timestamp,
     stored_checksums,
     trim_batches,
     verify_checksum,
@@ -100,9 +100,9 @@ def test_assigned_offsets_leave_no_gap(log: list[model.Batch], first: int, epoch
 def test_batches_that_lie_apart_are_placed_as_those_of_one_buffer(
     batch: model.Batch, first: int, epoch: int
 ) -> None:
-    """`place_batches` writes what `assign_offsets` does, and `stored_checksums` reads the CRC."""
+    """`set_base_offsets` writes what `assign_offsets` does, and `stored_checksums` reads the CRC."""
     placed, assigned = bytearray(model.encode(batch)), bytearray(model.encode(batch))
-    place_batches([memoryview(placed)], [first], epoch)
+    set_base_offsets([memoryview(placed)], [first], epoch)
     assert stored_checksums([memoryview(placed)]) == [read_header(placed).crc]
     assign_offsets(assigned, first, epoch)
     assert placed == assigned
@@ -155,7 +155,7 @@ def test_trimming_keeps_the_batches_that_overlap(
 def test_stamping_an_append_time_gives_it_to_all_records(codec: Codec) -> None:
     first, second = (encode_batch([5, 6], [b"a", b"b"], [b"c", b"d"], codec=codec) for _ in range(2))
     data = bytearray(first + second)
-    stamp_append_time(data, 99, len(first))
+    set_append_time(data, 99, len(first))
     before, after = model.decode_all(bytes(data))
     assert [record.timestamp for record in before.records] == [5, 6]
     assert [record.timestamp for record in after.records] == [99, 99]
@@ -165,5 +165,5 @@ def test_stamping_an_append_time_gives_it_to_all_records(codec: Codec) -> None:
 def test_a_max_timestamp_is_corrected() -> None:
     batch = model.batch_of([Record(0, 5, b"k", b"v")], max_timestamp=77)
     data = bytearray(model.encode(batch))
-    stamp_max_timestamp(data, 5)
+    set_max_timestamp(data, 5)
     assert model.decode(bytes(data)) == replace(batch, max_timestamp=5)

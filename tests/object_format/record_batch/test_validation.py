@@ -18,7 +18,7 @@ from object_format.record_batch.records import Record, encode_batch
 from object_format.record_batch.validation import (
     MAX_RECORDS_REPORTED,
     BatchSummary,
-    sound_batches,
+    fast_validate_batches,
     validate_batches,
 )
 from tests.object_format import model
@@ -93,7 +93,7 @@ def test_batches_are_judged_all_at_once_as_one_by_one(log: list[model.Batch], da
                 write_checksum(memoryview(encoded), position, header.size)
     require_keys = data.draw(st.booleans(), label="keys are required")
     one_by_one = validate_batches(encoded, require_keys=require_keys)
-    at_once = sound_batches(readable(encoded), require_keys=require_keys)
+    at_once = fast_validate_batches(readable(encoded), require_keys=require_keys)
     if one_by_one.problems or not encoded:
         assert at_once is None
         return
@@ -101,10 +101,12 @@ def test_batches_are_judged_all_at_once_as_one_by_one(log: list[model.Batch], da
     each = one_by_one.batches
     for name in ("position", "size", "record_count", "producer_id", "base_sequence", "attributes"):
         assert at_once.rows[name].tolist() == [getattr(batch, name) for batch in each]
-    assert at_once.largest == max(batch.size for batch in each)
+    assert at_once.max_batch_size == max(batch.size for batch in each)
     assert at_once.min_timestamp == min(batch.min_timestamp for batch in each)
     assert at_once.max_timestamp == max(batch.max_timestamp for batch in each)
-    assert at_once.stamps_agree == all(batch.header_max_timestamp == batch.max_timestamp for batch in each)
+    assert at_once.max_timestamps_match == all(
+        batch.header_max_timestamp == batch.max_timestamp for batch in each
+    )
 
 
 def _headers_while_sound(data: bytearray) -> list[tuple[int, BatchHeader]]:

@@ -148,7 +148,7 @@ def test_a_file_that_ends_early_is_noticed() -> None:
 
 def test_a_block_too_large_to_be_looked_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the range that it begins would be without it."""
-    monkeypatch.setattr(module, "LARGEST_CUT_BLOCK", 1000)
+    monkeypatch.setattr(module, "MAX_SPLIT_BLOCK_BYTES", 1000)
     section = Section([b"a" * 40, b"b" * 1000])
 
     assert section.read(section.start + 1, section.end) == (None, [], None)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from core.errors import InvalidInputError
 from object_format.kernels.hashing.checksums import extend_by_number, extend_by_part
 from object_format.record_batch.headers import stored_checksums, write_checksum
-from object_format.segment_file import PlacedBatches, SegmentFileWriter, SegmentKind
+from object_format.segment_file import SegmentFileWriter, SegmentKind, VerifiedBatches
 from tests.object_format.segment_file.samples import (
     CREATED_MS,
     TOPIC,
@@ -49,9 +49,9 @@ def _batches(sizes: list[int]) -> list[memoryview]:
     return found
 
 
-def _placed(batches: list[memoryview]) -> PlacedBatches:
+def _placed(batches: list[memoryview]) -> VerifiedBatches:
     count = len(batches)
-    return PlacedBatches(
+    return VerifiedBatches(
         views=batches,
         base_offsets=range(0, 2 * count, 2),
         checksums=stored_checksums(batches),
@@ -82,7 +82,7 @@ def test_the_file_is_that_of_the_bytes(sizes: list[int], target: int, kind: Segm
         writer = make_writer(data.extend, kind=kind, block_target=target)
         writer.begin_section(TOPIC, 0)
         if is_placed:
-            writer.append_placed(_placed(batches))
+            writer.append_verified(_placed(batches))
         else:
             writer.append(bytearray(b"".join(batches)), stable=True)
         _finish(writer, len(sizes))
@@ -99,7 +99,7 @@ def test_they_may_come_in_turns() -> None:
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 0)
     for start, end in ((0, 2), (2, 6)):
-        part = PlacedBatches(
+        part = VerifiedBatches(
             views=whole.views[start:end],
             base_offsets=whole.base_offsets[start:end],
             checksums=whole.checksums[start:end],
@@ -107,9 +107,9 @@ def test_they_may_come_in_turns() -> None:
             last_offset=2 * end - 1,
             record_count=2 * (end - start),
         )
-        writer.append_placed(part)
+        writer.append_verified(part)
     with pytest.raises(InvalidInputError, match="do not follow"):
-        writer.append_placed(whole)
+        writer.append_verified(whole)
     _finish(writer, 6)
     (section,) = read_file(bytes(data)).sections
     assert section.data == b"".join(batches)
@@ -122,7 +122,7 @@ def test_a_block_whose_bytes_have_changed_is_refused() -> None:
     batches[1][150] ^= 1
     writer = make_writer(data.extend, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 0)
-    writer.append_placed(placed)
+    writer.append_verified(placed)
     _finish(writer, 2)
     with pytest.raises(Exception, match="checksum"):
         read_file(bytes(data))
@@ -155,9 +155,9 @@ def test_what_cannot_be_is_refused_and_changes_nothing(change: dict[str, object]
     writer.begin_section(TOPIC, 0)
     begun = len(data)
     with pytest.raises(InvalidInputError, match=why):
-        writer.append_placed(_placed(batches)._replace(**change))  # type: ignore[arg-type]
+        writer.append_verified(_placed(batches)._replace(**change))  # type: ignore[arg-type]
     assert len(data) == begun
-    writer.append_placed(_placed(batches))
+    writer.append_verified(_placed(batches))
     _finish(writer, 2)
     assert len(read_file(bytes(data)).sections) == 1
 
@@ -169,4 +169,4 @@ def test_no_batches_are_placed_behind_an_open_block() -> None:
     writer.begin_section(TOPIC, 0)
     writer.append(batches[0], stable=True)
     with pytest.raises(InvalidInputError, match="a block is open"):
-        writer.append_placed(_placed(batches)._replace(base_offsets=[2, 4], last_offset=5))
+        writer.append_verified(_placed(batches)._replace(base_offsets=[2, 4], last_offset=5))

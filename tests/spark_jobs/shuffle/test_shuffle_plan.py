@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from catalog.model import PartitionId
 from core.errors import CorruptDataError
-from object_format.dedupe import MAX_HELD_RECORDS, keys_that_fit
+from object_format.dedupe import MAX_RETAINED_RECORDS, key_capacity
 from object_store.local.store import LocalStore
 from spark_jobs.shuffle.plan import PlanChoice, choose_plan, keys_expected, plan_shuffle
 from spark_jobs.shuffle.shares import Share, ShareSizes, runs_of
@@ -94,7 +94,7 @@ def test_the_buckets_of_a_tiny_table_are_many(bench: Bench) -> None:
 
     (bits,) = plan.bits
     assert bits is not None
-    assert keys_expected(1000, bits) <= keys_that_fit(TINY_TABLE)
+    assert keys_expected(1000, bits) <= key_capacity(TINY_TABLE)
     assert plan.buckets == 1 << bits == plan.bucket_ends[-1]
 
 
@@ -251,9 +251,9 @@ def test_the_way_goes_by_an_estimate(
 @pytest.mark.parametrize(
     ("records", "unique", "spread"),
     [
-        (MAX_HELD_RECORDS, False, False),
-        (MAX_HELD_RECORDS + 1, False, True),  # a task cannot hold back so many
-        (MAX_HELD_RECORDS + 1, True, False),  # and need not
+        (MAX_RETAINED_RECORDS, False, False),
+        (MAX_RETAINED_RECORDS + 1, False, True),  # a task cannot hold back so many
+        (MAX_RETAINED_RECORDS + 1, True, False),  # and need not
     ],
 )
 def test_a_section_too_long_to_be_held_back_is_spread(

@@ -12,7 +12,7 @@ from catalog.model import PartitionId
 from core.clock import ManualClock
 from core.ids import SeededIds
 from object_format.codecs.codec import Codec
-from object_format.dedupe import ThinnedAhead
+from object_format.dedupe import EarlyFilter
 from object_store.interface import Purpose
 from object_store.local.store import LocalStore
 from spark_jobs.report import CompactionReport
@@ -47,8 +47,8 @@ class House:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 compaction_task,
-                "ThinnedAhead",
-                lambda **options: ThinnedAhead(held_bytes=held, kept_bytes=kept, **options),
+                "EarlyFilter",
+                lambda **options: EarlyFilter(retained_bytes=held, output_bytes=kept, **options),
             )
             result = run_compaction(
                 spec, store, attempt_id=self.ids.new_uuid(), clock=self.clock, ids=self.ids
