@@ -20,9 +20,9 @@ from agent.cluster.topic_directory import TopicDirectory
 from agent.groups.coordinator import GroupCoordinator
 from agent.groups.metrics import GroupCollector
 from agent.http.app import create_app
+from agent.http.context import HttpContext
 from agent.http.record_producer import RecordProducer
 from agent.http.server import HttpServer
-from agent.http.services import HttpServices
 from agent.kafka.api_registry import APIS
 from agent.kafka.connection.server import KafkaServer
 from agent.kafka.dispatcher import RequestDispatcher
@@ -202,7 +202,7 @@ class Agent:
             evict_ms=settings.fetch_session_evict_ms,
         )
         self.metrics.expose(StoreCollector(store), CatalogCollector(catalog), metrics_snapshot(self))
-        self._services = HttpServices(
+        self._services = HttpContext(
             settings=settings,
             topics=catalog.topics,
             directory=self.directory,

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import orjson
+from starlette.responses import Response
+from typing_extensions import override
 
 from agent.http.text_or_base64 import put_bytes
 from object_format.record_batch.records import decode_batches
@@ -13,12 +15,18 @@ from object_format.record_batch.records import decode_batches
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from starlette.types import Receive, Scope, Send
+
+    from agent.read.fetch_memory import FetchMemory
     from agent.read.fetch_result import FetchResult
+    from agent.runtime.work_pool import WorkPool
     from object_format.record_batch.records import Record
 
 # What is rendered at a time: some milliseconds' worth.
 _SLICE_RECORDS = 1_000
 _SLICE_BYTES = 256 * 1024
+# About what the server buffers before it waits for the client.
+_SENT_AT_ONCE = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -129,3 +137,47 @@ def render_records(
     while rendering.step():
         pass
     return b"".join(rendering.pieces())
+
+
+class PendingResponse(Response):
+    """Holds `fetched_bytes` of `budget` while it renders, then the size of the answer until that is sent.
+
+    Rendering and sending are one call, so that whatever ends it (an error, a reader that leaves or stalls)
+    lets go of the memory. Raises `BusyError` before anything is sent when the answer does not fit.
+    """
+
+    media_type = "application/json"
+
+    def __init__(
+        self, rendering: RecordsRendering, *, fetched_bytes: int, budget: FetchMemory, pool: WorkPool
+    ) -> None:
+        super().__init__()
+        self._rendering: RecordsRendering | None = rendering
+        self._fetched_bytes = fetched_bytes
+        self._budget = budget
+        self._pool = pool
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Render and send, piece by piece as the reader takes them."""
+        with self._budget.holding(self._fetched_bytes):
+            pieces = await self._render()
+        size = sum(map(len, pieces))
+        self.headers["content-length"] = str(size)
+        with self._budget.holding_answer(size):
+            await send(
+                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            )
+            for piece in pieces:
+                for start in range(0, len(piece), _SENT_AT_ONCE):
+                    body = piece[start : start + _SENT_AT_ONCE]
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            # The server takes this once its buffer is short again.
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _render(self) -> list[bytes]:
+        rendering, self._rendering = self._rendering, None  # what was fetched goes when it is rendered
+        assert rendering is not None
+        while await self._pool.run(rendering.step):
+            pass
+        return rendering.pieces()

@@ -6,13 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from agent.http.body import json_body
+from agent.http.context import HttpContext
 from agent.http.documentation import describes_body
 from agent.http.models import ErrorAnswer, ProduceAnswer, RecordsAnswer
-from agent.http.pending_response import PendingResponse
 from agent.http.produce_body import parse_records, render_results
-from agent.http.record_rendering import RecordsRendering
-from agent.http.services import HttpServices
+from agent.http.record_rendering import PendingResponse, RecordsRendering
+from agent.http.request_body import json_body
 from agent.read.fetch_plan import PartitionFetch
 
 _INT64_MAX = 2**63 - 1
@@ -34,22 +33,22 @@ Timestamp = Annotated[
 ]
 
 
-def router(services: HttpServices) -> APIRouter:
+def router(context: HttpContext) -> APIRouter:
     """The routes of records."""
     routes = APIRouter(prefix="/v1/topics/{topic}", tags=["records"])
-    settings = services.settings
+    settings = context.settings
 
     async def produce(request: Request, topic: str, partition: int | None) -> Response:
-        kernels = services.pools.kernels
+        kernels = context.pools.kernels
         async with json_body(
             request,
             limit=settings.max_request_bytes,
-            budget=services.request_budget,
+            budget=context.request_budget,
             seconds=settings.body_timeout_ms / 1000,
         ) as body:
-            found = await services.directory.get(topic)
+            found = await context.directory.get(topic)
             records = await kernels.run(partial(parse_records, body))
-            produced = await services.producer.produce(found, records, partition)
+            produced = await context.producer.produce(found, records, partition)
         answer = await kernels.run(partial(render_results, produced))
         status = 422 if produced.refusals and not produced.accepted else 200
         return Response(answer, status_code=status, media_type="application/json")
@@ -88,15 +87,15 @@ def router(services: HttpServices) -> APIRouter:
 
         An offset that has no record any more is no error: what is given begins with the next record.
         """
-        found = await services.directory.get_partition(topic, partition)
-        start = await services.read_path.start_offset(found, partition, offset=offset, timestamp=timestamp)
+        found = await context.directory.get_partition(topic, partition)
+        start = await context.read_path.start_offset(found, partition, offset=offset, timestamp=timestamp)
         wanted = PartitionFetch(topic=found, partition=partition, offset=start, max_bytes=max_bytes)
-        fetched = await services.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
+        fetched = await context.read_path.fetch_one(wanted, max_wait_ms=max_wait_ms)
         return PendingResponse(
             RecordsRendering(topic, fetched, from_offset=start, max_records=max_records, max_bytes=max_bytes),
             fetched_bytes=fetched.size,
-            budget=services.read_path.budget,
-            pool=services.pools.rendering,
+            budget=context.read_path.budget,
+            pool=context.pools.rendering,
         )
 
     return routes

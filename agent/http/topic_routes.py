@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from agent.http.body import json_body
+from agent.http.context import HttpContext
 from agent.http.documentation import describes_body
 from agent.http.errors import InvalidBodyError
 from agent.http.models import (
@@ -16,7 +16,7 @@ from agent.http.models import (
     TopicAnswer,
     TopicsAnswer,
 )
-from agent.http.services import HttpServices
+from agent.http.request_body import json_body
 from catalog.config.topic_settings import SETTINGS
 from catalog.model import Topic
 
@@ -35,10 +35,10 @@ def topic_answer(topic: Topic) -> TopicAnswer:
     )
 
 
-def router(services: HttpServices) -> APIRouter:
+def router(context: HttpContext) -> APIRouter:
     """The routes of topics."""
     routes = APIRouter(prefix="/v1/topics", tags=["topics"])
-    catalog, pool = services.topics, services.pools.catalog
+    catalog, pool = context.topics, context.pools.catalog
 
     @routes.get("")
     async def list_topics() -> TopicsAnswer:
@@ -51,8 +51,8 @@ def router(services: HttpServices) -> APIRouter:
         async with json_body(
             request,
             limit=_MAX_TOPIC_BYTES,
-            budget=services.request_budget,
-            seconds=services.settings.body_timeout_ms / 1000,
+            budget=context.request_budget,
+            seconds=context.settings.body_timeout_ms / 1000,
         ) as body:
             wanted = _parse(body)
         create = partial(catalog.create, wanted.name, wanted.partitions, wanted.config)
@@ -67,7 +67,7 @@ def router(services: HttpServices) -> APIRouter:
     async def delete_topic(topic: str) -> Response:
         """Delete a topic and everything in it, at once and for good."""
         await pool.run(partial(catalog.delete, topic))
-        services.directory.forget(topic)
+        context.directory.forget(topic)
         return Response(status_code=204)
 
     @routes.get("/{topic}/partitions")

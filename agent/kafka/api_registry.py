@@ -1,50 +1,48 @@
 """Every API that is served: to add one, write its module and add its line."""
 
 from agent.kafka.api_definition import Api
-from agent.kafka.apis import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    alter_configs,
+from agent.kafka.apis.cluster import (
     api_versions,
+    describe_cluster,
+    describe_log_dirs,
+)
+from agent.kafka.apis.configs import (
+    alter_configs,
+    describe_configs,
+    incremental_alter_configs,
+    list_config_resources,
+)
+from agent.kafka.apis.groups import (
     consumer_group_describe,
     consumer_group_heartbeat,
-    create_acls,
-    create_partitions,
-    create_topics,
-    delete_acls,
     delete_groups,
-    delete_records,
-    delete_topics,
-    describe_acls,
-    describe_cluster,
-    describe_configs,
     describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
-    describe_transactions,
-    end_txn,
-    fetch,
     find_coordinator,
     heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
     join_group,
     leave_group,
-    list_config_resources,
     list_groups,
-    list_offsets,
-    list_transactions,
-    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
+    sync_group,
+)
+from agent.kafka.apis.records import (
+    delete_records,
+    describe_producers,
+    fetch,
+    init_producer_id,
+    list_offsets,
     offset_for_leader_epoch,
     produce,
-    sasl_authenticate,
-    sasl_handshake,
-    sync_group,
-    txn_offset_commit,
+)
+from agent.kafka.apis.refused import REFUSED_APIS
+from agent.kafka.apis.topics import (
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_topic_partitions,
+    metadata,
 )
 
 APIS: tuple[Api, ...] = (
@@ -80,15 +78,5 @@ APIS: tuple[Api, ...] = (
     describe_topic_partitions.API,
     incremental_alter_configs.API,
     list_config_resources.API,
-    sasl_handshake.API,
-    add_offsets_to_txn.API,
-    add_partitions_to_txn.API,
-    create_acls.API,
-    delete_acls.API,
-    describe_acls.API,
-    describe_transactions.API,
-    end_txn.API,
-    list_transactions.API,
-    sasl_authenticate.API,
-    txn_offset_commit.API,
+    *(refused.api for refused in REFUSED_APIS),
 )

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agent.kafka.api_registry import APIS
-from agent.kafka.apis.describe_configs import _TYPES
+from agent.kafka.apis.configs.describe_configs import _TYPES
 from agent.kafka.codec import Struct
 from agent.kafka.config.resources import ResourceType
 from catalog.config.group_config import GROUP_SETTINGS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.kafka.apis import (
+from agent.kafka.apis.groups import (
     delete_groups,
     describe_groups,
     find_coordinator,

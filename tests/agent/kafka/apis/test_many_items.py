@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from agent.kafka.api_definition import MAX_ITEMS
 from agent.kafka.api_registry import APIS
-from agent.kafka.apis import describe_configs
+from agent.kafka.apis.configs import describe_configs
 from agent.kafka.codec import Cursor, Message, Output, Struct
 from agent.kafka.errors import ErrorCode
 from catalog.errors import CatalogUnavailableError

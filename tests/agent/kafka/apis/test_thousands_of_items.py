@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.kafka.apis import offset_fetch
+from agent.kafka.apis.groups import offset_fetch
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.runtime.cooperative_yield import PORTION

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.cluster.errors import AppendFailedError
-from agent.kafka.apis import produce
+from agent.kafka.apis.records import produce
 from agent.kafka.codec import MalformedMessageError, Struct
 from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.errors import ErrorCode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from agent.kafka.apis.fetch import session_request
+from agent.kafka.apis.records.fetch import session_request
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.fetch_sessions import FetchSessions, Seen

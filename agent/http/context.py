@@ -1,0 +1,35 @@
+"""The parts of the agent that the HTTP routes use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from agent.cluster.topic_directory import TopicDirectory
+    from agent.http.record_producer import RecordProducer
+    from agent.read.read_path import ReadPath
+    from agent.runtime.byte_budget import ByteBudget
+    from agent.runtime.metrics import AgentMetrics
+    from agent.runtime.pools import Pools
+    from agent.settings import AgentSettings
+    from catalog.topics.repository import Topics
+    from core.ids import Ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpContext:
+    """The parts that routes call. `problems` lists what keeps the agent from being well: name → what."""
+
+    settings: AgentSettings
+    topics: Topics
+    directory: TopicDirectory
+    producer: RecordProducer
+    read_path: ReadPath
+    pools: Pools
+    request_budget: ByteBudget
+    metrics: AgentMetrics
+    ids: Ids
+    problems: Callable[[], Mapping[str, str]]

@@ -1,0 +1,39 @@
+"""ApiVersions (KIP-35): lists the APIs and versions that this agent serves.
+
+Versions 0 to 4. Version 3 added the name and the version of the client software, which must be well-formed
+(KIP-511). For an unknown version the dispatcher sends a response of version 0.
+
+The agent has no finalized features: `finalized_features_epoch` is -1.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from agent.kafka.api_definition import RequestContext
+
+_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?", re.ASCII)
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """List the APIs with their advertised versions."""
+    if context.version >= 3:
+        for text in (request.client_software_name, request.client_software_version):
+            if not _NAME.fullmatch(text):
+                raise KafkaError(
+                    ErrorCode.invalid_request, f"{text!r} is not a valid name or version of client software"
+                )
+    rows = []
+    for key, api in sorted(context.apis.items()):
+        lowest, highest = api.advertised_versions
+        rows.append(Struct(api_key=key, min_version=lowest, max_version=highest))
+    return Struct(api_keys=rows)
+
+
+API = Api(name="api_versions", min_version=0, max_version=4, handle=handle)

@@ -1,0 +1,133 @@
+"""DescribeLogDirs: returns the sizes of partitions by log directory.
+
+Versions 1 to 5. Version 3 added an error code at the top, version 4 the size of the volume (KIP-827).
+
+- The object store is one directory of unknown size. Each agent lists the partitions that it leads, so that
+  the sum over all brokers counts every partition once.
+- The directories on an agent's disks list the logs of local topics and the size of the volume. The cached
+  tails of other topics are not replicas, and are not listed.
+- A directory that has failed is KAFKA_STORAGE_ERROR.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.cluster.brokers import choose, partition_subject
+from agent.kafka.api_definition import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode, code_of
+from agent.runtime.cooperative_yield import Turns
+from catalog.model import PartitionId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.kafka.api_definition import RequestContext
+    from catalog.model import Topic
+
+_DIRECTORY = "/object-store"
+_ERROR_SINCE = 3
+_CHUNK_TOPICS = 1_000  # topics of one catalog query
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Describe the requested partitions, or all."""
+    requested = await _requested(request, context)
+    found = await _describe_object_store([each for each in requested if not each[0].is_local], context)
+    return Struct(
+        results=[Struct(log_dir=_DIRECTORY, topics=found), *await _describe_disks(request, context)]
+    )
+
+
+def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:
+    """Return the error code at the top, or before version 3 as that of the directory.
+
+    A response without directories would mean that the client is not authorized.
+    """
+    del request
+    code = code_of(error)
+    if context.version < _ERROR_SINCE:
+        return Struct(results=[Struct(log_dir=_DIRECTORY, error_code=code)])
+    return Struct(error_code=code)
+
+
+async def _requested(request: Struct, context: RequestContext) -> list[tuple[Topic, Sequence[int]]]:
+    """Return the requested topics and partitions; as in Kafka, unknown ones are left out."""
+    services = context.services
+    if request.topics is None:
+        every = await services.pools.catalog.run(services.catalog.topics.list)
+        return [(topic, range(topic.partition_count)) for topic in every]
+    known = await services.directory.get_many(wanted.topic for wanted in request.topics)
+    return [(known[wanted.topic], wanted.partitions) for wanted in request.topics if wanted.topic in known]
+
+
+async def _describe_disks(request: Struct, context: RequestContext) -> list[Struct]:
+    services = context.services
+    wanted = None if request.topics is None else {each.topic: set(each.partitions) for each in request.topics}
+    on_disks = {
+        path: [
+            (topic, partition, size)
+            for (topic, partition), size in sorted(logs.items())
+            if wanted is None or partition in wanted.get(topic, ())
+        ]
+        for path, logs in (await services.disks.sizes()).items()
+    }
+    known = await services.directory.get_many(topic for logs in on_disks.values() for topic, _, _ in logs)
+    directories, turns = [], Turns()
+    for path, logs in on_disks.items():
+        topics: dict[str, Struct] = {}
+        for topic, partition, size in logs:
+            await turns.did()
+            if topic in known and known[topic].is_local:
+                entry = topics.setdefault(topic, Struct(name=topic, partitions=[]))
+                entry.partitions.append(Struct(partition_index=partition, partition_size=size))
+        total, usable = await services.pools.disks.run(partial(_space, path))
+        directories.append(
+            Struct(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)
+        )
+    failed = [
+        Struct(log_dir=path, error_code=ErrorCode.kafka_storage_error) for path in services.disks.offline
+    ]
+    return directories + failed
+
+
+def _space(path: str) -> tuple[int, int]:
+    """Return the total and the free bytes of a volume, or -1 if they are unknown."""
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return -1, -1
+    return usage.total, usage.free
+
+
+async def _describe_object_store(
+    requested: Sequence[tuple[Topic, Sequence[int]]], context: RequestContext
+) -> list[Struct]:
+    """Return the sizes of the partitions in the object store that this agent leads, by topic."""
+    services = context.services
+    brokers = await services.brokers.live()
+    own = services.brokers.own.node_id
+    turns, topics = Turns(), []
+    for start in range(0, len(requested), _CHUNK_TOPICS):
+        chunk = requested[start : start + _CHUNK_TOPICS]
+        ids = [topic.topic_id for topic, _ in chunk]
+        sizes = await services.pools.catalog.run(partial(services.catalog.topics.sizes, ids))
+        for topic, partitions in chunk:
+            parts = []
+            for partition in partitions:
+                size = sizes.get(PartitionId(topic.topic_id, partition))
+                subject = partition_subject(topic.topic_id, partition)
+                if size is not None and choose(brokers, subject).node_id == own:
+                    parts.append(Struct(partition_index=partition, partition_size=size))
+                await turns.did()
+            if parts:
+                topics.append(Struct(name=topic.name, partitions=parts))
+    return topics
+
+
+API = Api(
+    name="describe_log_dirs", min_version=1, max_version=5, handle=handle, error_response=error_response
+)

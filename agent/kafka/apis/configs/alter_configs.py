@@ -1,0 +1,37 @@
+"""AlterConfigs: replaces all settings of a topic or of a consumer group.
+
+Versions 0 to 2. Version 2 is the first flexible one. A setting that the request does not name gets its
+default. The exception is `storage.mode` of a topic, which Kafka clients do not know and which cannot change.
+The settings of a broker cannot be changed: an agent reads its settings when it starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.codec import Struct
+from agent.kafka.config.changes import change_each
+
+if TYPE_CHECKING:
+    from agent.kafka.api_definition import RequestContext
+    from agent.kafka.config.changes import Changes, ChangesOf
+    from catalog.config.configured import Configured
+
+_IMMUTABLE = "storage.mode"
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Change each resource, or report why not."""
+    return Struct(responses=await change_each(request, context, _replace_all, nullable=()))
+
+
+def _replace_all(wanted: Struct) -> ChangesOf:
+    def changes(config: Configured) -> Changes:
+        removed = dict.fromkeys(name for name in config.as_strings() if name != _IMMUTABLE)
+        return {**removed, **{each.name: each.value for each in wanted.configs}}
+
+    return changes
+
+
+API = Api(name="alter_configs", min_version=0, max_version=2, handle=handle)

@@ -1,0 +1,59 @@
+"""IncrementalAlterConfigs (KIP-339): changes single settings of a topic or of a consumer group.
+
+Versions 0 and 1. Version 1 is the first flexible one. The settings of a broker cannot be changed: an agent
+reads its settings when it starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.codec import Struct
+from agent.kafka.config.changes import change_each
+from agent.kafka.errors import ErrorCode, KafkaError
+from catalog.config.setting import items_of
+
+if TYPE_CHECKING:
+    from agent.kafka.api_definition import RequestContext
+    from agent.kafka.config.changes import Changes, ChangesOf
+    from catalog.config.configured import Configured
+
+_SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Change each resource, or report why not."""
+    return Struct(responses=await change_each(request, context, _change_some, nullable=(_DELETE,)))
+
+
+def _change_some(wanted: Struct) -> ChangesOf:
+    def changes(config: Configured) -> Changes:
+        # As in Kafka, the deletion of an unknown setting is not an error.
+        return {
+            each.name: _new_value(config, each)
+            for each in wanted.configs
+            if each.config_operation != _DELETE or each.name in config.known
+        }
+
+    return changes
+
+
+def _new_value(config: Configured, wanted: Struct) -> str | None:
+    operation, name = wanted.config_operation, wanted.name
+    if operation == _DELETE:
+        return None
+    text = str(wanted.value)
+    if operation == _SET:
+        return text
+    if operation not in {_APPEND, _SUBTRACT}:
+        raise KafkaError(ErrorCode.invalid_request, f"there is no operation {operation}")
+    if name not in config.known or not config.known[name].is_list:
+        raise KafkaError(ErrorCode.invalid_config, f"setting {name} is not a list")
+    current, changed = items_of(config.text(name)), items_of(text)
+    if operation == _SUBTRACT:
+        return ",".join(item for item in current if item not in changed)
+    return ",".join([*current, *(item for item in changed if item not in current)])
+
+
+API = Api(name="incremental_alter_configs", min_version=0, max_version=1, handle=handle)

@@ -1,0 +1,50 @@
+"""FindCoordinator: names the agent that coordinates a group.
+
+Versions 0 to 6. Version 1 added the key type, version 4 many keys in one request (KIP-699).
+
+Rendezvous hashing over the live agents finds the coordinator of a group. Only groups (key type 0) have one.
+Transactions (1) are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as in all other APIs, because every
+client treats this code as final. Share groups (2) are refused with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from agent.kafka.api_definition import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from agent.kafka.api_definition import RequestContext
+
+_GROUP, _TRANSACTION = 0, 1
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Return the coordinator of each key."""
+    if context.version >= 4:
+        found = [(key, await _find(key, request, context)) for key in request.coordinator_keys]
+        return Struct(coordinators=[Struct(key=key, **values) for key, values in found])
+    return Struct(**await _find(request.key, request, context))
+
+
+async def _find(key: str, request: Struct, context: RequestContext) -> dict[str, Any]:
+    if request.key_type != _GROUP:
+        is_transaction = request.key_type == _TRANSACTION
+        return {
+            "error_code": ErrorCode.transactional_id_authorization_failed
+            if is_transaction
+            else ErrorCode.invalid_request,
+            "error_message": "transactions are not supported yet; produce without a transactional.id"
+            if is_transaction
+            else "only groups have coordinators",
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
+    broker = await context.services.brokers.coordinator(key)
+    return {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
+
+
+API = Api(name="find_coordinator", min_version=0, max_version=6, handle=handle)

@@ -1,0 +1,60 @@
+"""Requests about many partitions: look up their topics together, then respond chunk by chunk.
+
+A chunk bounds the work of one catalog query and the memory of its result.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from agent.kafka.topics.lookup import find_topics
+from agent.kafka.topics.placement import learn_leaders
+from core.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from agent.kafka.api_definition import RequestContext
+    from agent.kafka.codec import Struct
+    from catalog.model import Topic
+
+Wanted = TypeVar("Wanted")
+
+
+class RequestedPartition(NamedTuple, Generic[Wanted]):
+    """One partition of a request: its topic, or why there is none, and what the request wants of it."""
+
+    topic_name: str
+    topic: Topic | SiltstoneError
+    wanted: Wanted
+
+    @property
+    def object_topic(self) -> Topic | None:
+        """The topic, if it exists and keeps its records in the object store."""
+        return None if isinstance(self.topic, SiltstoneError) or self.topic.is_local else self.topic
+
+
+async def respond_by_partition(
+    requested: Sequence[tuple[str, Sequence[Wanted]]],
+    respond: Callable[[Sequence[RequestedPartition[Wanted]], RequestContext], Awaitable[Sequence[Struct]]],
+    context: RequestContext,
+    *,
+    chunk_size: int | None = None,
+) -> list[tuple[str, list[Struct]]]:
+    """Return the responses for each topic of a request, in the request's order.
+
+    `requested` lists topic names and the entries of their partitions. `respond` returns one response for
+    each partition of a chunk; without `chunk_size`, all partitions are one chunk.
+    """
+    topics = await find_topics(context.services.directory, (name for name, _ in requested))
+    await learn_leaders(topics.values(), context)
+    partitions = [
+        RequestedPartition(name, topics[name], each) for name, wanted in requested for each in wanted
+    ]
+    step = chunk_size or max(1, len(partitions))
+    responses: list[Struct] = []
+    for start in range(0, len(partitions), step):
+        responses += await respond(partitions[start : start + step], context)
+    remaining = iter(responses)
+    return [(name, list(islice(remaining, len(wanted)))) for name, wanted in requested]

@@ -1,0 +1,113 @@
+"""DescribeProducers (KIP-664): lists the idempotent producers that partitions remember.
+
+Version 0. In the object store a partition lists at most a thousand producers, the most recent first, and none
+has an open transaction. The log of a local topic lists all producers of its own state.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.apis.records.by_partition import respond_by_partition
+from agent.kafka.codec import Struct
+from agent.kafka.errors import code_of, message_of
+from agent.kafka.topics.lookup import check_partition
+from agent.runtime.cooperative_yield import Turns
+from catalog.model import PartitionId
+from core.errors import SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from agent.kafka.api_definition import RequestContext
+    from agent.kafka.apis.records.by_partition import RequestedPartition
+    from catalog.model import KnownProducer, Topic
+
+_CHUNK_SIZE = 100  # partitions of one catalog query; each may have a thousand producers
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Describe each partition, or report why it cannot be described."""
+    requested = [(wanted.name, wanted.partition_indexes) for wanted in request.topics]
+    responses = await respond_by_partition(requested, _describe_chunk, context, chunk_size=_CHUNK_SIZE)
+    return Struct(topics=[Struct(name=name, partitions=partitions) for name, partitions in responses])
+
+
+async def _describe_chunk(chunk: Sequence[RequestedPartition[int]], context: RequestContext) -> list[Struct]:
+    services = context.services
+    in_store = {
+        PartitionId(topic.topic_id, each.wanted) for each in chunk if (topic := each.object_topic) is not None
+    }
+    known: Mapping[PartitionId, Sequence[KnownProducer]] | SiltstoneError = {}
+    if in_store:
+        try:
+            known = await services.pools.catalog.run(
+                partial(services.catalog.producers.of_partitions, in_store)
+            )
+        except SiltstoneError as error:
+            known = error
+    turns, responses = Turns(), []
+    for each in chunk:
+        responses.append(await _describe(each.topic, each.wanted, known, context))
+        await turns.did(1 + len(responses[-1].active_producers))
+    return responses
+
+
+async def _describe(
+    topic: Topic | SiltstoneError,
+    index: int,
+    known: Mapping[PartitionId, Sequence[KnownProducer]] | SiltstoneError,
+    context: RequestContext,
+) -> Struct:
+    try:
+        if isinstance(topic, SiltstoneError):
+            return _failed(index, topic)
+        check_partition(topic, index)
+        if topic.is_local:
+            return await _describe_local(topic, index, context)
+    except SiltstoneError as error:
+        return _failed(index, error)
+    if isinstance(known, SiltstoneError):
+        return _failed(index, known)
+    return Struct(
+        partition_index=index,
+        active_producers=[
+            Struct(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                last_sequence=producer.last_sequence,
+                last_timestamp=producer.updated_ms,
+                coordinator_epoch=-1,
+            )
+            for producer in known[PartitionId(topic.topic_id, index)]
+        ],
+    )
+
+
+def _failed(index: int, error: SiltstoneError) -> Struct:
+    return Struct(
+        partition_index=index, error_code=code_of(error), error_message=message_of(error), active_producers=[]
+    )
+
+
+async def _describe_local(topic: Topic, index: int, context: RequestContext) -> Struct:
+    producers = await context.services.disks.producers(topic, index)
+    return Struct(
+        partition_index=index,
+        active_producers=[
+            Struct(
+                producer_id=producer_id,
+                producer_epoch=state.producer_epoch,
+                last_sequence=state.last_sequence,
+                last_timestamp=state.last_timestamp,
+                coordinator_epoch=state.coordinator_epoch,
+                current_txn_start_offset=-1 if state.transaction_start is None else state.transaction_start,
+            )
+            for producer_id, state in sorted(producers.items())
+        ],
+    )
+
+
+API = Api(name="describe_producers", min_version=0, max_version=0, handle=handle)

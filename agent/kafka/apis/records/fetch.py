@@ -1,0 +1,76 @@
+"""Fetch: reads record batches.
+
+Versions 4 to 18:
+
+- 7 added fetch sessions (KIP-227).
+- 10 added zstd: earlier versions do not receive batches that zstd compressed.
+- 11 added the rack of the client (KIP-392). A consumer that names its rack is sent to an agent of this rack,
+  unless this agent is one. Every agent can serve every topic in the object store.
+- 13 names topics by id.
+
+Both isolation levels read the same records because there are no transactions.
+
+The fast path serves requests whose records are in memory. It gives the same responses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.fast_path.fetch import FastFetch
+from agent.kafka.fetch_response import IDENTIFIERS_SINCE, FetchLimits, build_fetch_response
+from agent.kafka.fetch_sessions import SessionRequest
+from agent.read.memory_reads import Wanted
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from agent.kafka.api_definition import RequestContext
+    from agent.kafka.codec import Struct
+    from agent.kafka.fetch_sessions import Key
+
+_NO_TOPIC_ID = bytes(16)
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Read the available records, or wait for `min_bytes` of them."""
+    by_id = context.version >= IDENTIFIERS_SINCE
+    reads = context.services.fetch_sessions.find(session_request(request, by_id=by_id))
+    reads.begin()
+    limits = FetchLimits(request.max_wait, request.min_bytes, max(request.max_bytes, 0), request.rack_id)
+    return await build_fetch_response(reads, limits, context)
+
+
+def session_request(request: Struct, *, by_id: bool) -> SessionRequest:
+    """Return the session and the partitions that a request names."""
+    wanted = {
+        _key(topic.topic, topic.topic_id, part.partition, by_id=by_id): Wanted(
+            part.partition, part.fetch_offset, max(part.partition_max_bytes, 0), part.current_leader_epoch
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    }
+    forgotten = [
+        _key(topic.topic, topic.topic_id, partition, by_id=by_id)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    ]
+    return SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
+
+
+def _key(name: str, topic_id: UUID | None, partition: int, *, by_id: bool) -> Key:
+    if not by_id:
+        return name.encode(), partition
+    return _NO_TOPIC_ID if topic_id is None else topic_id.bytes, partition
+
+
+API = Api(
+    name="fetch",
+    min_version=4,
+    max_version=18,
+    handle=handle,
+    fast_path=FastFetch,
+    response_has_records=True,
+    max_items=100_000,
+)

@@ -1,0 +1,33 @@
+"""InitProducerId: assigns producer ids to idempotent producers.
+
+Versions 0 to 5. Version 3 added the current id and epoch of the producer (KIP-360).
+
+As in Kafka, each request without a transactional id receives a new producer id with epoch 0, whatever id the
+producer had before. A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED because clients
+treat this code as final, and retry after most others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from agent.kafka.api_definition import RequestContext
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Assign a new producer id."""
+    if request.transactional_id == "":
+        return Struct(error_code=ErrorCode.invalid_request, producer_epoch=-1)
+    if request.transactional_id is not None:
+        return Struct(error_code=ErrorCode.transactional_id_authorization_failed, producer_epoch=-1)
+    services = context.services
+    producer_id = await services.pools.catalog.run(services.catalog.producers.new_id)
+    return Struct(producer_id=producer_id, producer_epoch=0)
+
+
+API = Api(name="init_producer_id", min_version=0, max_version=5, handle=handle)

@@ -1,0 +1,108 @@
+"""DeleteTopics: deletes topics.
+
+Versions 1 to 6. Version 5 added error messages (KIP-599), version 6 topic ids (KIP-516).
+
+The topic is deleted when the response is sent. A topic that was not processed within the request's timeout is
+REQUEST_TIMED_OUT and is not deleted.
+
+The agent looks up all topics before it deletes any. A topic that is named twice, or by its name and by its
+id, is not deleted. As in Kafka, the response then has one entry for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from agent.kafka.api_definition import Api
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
+from agent.kafka.request_deadline import RequestDeadline
+from catalog.errors import TopicNotFoundError
+from core.errors import NotFoundError, SiltstoneError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from uuid import UUID
+
+    from agent.kafka.api_definition import RequestContext
+    from catalog.model import Topic
+
+Key: TypeAlias = "tuple[str | None, UUID | None]"
+_TOPIC_IDS_SINCE = 6
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Delete each topic, or report why not."""
+    if context.version < _TOPIC_IDS_SINCE:
+        wanted: list[Key] = [(name, None) for name in request.topic_names]
+    else:
+        wanted = [(each.name, each.topic_id) for each in request.topics]
+    deadline = RequestDeadline(request.timeout, context.services.clock)
+    responses: list[Struct] = []
+    named: dict[UUID, Topic] = {}
+    times = Counter({topic_id: count for (name, topic_id), count in Counter(wanted).items() if name is None})
+    for (name, topic_id), topic in (await _find(Counter(wanted), context)).items():
+        if isinstance(topic, SiltstoneError):
+            responses.append(_failed(name, topic_id, topic))
+            continue
+        named[topic.topic_id] = topic
+        times[topic.topic_id] += name is not None
+    for topic_id, topic in named.items():
+        responses.append(await _delete(topic, times[topic_id], deadline, context))
+    return Struct(responses=responses)
+
+
+async def _find(wanted: Mapping[Key, int], context: RequestContext) -> dict[Key, Topic | SiltstoneError]:
+    """Return the topic or the error of each key. Names need one look-up in the catalog, and ids one."""
+    topics, run = context.services.catalog.topics, context.services.pools.catalog.run
+    found: dict[Key, Topic | SiltstoneError] = {}
+    names: dict[str, Key] = {}
+    ids: dict[UUID, Key] = {}
+    for key, times in wanted.items():
+        name, topic_id = key
+        found[key] = KafkaError(ErrorCode.invalid_request, "name a topic by its name or by its id")
+        if times > 1:
+            found[key] = KafkaError(ErrorCode.invalid_request, "the topic is named twice")
+        elif name is not None and topic_id is None:
+            names[name] = key
+            found[key] = TopicNotFoundError(f"there is no topic {name!r}")
+        elif name is None and topic_id is not None:
+            ids[topic_id] = key
+            found[key] = TopicNotFoundError(f"there is no topic with id {topic_id}")
+    try:
+        if names:
+            found |= {names[each.name]: each for each in await run(partial(topics.named, list(names)))}
+        if ids:
+            # The catalog returns current names. A name that the directory remembers may be another topic's.
+            found |= {ids[each.topic_id]: each for each in await run(partial(topics.identified, list(ids)))}
+    except SiltstoneError as error:
+        return found | dict.fromkeys([*names.values(), *ids.values()], to_kafka_error(error))
+    return found
+
+
+async def _delete(topic: Topic, times: int, deadline: RequestDeadline, context: RequestContext) -> Struct:
+    services = context.services
+    try:
+        if times > 1:
+            raise KafkaError(ErrorCode.invalid_request, "the topic is named by its name and by its id")
+        deadline.begin()
+        await services.pools.catalog.run(partial(services.catalog.topics.delete, topic.name, topic.topic_id))
+        services.directory.forget(topic.name)
+    except SiltstoneError as error:
+        return _failed(topic.name, topic.topic_id, error)
+    return Struct(name=topic.name, topic_id=topic.topic_id)
+
+
+def _failed(name: str | None, topic_id: UUID | None, error: SiltstoneError) -> Struct:
+    is_unknown_id = topic_id is not None and isinstance(error, NotFoundError)
+    return Struct(
+        name=name,
+        topic_id=topic_id,
+        error_code=ErrorCode.unknown_topic_id if is_unknown_id else code_of(error),
+        error_message=message_of(error),
+    )
+
+
+API = Api(name="delete_topics", min_version=1, max_version=6, handle=handle)

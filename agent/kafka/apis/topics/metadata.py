@@ -1,0 +1,110 @@
+"""Metadata: describes the brokers, and topics with their partitions.
+
+Versions 0 to 13. Version 0 requests all topics by an empty list, later versions by null. Version 8 added the
+authorized operations (KIP-430), version 10 topic ids in responses, version 12 requests by topic id (KIP-516).
+
+A topic that does not exist is created if the client and the configuration allow it. The response already
+describes it; Kafka reports an error first.
+
+Every agent can serve every partition in the object store, so its leader is a hint: an agent of the zone that
+the client id names, if there is one. The other replicas are the leaders for clients of other zones. A
+partition of a local topic is led by the agent that has its log.
+
+While the catalog is unavailable, named topics are described as last seen, as by a Kafka broker without a
+controller. A topic that this agent has not seen is LEADER_NOT_AVAILABLE, so that clients retry. A request for
+all topics gets a response without brokers, which clients ignore; they would believe a list of fewer topics.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kafka.api_definition import Api
+from agent.kafka.authorization import ON_CLUSTER, ON_TOPIC, permitted
+from agent.kafka.codec import Struct
+from agent.kafka.errors import ErrorCode
+from agent.kafka.topics.metadata_lookup import find_named
+from agent.kafka.topics.placement import placements_of
+from agent.runtime.cooperative_yield import Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.kafka.api_definition import RequestContext
+    from agent.kafka.topics.placement import Placement
+    from catalog.model import Broker, Topic
+
+
+async def handle(request: Struct, context: RequestContext) -> Struct:
+    """Describe the brokers and the requested topics."""
+    services = context.services
+    brokers = await services.brokers.live()
+    controller = await services.brokers.controller()
+    if request.topics is None or (context.version == 0 and not request.topics):
+        every = await services.pools.catalog.run(services.catalog.topics.list)
+        topics = await _describe_all(every, request, brokers, context)
+    else:
+        found = await find_named(request, context)
+        described = iter(
+            await _describe_all(
+                [each for each in found if not isinstance(each, ErrorCode)], request, brokers, context
+            )
+        )
+        topics = [
+            _missing(each, wanted, context) if isinstance(each, ErrorCode) else next(described)
+            for wanted, each in zip(request.topics, found, strict=True)
+        ]
+    return Struct(
+        brokers=describe_brokers(brokers),
+        cluster_id=services.brokers.cluster_id,
+        controller_id=controller.node_id,
+        topics=topics,
+        cluster_authorized_operations=permitted(
+            ON_CLUSTER, asked=request.include_cluster_authorized_operations
+        ),
+    )
+
+
+def describe_brokers(brokers: Sequence[Broker]) -> list[Struct]:
+    """Return the brokers as Metadata lists them."""
+    return [
+        Struct(node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack)
+        for broker in brokers
+    ]
+
+
+def _missing(code: ErrorCode, wanted: Struct, context: RequestContext) -> Struct:
+    """Return the error entry of a topic. Before version 12 its name cannot be null."""
+    is_named = wanted.name is not None and (context.version < 12 or wanted.topic_id is None)
+    name = wanted.name if is_named else None if context.version >= 12 else ""
+    return Struct(error_code=code, name=name, topic_id=wanted.topic_id)
+
+
+async def _describe_all(
+    topics: Sequence[Topic], request: Struct, brokers: Sequence[Broker], context: RequestContext
+) -> list[Struct]:
+    """Describe topics with all their partitions."""
+    asked = request.include_topic_authorized_operations
+    turns, described = Turns(), []
+    for placement in await placements_of(topics, brokers, context):
+        described.append(
+            Struct(
+                name=placement.topic.name,
+                topic_id=placement.topic.topic_id,
+                partitions=await _partitions(placement, turns),
+                topic_authorized_operations=permitted(ON_TOPIC, asked=asked),
+            )
+        )
+        await turns.did()
+    return described
+
+
+async def _partitions(placement: Placement, turns: Turns) -> list[Struct]:
+    parts = []
+    for partition in range(placement.topic.partition_count):
+        parts.append(placement.describe(partition))
+        await turns.did()
+    return parts
+
+
+API = Api(name="metadata", min_version=0, max_version=13, handle=handle)
