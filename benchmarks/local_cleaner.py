@@ -10,10 +10,9 @@ import numpy as np
 
 from core.clock import SystemClock
 from core.ids import SeededIds
-from local_tier.cleaner.cleanable import LogToClean
-from local_tier.cleaner.cleaner import Cleaner
+from local_tier.cleaner.cleaner import Cleaner, Throttler
 from local_tier.cleaner.log_cleaner import CleanerConfig
-from local_tier.cleaner.throttle import Throttle
+from local_tier.cleaner.log_to_clean import LogToClean
 from local_tier.files.file_system import RealFileSystem
 from object_format.dedupe import KeyTable
 from object_format.record_batch.records import encode_batch
@@ -82,8 +81,8 @@ def _cleaner() -> Cleaner:
     return Cleaner(
         files=RealFileSystem(),
         table=KeyTable(config.dedupe_buffer_bytes),
-        piece_bytes=config.io_buffer_bytes,
-        throttle=Throttle(clock, config.io_max_bytes_per_second),
+        window_bytes=config.io_buffer_bytes,
+        throttle=Throttler(clock, config.io_max_bytes_per_second),
         clock=clock,
         ids=SeededIds(1, clock),
         check_done=lambda _: None,

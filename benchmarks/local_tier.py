@@ -42,8 +42,8 @@ from core.clock import SystemClock
 from core.ids import SeededIds
 from local_tier.config import LogConfig
 from local_tier.files.file_system import RealFileSystem
-from local_tier.log.log_view import Isolation
-from local_tier.log.opening import open_log
+from local_tier.log.log_loader import open_log
+from local_tier.log.unified_log import Isolation
 from local_tier.topic_partition import TopicPartition
 from object_format.record_batch.records import encode_batch
 

@@ -6,7 +6,14 @@ Rejected records are `object_format.errors.InvalidRecordError`; an offset outsid
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from core.errors import CorruptDataError, FatalError, InvalidInputError, RetryableError, StaleStateError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from local_tier.topic_partition import TopicPartition
 
 
 class CorruptIndexError(CorruptDataError):
@@ -59,3 +66,20 @@ class InvalidTransactionError(InvalidInputError):
 
 class InconsistentTopicError(StaleStateError):
     """A log's directory belongs to another topic, that had the same name."""
+
+
+class CleaningAbortedError(StaleStateError):
+    """Somebody else needs the log; it is cleaned again later."""
+
+
+class CleanerStoppedError(StaleStateError):
+    """The cleaner is on its way out."""
+
+
+class CleaningFailedError(FatalError):
+    """A clean failed for no known reason, and would again; `log` is left alone from now on."""
+
+    def __init__(self, message: str, *, directory: Path, topic_partition: TopicPartition) -> None:
+        super().__init__(message, remedy="look for what was logged with it; a restart tries once more")
+        self.directory = directory
+        self.topic_partition = topic_partition

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from agent.read.fetch_plan import Cursor
     from agent.runtime.work_pool import WorkPool
     from catalog.model import Extent, PartitionState, Topic
-    from local_tier.leader_epochs import EpochEntry
+    from local_tier.log.leader_epoch_file_cache import EpochEntry
     from local_tier.manager.log_manager import LogManager
-    from local_tier.producers.producer_state import ProducerState
+    from local_tier.producers.producer_state_entry import ProducerStateEntry
     from local_tier.segment.time_index import TimestampOffset
     from local_tier.topic_partition import TopicPartition
 
@@ -136,7 +136,7 @@ class DiskReads:
         """The last epoch of a local topic at or before `epoch`, and where it ends; -1 where unknown."""
         return await self._local_of(topic).ask(topic, partition, lambda log: log.end_offset_for_epoch(epoch))
 
-    async def producers(self, topic: Topic, partition: int) -> dict[int, ProducerState]:
+    async def producers(self, topic: Topic, partition: int) -> dict[int, ProducerStateEntry]:
         """What a local topic's log knows of producers, by their ids."""
         return await self._local_of(topic).ask(topic, partition, lambda log: log.known_producers())
 

@@ -15,13 +15,13 @@ import structlog
 
 from agent.local_topics.log_config import log_config_of
 from core.errors import SiltstoneError
-from local_tier.files.directory_names import LOCK
-from local_tier.files.directory_properties import read_properties
+from local_tier.files.file_names import LOCK
 from local_tier.files.file_system import RealFileSystem
-from local_tier.manager.background_scheduler import BackgroundScheduler
+from local_tier.files.metadata_files import read_meta_properties
 from local_tier.manager.config import LogManagerConfig
-from local_tier.manager.data_directory import DirectoryOwner
+from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
+from local_tier.scheduler import BackgroundScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def node_of(directories: Sequence[Path], files: FileSystem | None = None) -> int
     failure: OSError | None = None
     for directory in directories:
         try:
-            properties = read_properties(files, directory)
+            properties = read_meta_properties(files, directory)
         except OSError as error:
             failure = error
             continue

@@ -5,16 +5,16 @@ Source: Cleaner of org.apache.kafka.storage.internals.log.
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from local_tier.cleaner.errors import CleaningAbortedError
-from local_tier.cleaner.offset_map import DirtyPart
-from local_tier.cleaner.record_filter import CleanFilter, CleanRound
-from local_tier.cleaner.transactions import CleanedTransactions
-from local_tier.errors import SegmentOffsetOverflowError
-from local_tier.segment.whole_batches import read_pieces
+from local_tier.cleaner.cleaned_transactions import CleanedTransactions
+from local_tier.cleaner.dirty_section import DirtySection
+from local_tier.cleaner.record_filter import CleanParameters, RecordFilter
+from local_tier.errors import CleaningAbortedError, SegmentOffsetOverflowError
+from local_tier.segment.batch_scan import scan_file
 from object_format.buffers import readable
 from object_format.record_batch.headers import scan_batches
 
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
     from core.clock import Clock
     from core.ids import Ids
-    from local_tier.cleaner.cleanable import LogToClean
-    from local_tier.cleaner.throttle import Throttle
+    from local_tier.cleaner.log_to_clean import LogToClean
     from local_tier.files.file_system import FileSystem
     from local_tier.log.unified_log import UnifiedLog
-    from local_tier.segment.segment import LogSegment
+    from local_tier.segment.log_segment import LogSegment
     from local_tier.topic_partition import TopicPartition
     from object_format.dedupe import KeyTable
 
@@ -66,8 +65,8 @@ class Cleaner:
         *,
         files: FileSystem,
         table: KeyTable,
-        piece_bytes: int,
-        throttle: Throttle,
+        window_bytes: int,
+        throttle: Throttler,
         clock: Clock,
         ids: Ids,
         check_done: Callable[[TopicPartition], None],
@@ -75,7 +74,7 @@ class Cleaner:
     ) -> None:
         self._files = files
         self._table = table
-        self._piece_bytes = piece_bytes
+        self._window_bytes = window_bytes
         self._throttle = throttle
         self._clock = clock
         self._ids = ids
@@ -97,18 +96,18 @@ class Cleaner:
             self._check_done(log.topic_partition)
             self._throttle.spend(count)
 
-        keys = DirtyPart(
+        keys = DirtySection(
             log,
             cleanable.first_dirty_offset,
             cleanable.first_uncleanable_offset,
-            piece_bytes=self._piece_bytes,
+            window_bytes=self._window_bytes,
             spend=spend,
         ).find_survivors(self._table, self._ids.random_bytes(16), now_ms)
         stats.map_bytes_read, stats.map_records_read = keys.bytes_read, keys.records_read
         stats.records_invalid = keys.survivors.records_invalid
         stats.buffer_utilization = keys.table_fill
         stats.index_seconds = self._clock.monotonic() - began
-        clean = CleanRound(
+        clean = CleanParameters(
             keys=keys,
             first_dirty_offset=cleanable.first_dirty_offset,
             upper_bound_offset=cleanable.first_uncleanable_offset,
@@ -116,14 +115,14 @@ class Cleaner:
             delete_retention_ms=log.config.delete_retention_ms,
             last_records=log.last_records_of_producers(),
         )
-        chosen = CleanFilter(clean, CleanedTransactions())
+        chosen = RecordFilter(clean, CleanedTransactions())
         for group in group_segments(
             log.segments_between(0, keys.end_offset),
             max_bytes=log.config.segment_bytes,
             max_index_bytes=log.config.segment_index_bytes,
             first_uncleanable_offset=cleanable.first_uncleanable_offset,
         ):
-            _GroupCleaner(self._files, log, chosen, stats, self._piece_bytes, spend).clean(group)
+            _GroupCleaner(self._files, log, chosen, stats, self._window_bytes, spend).clean(group)
         stats.seconds = self._clock.monotonic() - began
         return keys.end_offset, stats
 
@@ -135,16 +134,16 @@ class _GroupCleaner:
         self,
         files: FileSystem,
         log: UnifiedLog,
-        chosen: CleanFilter,
+        chosen: RecordFilter,
         stats: CleanerStats,
-        piece_bytes: int,
+        window_bytes: int,
         spend: Callable[[int], None],
     ) -> None:
         self._files = files
         self._log = log
         self._filter = chosen
         self._stats = stats
-        self._piece_bytes = piece_bytes
+        self._window_bytes = window_bytes
         self._spend = spend
         self._cleaned: list[LogSegment] = []
 
@@ -170,10 +169,10 @@ class _GroupCleaner:
             raise
 
     def _clean_segment(self, segment: LogSegment) -> None:
-        for piece in read_pieces(segment.log, 0, self._piece_bytes, self._spend):
-            kept = self._filter.filter(piece.data, piece.rows)
-            self._stats.bytes_read += int(piece.rows["size"].sum())
-            self._stats.records_read += int(piece.rows["record_count"].sum())
+        for batches in scan_file(segment.log, 0, self._window_bytes, self._spend):
+            kept = self._filter.filter(batches.data, batches.rows)
+            self._stats.bytes_read += int(batches.rows["size"].sum())
+            self._stats.records_read += int(batches.rows["record_count"].sum())
             if kept:
                 try:
                     self._append(kept)
@@ -227,3 +226,32 @@ def group_segments(
             groups.append([segment])
             sizes = own
     return groups
+
+
+NO_LIMIT: Final = float("inf")
+INTERVAL_SECONDS: Final = 0.3
+
+
+class Throttler:
+    """Keeps what is passed to `spend` at or below `bytes_per_second`, measured over intervals of 300 ms."""
+
+    def __init__(self, clock: Clock, bytes_per_second: float = NO_LIMIT) -> None:
+        self._clock = clock
+        self._rate = bytes_per_second
+        self._lock = threading.Lock()
+        self._began = clock.monotonic()
+        self._spent = 0
+
+    def spend(self, count: int) -> None:
+        """Account for `count` bytes, and sleep when they came too fast."""
+        if self._rate == NO_LIMIT:
+            return
+        with self._lock:
+            self._spent += count
+            elapsed = self._clock.monotonic() - self._began
+            if elapsed < INTERVAL_SECONDS and self._spent < self._rate * INTERVAL_SECONDS:
+                return
+            ahead = self._spent / self._rate - elapsed
+            if ahead > 0:
+                self._clock.sleep(ahead)
+            self._began, self._spent = self._clock.monotonic(), 0

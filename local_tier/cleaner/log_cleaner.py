@@ -15,10 +15,13 @@ import structlog
 from typing_extensions import override
 
 from core.errors import InvalidInputError
-from local_tier.cleaner.cleaner import Cleaner, CleanerStats
-from local_tier.cleaner.errors import CleanerStoppedError, CleaningAbortedError, CleaningFailedError
-from local_tier.cleaner.throttle import NO_LIMIT, Throttle
-from local_tier.errors import LogDirectoryOfflineError
+from local_tier.cleaner.cleaner import NO_LIMIT, Cleaner, CleanerStats, Throttler
+from local_tier.errors import (
+    CleanerStoppedError,
+    CleaningAbortedError,
+    CleaningFailedError,
+    LogDirectoryOfflineError,
+)
 from object_format.dedupe import KeyTable
 from object_format.dedupe.key_table import SLOT_BYTES
 
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
 
     from core.clock import Clock
     from core.ids import Ids
-    from local_tier.cleaner.cleanable import LogToClean
-    from local_tier.cleaner.cleaner_state import CleanerState
+    from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
+    from local_tier.cleaner.log_to_clean import LogToClean
     from local_tier.files.file_system import FileSystem
     from local_tier.topic_partition import TopicPartition
 
@@ -90,7 +93,7 @@ class LogCleaner:
     def __init__(
         self,
         config: CleanerConfig,
-        state: CleanerState,
+        state: LogCleanerManager,
         *,
         files: FileSystem,
         clock: Clock,
@@ -105,7 +108,7 @@ class LogCleaner:
         self._ids = ids
         self._on_failure = on_failure
         self._checkpoint_recovery = checkpoint_recovery
-        self._throttle = Throttle(clock, config.io_max_bytes_per_second)
+        self._throttle = Throttler(clock, config.io_max_bytes_per_second)
         self._stopping = threading.Event()
         self._workers: list[_Worker] = []
         self._last_stats: dict[int, CleanerStats] = {}
@@ -114,7 +117,7 @@ class LogCleaner:
         self._lock = threading.Lock()
 
     @property
-    def state(self) -> CleanerState:
+    def state(self) -> LogCleanerManager:
         """What keeps others off a log that is cleaned, and it off theirs."""
         return self._state
 
@@ -146,7 +149,7 @@ class LogCleaner:
         was_running = bool(self._workers)
         self.stop()
         self._config = config
-        self._throttle = Throttle(self._clock, config.io_max_bytes_per_second)
+        self._throttle = Throttler(self._clock, config.io_max_bytes_per_second)
         if was_running:
             self.start()
 
@@ -155,7 +158,7 @@ class LogCleaner:
         return Cleaner(
             files=self._files,
             table=KeyTable(self._config.dedupe_buffer_bytes // self._config.threads),
-            piece_bytes=max(1, self._config.io_buffer_bytes // self._config.threads),
+            window_bytes=max(1, self._config.io_buffer_bytes // self._config.threads),
             throttle=self._throttle,
             clock=self._clock,
             ids=self._ids,
@@ -169,9 +172,8 @@ class LogCleaner:
             cleaned = self._clean_filthiest(cleaner, thread)
             self._expire()
         except CleaningFailedError as error:
-            log = error.log
-            _log.exception("log_uncleanable", log=str(log.topic_partition))
-            self._state.mark_uncleanable(log.directory.parent, log.topic_partition)
+            _log.exception("log_uncleanable", log=str(error.topic_partition))
+            self._state.mark_uncleanable(error.directory, error.topic_partition)
             cleaned = False
         self._state.forget_deleted()
         return cleaned
@@ -219,7 +221,9 @@ class LogCleaner:
             self._on_failure(log.directory.parent, error)
         except Exception as error:
             raise CleaningFailedError(
-                f"log {log.topic_partition} cannot be cleaned: {error}", log=log
+                f"log {log.topic_partition} cannot be cleaned: {error}",
+                directory=log.directory.parent,
+                topic_partition=log.topic_partition,
             ) from error
         finally:
             self._state.end_clean(log, end_offset)
@@ -235,7 +239,9 @@ class LogCleaner:
                     _log.info("log_expiry_stopped", log=str(log.topic_partition), why=str(error))
                 except Exception as error:
                     raise CleaningFailedError(
-                        f"old segments of log {log.topic_partition} cannot be deleted: {error}", log=log
+                        f"old segments of log {log.topic_partition} cannot be deleted: {error}",
+                        directory=log.directory.parent,
+                        topic_partition=log.topic_partition,
                     ) from error
         finally:
             self._state.end_expiring(logs)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from local_tier.cleaner.offset_map import cut, judge_settled
+from local_tier.cleaner.dirty_section import cut, judge_settled
 from object_format.dedupe import delete_horizon, filter_batches
 from object_format.kernels.batches.layout import CONTROL, DELETE_HORIZON, LEADER_EPOCH, TRANSACTIONAL
 from object_format.record_batch.headers import (
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from local_tier.cleaner.offset_map import DirtyKeys
-    from local_tier.cleaner.transactions import CleanedTransactions
-    from local_tier.producers.producer_state import LastRecord
-    from local_tier.segment.transaction_index import AbortedTransaction
+    from local_tier.cleaner.cleaned_transactions import CleanedTransactions
+    from local_tier.cleaner.dirty_section import Pass1Result
+    from local_tier.producers.producer_state_entry import LastRecord
+    from local_tier.segment.transaction_index import AbortedTxn
     from object_format.buffers import Bytes
     from object_format.dedupe import Survivors
     from object_format.record_batch.headers import BatchRows
 
 
-class Fate(IntEnum):
+class BatchAction(IntEnum):
     """What becomes of a batch."""
 
     DROP = 0
@@ -55,10 +55,10 @@ class Fate(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanRound:
+class CleanParameters:
     """What holds for one clean of one log; times in milliseconds since the epoch."""
 
-    keys: DirtyKeys
+    keys: Pass1Result
     first_dirty_offset: int
     upper_bound_offset: int
     now_ms: int
@@ -71,13 +71,13 @@ class CleanRound:
         return delete_horizon(self.now_ms, self.delete_retention_ms)
 
 
-class CleanFilter:
+class RecordFilter:
     """Filters the batches of a log from its start on, in order, through one clean."""
 
-    def __init__(self, clean: CleanRound, transactions: CleanedTransactions) -> None:
+    def __init__(self, clean: CleanParameters, transactions: CleanedTransactions) -> None:
         self._clean = clean
         self.transactions = transactions
-        self.aborted: list[AbortedTransaction] = []
+        self.aborted: list[AbortedTxn] = []
         """Aborted transactions whose markers stayed, since this was emptied last."""
         self.records_invalid = 0
 
@@ -87,41 +87,43 @@ class CleanFilter:
         fates = self._fates(data, rows)
         epochs = _leader_epochs(data, rows)
         settled = None
-        if (fates == Fate.SETTLED).any():
-            settled = judge_settled(self._clean.keys.finder, data, rows, fates == Fate.SETTLED)
+        if (fates == BatchAction.SETTLED).any():
+            settled = judge_settled(self._clean.keys.finder, data, rows, fates == BatchAction.SETTLED)
             self.records_invalid += settled.records_invalid
         self._keep_last(rows, fates, settled)
         parts: list[bytes | memoryview] = []
         for start, end in _stretches(fates, epochs):
-            parts += self._write(Fate(fates[start]), data, rows[start:end], settled)
+            parts += self._write(BatchAction(fates[start]), data, rows[start:end], settled)
         return b"".join(parts)
 
     def _fates(self, data: Bytes, rows: BatchRows) -> npt.NDArray[np.uint8]:
         clean = self._clean
         ends = rows["base_offset"] + rows["last_offset_delta"]
-        fates = np.full(rows.size, Fate.DIRTY, np.uint8)
-        fates[ends < clean.first_dirty_offset] = Fate.SETTLED
-        fates[rows["base_offset"] >= clean.keys.end_offset] = Fate.COPY
+        fates = np.full(rows.size, BatchAction.DIRTY, np.uint8)
+        fates[ends < clean.first_dirty_offset] = BatchAction.SETTLED
+        fates[rows["base_offset"] >= clean.keys.end_offset] = BatchAction.COPY
         for index in np.flatnonzero((rows["attributes"] & (TRANSACTIONAL | CONTROL)) != 0).tolist():
-            fates[index] = self._transactional_fate(data, rows, index, Fate(fates[index]))
+            fates[index] = self._transactional_fate(data, rows, index, BatchAction(fates[index]))
         return fates
 
-    def _transactional_fate(self, data: Bytes, rows: BatchRows, index: int, fate: Fate) -> Fate:
+    def _transactional_fate(self, data: Bytes, rows: BatchRows, index: int, fate: BatchAction) -> BatchAction:
         row = rows[index]
         producer, last = int(row["producer_id"]), int(row["base_offset"]) + int(row["last_offset_delta"])
         attributes = int(row["attributes"])
         if attributes & CONTROL == 0:
-            return Fate.DROP if self.transactions.on_batch(producer, last) else fate
+            return BatchAction.DROP if self.transactions.on_batch(producer, last) else fate
         kind = _control_type(cut(data, rows, index, index + 1)) if row["record_count"] else None
         may_go, aborted = self.transactions.on_marker(producer, last, kind)
         if aborted is not None:
             self.aborted.append(aborted)
         if not may_go:
-            return Fate.COPY
+            return BatchAction.COPY
         if attributes & DELETE_HORIZON == 0 and kind is not None:
-            return Fate.MARKER
+            return BatchAction.MARKER
         return (
-            Fate.COPY if int(row["base_timestamp"]) > self._clean.now_ms and kind is not None else Fate.DROP
+            BatchAction.COPY
+            if int(row["base_timestamp"]) > self._clean.now_ms and kind is not None
+            else BatchAction.DROP
         )
 
     def _keep_last(self, rows: BatchRows, fates: npt.NDArray[np.uint8], settled: Survivors | None) -> None:
@@ -132,14 +134,14 @@ class CleanFilter:
             for index in np.flatnonzero(rows["producer_id"] >= 0).tolist():
                 needed[index] |= self._is_last_of_producer(rows[index])
         for index in np.flatnonzero(needed).tolist():
-            if self._goes(rows[index], Fate(fates[index]), settled):
-                fates[index] = Fate.EMPTY
+            if self._goes(rows[index], BatchAction(fates[index]), settled):
+                fates[index] = BatchAction.EMPTY
 
-    def _goes(self, row: np.void, fate: Fate, settled: Survivors | None) -> bool:
-        if fate is Fate.DROP:
+    def _goes(self, row: np.void, fate: BatchAction, settled: Survivors | None) -> bool:
+        if fate is BatchAction.DROP:
             return True
-        survivors = settled if fate is Fate.SETTLED else self._clean.keys.survivors
-        if fate not in {Fate.SETTLED, Fate.DIRTY} or survivors is None:
+        survivors = settled if fate is BatchAction.SETTLED else self._clean.keys.survivors
+        if fate not in {BatchAction.SETTLED, BatchAction.DIRTY} or survivors is None:
             return False
         first = int(row["base_offset"])
         return not survivors.offset_window.between(first, first + int(row["last_offset_delta"])).size
@@ -153,20 +155,22 @@ class CleanFilter:
         return bool(int(row["attributes"]) & CONTROL) and int(row["producer_epoch"]) == last.producer_epoch
 
     def _write(
-        self, fate: Fate, data: Bytes, rows: BatchRows, settled: Survivors | None
+        self, fate: BatchAction, data: Bytes, rows: BatchRows, settled: Survivors | None
     ) -> list[bytes | memoryview]:
         match fate:
-            case Fate.DROP:
+            case BatchAction.DROP:
                 return []
-            case Fate.COPY:
+            case BatchAction.COPY:
                 return [cut(data, rows, 0, rows.size)]
-            case Fate.EMPTY:
+            case BatchAction.EMPTY:
                 return [_empty_batch(data, rows[i : i + 1]) for i in range(rows.size)]
-            case Fate.MARKER:
+            case BatchAction.MARKER:
                 horizon = self._clean.delete_horizon_ms
                 return [_stamped_marker(data, rows[i : i + 1], horizon) for i in range(rows.size)]
-            case Fate.SETTLED | Fate.DIRTY:
-                survivors = self._clean.keys.survivors if settled is None or fate is Fate.DIRTY else settled
+            case BatchAction.SETTLED | BatchAction.DIRTY:
+                survivors = (
+                    self._clean.keys.survivors if settled is None or fate is BatchAction.DIRTY else settled
+                )
                 return self._thin(data, rows, survivors)
 
     def _thin(self, data: Bytes, rows: BatchRows, survivors: Survivors) -> list[bytes | memoryview]:

@@ -9,12 +9,12 @@ import numpy as np
 
 from local_tier.errors import OffsetsOutOfOrderError
 from local_tier.producers.batches import ProducerBatch, producer_batches
-from local_tier.producers.producer_state import (
+from local_tier.producers.producer_state_entry import (
     BATCHES_KEPT,
-    CompletedTransaction,
-    KnownBatch,
-    Origin,
-    ProducerAppend,
+    AppendOrigin,
+    BatchMetadata,
+    CompletedTxn,
+    ProducerAppendInfo,
 )
 from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
 from object_format.buffers import Bytes, readable, writable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from local_tier.config import LogConfig
-    from local_tier.producers.producer_states import ProducerStates
+    from local_tier.producers.producer_state_manager import ProducerStateManager
     from object_format.record_batch.append_rules import AppendRules
 
 _LOWEST: Final = 0
@@ -106,7 +106,7 @@ def check_as_leader(
     data: Buffer,
     config: LogConfig,
     *,
-    origin: Origin,
+    origin: AppendOrigin,
     now_ms: int,
     judged_by: AppendRules | None = None,
 ) -> CheckedBatches:
@@ -120,10 +120,10 @@ def check_as_leader(
     if buffer.readonly:
         buffer = memoryview(bytearray(buffer))
     is_judged = judged_by is not None and (judged_by == config.append_rules or judged_by.append_time)
-    if origin is Origin.CLIENT and not is_judged:
+    if origin is AppendOrigin.CLIENT and not is_judged:
         rows = _judge(where, buffer, config.append_rules, now_ms)
     else:
-        rows = _scan(where, buffer, verify=origin is not Origin.CLIENT)
+        rows = _scan(where, buffer, verify=origin is not AppendOrigin.CLIENT)
     if buffer.nbytes > config.segment_bytes:
         raise InvalidRecordError(
             f"{buffer.nbytes} bytes of records for {where} do not fit a segment of {config.segment_bytes}",
@@ -176,24 +176,26 @@ def _scan(where: str, buffer: memoryview, *, verify: bool) -> BatchRows:
 
 
 @dataclass(slots=True)
-class JudgedProducers:
+class ProducerUpdates:
     """What an append does to the state of producers, once it has happened."""
 
-    appends: list[ProducerAppend]
-    completed: list[CompletedTransaction]
-    duplicate: KnownBatch | None = None
+    appends: list[ProducerAppendInfo]
+    completed: list[CompletedTxn]
+    duplicate: BatchMetadata | None = None
 
 
-def judge_producers(states: ProducerStates, checked: CheckedBatches, origin: Origin) -> JudgedProducers:
+def check_producers(
+    states: ProducerStateManager, checked: CheckedBatches, origin: AppendOrigin
+) -> ProducerUpdates:
     """Check the batches of idempotent producers against what is known of them, under the log's lock.
 
-    With a duplicate among them, nothing is to be appended. Raises what `ProducerAppend.append` does.
+    With a duplicate among them, nothing is to be appended. Raises what `ProducerAppendInfo.append` does.
     """
     rows = checked.rows
     is_idempotent, is_one_run, in_sequence = classify_producers(rows)
     if not is_idempotent:
-        return JudgedProducers([], [])
-    if is_one_run and (in_sequence or origin is not Origin.CLIENT):
+        return ProducerUpdates([], [])
+    if is_one_run and (in_sequence or origin is not AppendOrigin.CLIENT):
         # what holds for the first batch holds for those that follow it, and the last five are remembered
         later = producer_batches(checked.array, rows[max(1, rows.size - BATCHES_KEPT) :])
         return _judge_each(states, producer_batches(checked.array, rows[:1]), origin, later)
@@ -201,18 +203,18 @@ def judge_producers(states: ProducerStates, checked: CheckedBatches, origin: Ori
 
 
 def _judge_each(
-    states: ProducerStates,
+    states: ProducerStateManager,
     batches: Sequence[ProducerBatch],
-    origin: Origin,
+    origin: AppendOrigin,
     later: Sequence[ProducerBatch] = (),
-) -> JudgedProducers:
+) -> ProducerUpdates:
     """Check `batches` one by one; `later` are of the last one's producer, and need no check."""
-    appends: dict[int, ProducerAppend] = {}
-    completed: list[CompletedTransaction] = []
+    appends: dict[int, ProducerAppendInfo] = {}
+    completed: list[CompletedTxn] = []
     for batch in batches:
-        duplicate = _duplicate(states, batch) if origin is Origin.CLIENT else None
+        duplicate = _duplicate(states, batch) if origin is AppendOrigin.CLIENT else None
         if duplicate is not None:
-            return JudgedProducers([], [], duplicate)
+            return ProducerUpdates([], [], duplicate)
         pending = appends.get(batch.producer_id)
         if pending is None:
             pending = appends[batch.producer_id] = states.prepare(batch.producer_id, origin)
@@ -221,9 +223,9 @@ def _judge_each(
             completed.append(done)
     for batch in later:
         appends[batch.producer_id].note(batch)
-    return JudgedProducers(list(appends.values()), completed)
+    return ProducerUpdates(list(appends.values()), completed)
 
 
-def _duplicate(states: ProducerStates, batch: ProducerBatch) -> KnownBatch | None:
+def _duplicate(states: ProducerStateManager, batch: ProducerBatch) -> BatchMetadata | None:
     known = states.producers.get(batch.producer_id)
     return None if known is None else known.find_duplicate(batch)

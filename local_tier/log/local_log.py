@@ -14,17 +14,17 @@ import structlog
 from core.errors import OffsetOutOfRangeError
 from local_tier.errors import CorruptLogError, LogClosedError
 from local_tier.files import file_names
-from local_tier.log.segment_files import delete_segments
+from local_tier.log.segment_replacement import delete_segments
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from typing_extensions import Buffer
 
-    from local_tier.log.log_home import LogHome
-    from local_tier.segment.segment import LogSegment
-    from local_tier.segment.segments import LogSegments
-    from local_tier.segment.transaction_index import AbortedTransaction
+    from local_tier.log.log_context import LogContext
+    from local_tier.segment.log_segment import LogSegment
+    from local_tier.segment.log_segments import LogSegments
+    from local_tier.segment.transaction_index import AbortedTxn
     from object_format.record_batch.headers import BatchRows
 
 _log = structlog.get_logger(__name__)
@@ -43,20 +43,20 @@ class LogRead:
 
     data: memoryview
     next_offset: int
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedTxn, ...] = ()
 
 
 class LocalLog:
     """An ordered run of segments, of which the last takes appends."""
 
     def __init__(
-        self, home: LogHome, segments: LogSegments, *, recovery_point: int, log_end_offset: int
+        self, context: LogContext, segments: LogSegments, *, recovery_point: int, log_end_offset: int
     ) -> None:
-        self.home = home
+        self.context = context
         self.segments = segments
         self.recovery_point = recovery_point
         self.log_end_offset = log_end_offset
-        self.last_flush_ms = home.clock.now_ms()
+        self.last_flush_ms = context.clock.now_ms()
         self._has_new_names = True  # which the directory may forget until it is synced
 
     @property
@@ -77,7 +77,7 @@ class LocalLog:
             try:
                 return self._read(offset, max_bytes, end_offset, at_least_one, with_aborted)
             except LogClosedError:
-                self.home.check_open()
+                self.context.check_open()
                 if attempt + 1 == _ATTEMPTS:
                     raise
         raise AssertionError
@@ -90,7 +90,7 @@ class LocalLog:
         if segment is None or offset > log_end_offset:
             bases = self.segments.base_offsets
             raise OffsetOutOfRangeError(
-                self.home.where,
+                self.context.where,
                 offset,
                 log_start_offset=bases[0] if bases else log_end_offset,
                 high_watermark=log_end_offset,
@@ -105,13 +105,13 @@ class LocalLog:
             segment = self.segments.higher(segment.base_offset)
         return LogRead(data=memoryview(b""), next_offset=min(end_offset, log_end_offset))
 
-    def collect_aborted(self, first_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def collect_aborted(self, first_offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions that overlap [first_offset, end_offset)."""
-        collected: list[AbortedTransaction] = []
+        collected: list[AbortedTxn] = []
         if first_offset >= end_offset:
             return collected
         for segment in self.segments.values(first_offset, 2**63 - 1):
-            found, may_go_on = segment.collect_aborted(first_offset, end_offset)
+            found, may_go_on = segment.transaction_index.collect(first_offset, end_offset)
             collected += found
             if not may_go_on:
                 break
@@ -119,7 +119,7 @@ class LocalLog:
 
     def roll(self, expected_next_offset: int = 0) -> LogSegment:
         """Begin a new segment at the log end, or at `expected_next_offset` if that is higher."""
-        home, segments = self.home, self.segments
+        context, segments = self.context, self.segments
         base_offset = max(expected_next_offset, self.log_end_offset)
         active = segments.active
         if base_offset == active.base_offset and not active.size:
@@ -127,15 +127,15 @@ class LocalLog:
             return self._replace_active(base_offset)
         if base_offset <= active.base_offset:
             raise CorruptLogError(
-                f"{home.where} cannot roll at offset {base_offset}: its active segment begins at "
+                f"{context.where} cannot roll at offset {base_offset}: its active segment begins at "
                 f"{active.base_offset}"
             )
-        home.delete_segment_files(base_offset, "")
+        context.delete_segment_files(base_offset, "")
         active.become_inactive()
-        segment = home.open_segment(base_offset, is_new=True)
+        segment = context.open_segment(base_offset, is_new=True)
         self._has_new_names = True
         segments.add(segment)
-        _log.debug("segment_rolled", log=home.where, base_offset=base_offset)
+        _log.debug("segment_rolled", log=context.where, base_offset=base_offset)
         return segment
 
     def flush(self, end_offset: int) -> None:
@@ -152,13 +152,13 @@ class LocalLog:
                     raise
         if self._has_new_names:
             self._has_new_names = False  # first: a segment that comes meanwhile is for the next flush
-            self.home.fs.sync_dir(self.home.directory)
+            self.context.fs.sync_dir(self.context.directory)
 
     def mark_flushed(self, offset: int) -> None:
         """Everything below `offset` is durable."""
         if offset > self.recovery_point:
             self.recovery_point = offset
-            self.last_flush_ms = self.home.clock.now_ms()
+            self.last_flush_ms = self.context.clock.now_ms()
 
     def truncate_to(self, offset: int) -> list[LogSegment]:
         """Drop what reaches `offset` or lies behind it, durably; the segments that went as a whole.
@@ -178,7 +178,7 @@ class LocalLog:
         gone = list(self.segments.all)
         self.remove(gone[:-1])
         self._replace_active(offset)
-        self.home.fs.sync_dir(self.home.directory)
+        self.context.fs.sync_dir(self.context.directory)
         self._set_end(offset)
         return gone
 
@@ -186,13 +186,13 @@ class LocalLog:
         """Take segments out of the log and delete them."""
         for segment in doomed:
             self.segments.remove(segment.base_offset)
-        delete_segments(self.home, doomed, at_once=at_once)
+        delete_segments(self.context, doomed, at_once=at_once)
         if doomed and not at_once:
-            self.home.fs.sync_dir(self.home.directory)  # a loss of power must not bring them back
+            self.context.fs.sync_dir(self.context.directory)  # a loss of power must not bring them back
 
     def moved(self, directory: Path) -> None:
         """The directory has another name now."""
-        self.home.directory = directory
+        self.context.directory = directory
         self.segments.moved(directory)
 
     def _replace_active(self, base_offset: int) -> LogSegment:
@@ -200,13 +200,13 @@ class LocalLog:
         old = self.segments.active
         if old.base_offset == base_offset:
             old.change_suffix(file_names.DELETED)
-        self.home.delete_segment_files(base_offset, "")
-        fresh = self.home.open_segment(base_offset, is_new=True)
+        self.context.delete_segment_files(base_offset, "")
+        fresh = self.context.open_segment(base_offset, is_new=True)
         self._has_new_names = True
         self.segments.add(fresh)
         if old.base_offset != base_offset:
             self.segments.remove(old.base_offset)
-        delete_segments(self.home, [old])
+        delete_segments(self.context, [old])
         return fresh
 
     def _set_end(self, offset: int) -> None:

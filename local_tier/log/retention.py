@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from local_tier.config import LogConfig
-    from local_tier.segment.segment import LogSegment
+    from local_tier.segment.log_segment import LogSegment
 
     Expired = Callable[[LogSegment, LogSegment | None], bool]
 

@@ -9,31 +9,54 @@ asks for). At all times
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import structlog
 
+from core.errors import OffsetOutOfRangeError
 from local_tier.errors import OffsetsOutOfOrderError
+from local_tier.files.file_system import remove_tree
+from local_tier.log import retention
 from local_tier.log.append_checks import (
     CheckedBatches,
-    JudgedProducers,
+    ProducerUpdates,
     check_as_follower,
     check_as_leader,
-    judge_producers,
+    check_producers,
 )
-from local_tier.log.log_upkeep import LogUpkeep
-from local_tier.log.producer_rebuild import rebuild_producer_state
-from local_tier.log.segment_files import delete_snapshots
-from local_tier.producers.producer_state import Origin
+from local_tier.log.recovery import epoch_changes, rebuild_producer_state
+from local_tier.log.segment_replacement import (
+    delete_snapshots,
+    new_cleaned_segment,
+    replace_segments,
+    split_segment,
+)
+from local_tier.producers.producer_state_entry import AppendOrigin, LastRecord
+from local_tier.segment.log_segment import RollParams
 from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
-from local_tier.segment.recovery import epoch_changes
-from local_tier.segment.segment import RollParams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+    from uuid import UUID
+
     from typing_extensions import Buffer
 
-    from local_tier.segment.segment import LogSegment
+    from local_tier.config import LogConfig
+    from local_tier.log.leader_epoch_file_cache import EpochEntry, LeaderEpochFileCache
+    from local_tier.log.local_log import LocalLog, LogRead
+    from local_tier.log.log_context import LogContext
+    from local_tier.log.retention import Expired
+    from local_tier.producers.producer_state_entry import ProducerStateEntry
+    from local_tier.producers.producer_state_manager import ProducerStateManager
+    from local_tier.segment.log_segment import LogSegment
+    from local_tier.segment.time_index import TimestampOffset
+    from local_tier.segment.transaction_index import AbortedTxn
+    from local_tier.topic_partition import TopicPartition
     from object_format.record_batch.append_rules import AppendRules
 
 _log = structlog.get_logger(__name__)
@@ -41,8 +64,16 @@ _log = structlog.get_logger(__name__)
 _NO_TIME = -1
 
 
+class Isolation(Enum):
+    """How far a reader may see."""
+
+    LOG_END = "log_end"
+    HIGH_WATERMARK = "high_watermark"
+    TXN_COMMITTED = "txn_committed"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class LogAppendInfo:
     """Where batches are in the log. Of a duplicate: where they have been since they came first.
 
     `log_append_time` is -1 unless the log gives the timestamps.
@@ -55,38 +86,219 @@ class Appended:
     is_duplicate: bool = False
 
 
-class UnifiedLog(LogUpkeep):
-    """The log of one partition; `log_opening.open_log` makes one from its directory."""
+class UnifiedLog:
+    """The log of one partition; `log_loader.open_log` makes one from its directory."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        local: LocalLog,
+        states: ProducerStateManager,
+        epochs: LeaderEpochFileCache,
+        *,
+        log_start_offset: int,
+        topic_id: UUID | None,
+    ) -> None:
+        self.topic_id = topic_id
+        self._context = context
+        self._local = local
+        self._states = states
+        self._epochs = epochs
+        self._lock = threading.RLock()
+        self._flush_lock = threading.Lock()
+        self._log_start_offset = log_start_offset
+        self._high_watermark = log_start_offset
+        self._first_unstable: int | None = None
+        self._note_first_unstable()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Its name."""
+        return self._context.topic_partition
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return self._context.directory
+
+    @property
+    def config(self) -> LogConfig:
+        """Its settings."""
+        return self._context.config
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether its disk has failed."""
+        return self._context.is_offline
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset of the next record."""
+        return self._local.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Below it, records are there for good."""
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it, no transaction is open: how far readers of committed data may see."""
+        high_watermark, unstable = self._high_watermark, self._first_unstable
+        return high_watermark if unstable is None else min(high_watermark, unstable)
+
+    @property
+    def recovery_point(self) -> int:
+        """Below it, records are durable."""
+        return self._local.recovery_point
+
+    @property
+    def unflushed_records(self) -> int:
+        """Offsets that are not durable yet."""
+        return self._local.unflushed_records
+
+    @property
+    def last_flush_ms(self) -> int:
+        """When the recovery point moved last, in milliseconds since the Unix epoch."""
+        return self._local.last_flush_ms
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._local.segments.size_in_bytes
+
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        """In the order of offsets; the last is the active one."""
+        return self._local.segments.all
+
+    @property
+    def active_segment(self) -> LogSegment:
+        """The one that takes appends."""
+        return self._local.segments.active
+
+    @property
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """Which leader epoch began where."""
+        return self._epochs.entries
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.HIGH_WATERMARK,
+        *,
+        at_least_one: bool = True,
+    ) -> LogRead:
+        """Whole batches from the one that reaches `offset` on, up to `max_bytes`, as far as isolation allows.
+
+        `at_least_one` gives a first batch that is larger. With TXN_COMMITTED, `aborted` says which
+        transactions' records to leave out. OffsetOutOfRangeError below the log start and behind the log end.
+        """
+        self._context.check_open()
+        if offset < self._log_start_offset:
+            raise self._out_of_range(offset)
+        with_aborted = isolation is Isolation.TXN_COMMITTED
+        end_offset = {
+            Isolation.LOG_END: self.log_end_offset,
+            Isolation.HIGH_WATERMARK: self._high_watermark,
+            Isolation.TXN_COMMITTED: self.last_stable_offset,
+        }[isolation]
+        with self._context.disk("read"):
+            return self._local.read(
+                offset, max_bytes, end_offset=end_offset, at_least_one=at_least_one, with_aborted=with_aborted
+            )
+
+    def collect_aborted(self, first_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions that overlap [first_offset, end_offset)."""
+        with self._context.disk("read"):
+            return self._local.collect_aborted(first_offset, end_offset)
+
+    def offset_for_timestamp(self, timestamp: int, first_offset: int = 0) -> TimestampOffset | None:
+        """The first record from `first_offset` on with at least that timestamp, whatever comes behind it."""
+        self._context.check_open()
+        with self._context.disk("read"):
+            first = max(first_offset, self._log_start_offset)
+            for segment in self.segments:
+                if segment.largest_timestamp >= timestamp:
+                    found = segment.find_offset_by_timestamp(timestamp, first)
+                    if found is not None:
+                        return found
+            return None
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of all."""
+        self._context.check_open()
+        with self._context.disk("read"):
+            newest = max(self.segments, key=lambda segment: segment.newest.timestamp)
+            timestamp = newest.newest.timestamp
+            if timestamp < 0:
+                return None
+            return newest.find_offset_by_timestamp(timestamp, self._log_start_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
+        """The last leader epoch at or before `epoch`, and the offset behind its records; -1 when unknown."""
+        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The leader epoch of the record at `offset`."""
+        return self._epochs.epoch_for_offset(offset)
+
+    def segments_between(self, first_offset: int, end_offset: int) -> list[LogSegment]:
+        """The segments that may hold offsets of [first_offset, end_offset)."""
+        return list(self._local.segments.values(first_offset, end_offset))
+
+    def inactive_segments_from(self, offset: int) -> list[LogSegment]:
+        """The segments from that of `offset` on, without the active one."""
+        return list(self._local.segments.inactive_from(offset))
+
+    def known_producers(self) -> dict[int, ProducerStateEntry]:
+        """The producers that are known, by their ids."""
+        with self._lock:
+            return dict(self._states.producers)
+
+    def last_records_of_producers(self) -> dict[int, LastRecord]:
+        """Of each producer that is known, by its id; a clean keeps the batches that these name."""
+        with self._lock:
+            return {
+                producer_id: LastRecord(state.last_offset if state.batches else None, state.producer_epoch)
+                for producer_id, state in self._states.producers.items()
+            }
 
     def append_as_leader(
         self,
         data: Buffer,
         leader_epoch: int,
         *,
-        origin: Origin = Origin.CLIENT,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         judged_by: AppendRules | None = None,
         flush: bool = True,
-    ) -> Appended:
+    ) -> LogAppendInfo:
         """Validate batches, give them offsets and the epoch, and write them; durable by `flush.messages`.
 
         Without `flush`, the caller makes several appends durable together by `flush_appended`. Batches that
-        the caller has validated by the rules `judged_by` the log's own rules are not judged a second time.
+        the caller has validated by the log's own rules (`judged_by`) are not validated a second time.
         `data` is changed in place where it is writable, and copied where it is not. Raises
         InvalidRecordError, OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTransactionError or
         LogDirectoryOfflineError; nothing was appended then.
         """
-        now_ms = self._home.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         checked = check_as_leader(
-            self._home.where, data, self.config, origin=origin, now_ms=now_ms, judged_by=judged_by
+            self._context.where, data, self.config, origin=origin, now_ms=now_ms, judged_by=judged_by
         )
         with self._changing("append"):
             if not checked.rows.size:
                 return self._appended(self.log_end_offset, self.log_end_offset - 1)
             checked.assign(self.log_end_offset, leader_epoch)
-            judged = judge_producers(self._states, checked, origin)
+            judged = check_producers(self._states, checked, origin)
             if judged.duplicate is not None:
                 known = judged.duplicate
-                return Appended(
+                return LogAppendInfo(
                     first_offset=known.first_offset,
                     last_offset=known.last_offset,
                     log_start_offset=self._log_start_offset,
@@ -95,32 +307,54 @@ class UnifiedLog(LogUpkeep):
                 )
             self._write(checked, judged, now_ms)
         if flush:
-            self._flush_appended(checked.last_offset + 1)
+            self.flush_appended(checked.last_offset + 1)
         append_time = now_ms if self.config.log_append_time else _NO_TIME
         return self._appended(checked.first_offset, checked.last_offset, append_time)
 
-    def append_as_follower(self, data: Buffer) -> Appended:
+    def append_as_follower(self, data: Buffer) -> LogAppendInfo:
         """Write batches that have their offsets and epochs already; gaps between them are fine.
 
         Raises InvalidRecordError for damaged ones and OffsetsOutOfOrderError for those that fall, or begin
         below the log end offset.
         """
-        checked = check_as_follower(self._home.where, data)
-        now_ms = self._home.clock.now_ms()
+        checked = check_as_follower(self._context.where, data)
+        now_ms = self._context.clock.now_ms()
         with self._changing("append"):
             if not checked.rows.size:
                 return self._appended(self.log_end_offset, self.log_end_offset - 1)
             if checked.first_offset < self.log_end_offset:
                 raise OffsetsOutOfOrderError(
-                    f"batches for {self._home.where} begin at offset {checked.first_offset}, below its "
+                    f"batches for {self._context.where} begin at offset {checked.first_offset}, below its "
                     f"log end offset {self.log_end_offset}",
                     remedy="append from the log end offset on, or truncate first",
                 )
             for part in checked.parts(self.config.segment_bytes):
-                judged = judge_producers(self._states, part, Origin.REPLICATION)
+                judged = check_producers(self._states, part, AppendOrigin.REPLICATION)
                 self._write(part, judged, now_ms)
-        self._flush_appended(checked.last_offset + 1)
+        self.flush_appended(checked.last_offset + 1)
         return self._appended(checked.first_offset, checked.last_offset)
+
+    def roll(self) -> LogSegment:
+        """Begin a new segment, and have the old one made durable."""
+        with self._changing("roll"):
+            return self._roll(0)
+
+    def flush(self, force_active: bool = False) -> None:
+        """Make what was appended durable; `force_active` syncs the active segment even if it is empty."""
+        end_offset = self.log_end_offset
+        self._flush(end_offset + 1 if force_active else end_offset, end_offset)
+
+    def flush_appended(self, end_offset: int | None = None) -> None:
+        """Flush up to `end_offset` (by default the log end) if `flush.messages` requires it.
+
+        Callers that wait for the flush lock together share one sync.
+        """
+        end_offset = self.log_end_offset if end_offset is None else end_offset
+        if self._local.unflushed_records < self.config.flush_messages:
+            return
+        with self._flush_lock, self._context.disk("flush"):
+            if self._local.recovery_point < end_offset:
+                self._flush_now(self.log_end_offset, self.log_end_offset)
 
     def truncate_to(self, offset: int) -> bool:
         """Drop what reaches `offset` or lies behind it; False when nothing does."""
@@ -134,7 +368,7 @@ class UnifiedLog(LogUpkeep):
                 self.truncate_fully_and_start_at(offset)
                 return True
             gone = self._local.truncate_to(offset)
-            delete_snapshots(self._home, self._states.snapshots, gone)
+            delete_snapshots(self._context, self._states.snapshots, gone)
             self._epochs.truncate_from_end(offset)
             self._log_start_offset = min(offset, self._log_start_offset)
             self._rebuild_producers(offset)
@@ -150,7 +384,98 @@ class UnifiedLog(LogUpkeep):
             self._rebuild_producers(offset)
             self.update_high_watermark(self.log_end_offset)
 
-    def _write(self, checked: CheckedBatches, judged: JudgedProducers, now_ms: int) -> None:
+    def update_high_watermark(self, offset: int) -> int:
+        """Set it to `offset`, or as near as the log start and end allow; where it is then."""
+        with self._lock:
+            self._high_watermark = min(max(offset, self._log_start_offset), self.log_end_offset)
+            self._states.on_high_watermark(self._high_watermark)
+            self._note_first_unstable()
+            return self._high_watermark
+
+    def maybe_increment_log_start_offset(self, offset: int) -> bool:
+        """Hide what is below `offset`, at most the high watermark; False when it is hidden already."""
+        with self._changing("increase of the log start offset"):
+            if offset > self._high_watermark:
+                raise self._out_of_range(offset)
+            if offset <= self._log_start_offset:
+                return False
+            self._log_start_offset = offset  # and not the recovery point: what is hidden may not be durable
+            self._epochs.truncate_from_start(offset)
+            self._states.on_log_start_offset(offset)
+            self._note_first_unstable()
+            return True
+
+    def delete_records(self, before_offset: int) -> int:
+        """DeleteRecords: hide records below the offset (-1: the high watermark); the start then."""
+        wanted = self._high_watermark if before_offset == -1 else before_offset
+        self.maybe_increment_log_start_offset(wanted)
+        return self._log_start_offset
+
+    def delete_old_segments(self) -> int:
+        """Delete what retention and the log start offset allow to delete; how many segments went."""
+        with self._changing("retention"):
+            count = self._delete_expired(retention.below_start(self._log_start_offset))
+            if self.config.delete:
+                count += self._delete_expired(retention.above_size(self.config, self.size))
+                count += self._delete_expired(retention.beyond_age(self.config, self._context.clock.now_ms()))
+        return count
+
+    def remove_expired_producers(self) -> None:
+        """Forget producers that have been silent for too long."""
+        with self._lock:
+            self._states.remove_expired(self._context.clock.now_ms())
+
+    def update_config(self, config: LogConfig) -> None:
+        """Take new settings; those of a segment hold from the next roll on."""
+        self._context.config = config
+
+    def new_cleaned_segment(self, base_offset: int) -> LogSegment:
+        """A segment that a clean writes to; it is not part of the log."""
+        with self._context.disk("clean"):
+            return new_cleaned_segment(self._context, base_offset)
+
+    def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
+        """Put cleaned segments, which are synced, in the place of those that they were made from."""
+        with self._changing("exchange of segments"):
+            gone = replace_segments(self._context, self._local.segments, new, old)
+            delete_snapshots(self._context, self._states.snapshots, gone)
+
+    def split_overflowed_segment(self, segment: LogSegment) -> list[LogSegment]:
+        """Replace a segment whose offsets span too much."""
+        with self._changing("split"):
+            return split_segment(self._context, self._local.segments, segment)
+
+    def rename_directory(self, directory: Path) -> None:
+        """Give the log's directory another name on the same disk; open files stay open."""
+        with self._changing("renaming"):
+            self._context.fs.rename(self.directory, directory)
+            self._context.fs.sync_dir(directory.parent)
+            self._local.moved(directory)
+            self._states.snapshots.directory = directory
+            self._epochs.renamed(directory)
+
+    def close(self) -> None:
+        """Write a producer snapshot, trim indexes, let go of all files. Flush before."""
+        with self._changing("close"):
+            self._states.take_snapshot()
+            self._context.is_closed = True
+            self._local.segments.close()
+
+    def close_handles(self) -> None:
+        """Let go of all files as they are: the disk has failed."""
+        with self._lock:
+            self._context.is_closed = True
+            self._local.segments.close_handles()
+
+    def delete(self) -> None:
+        """Unlink all files, and the directory."""
+        with self._changing("deletion"):
+            self._context.is_closed = True
+            self._local.remove(list(self.segments), at_once=True)
+            remove_tree(self._context.fs, self.directory)
+            self._context.fs.sync_dir(self.directory.parent)
+
+    def _write(self, checked: CheckedBatches, judged: ProducerUpdates, now_ms: int) -> None:
         """Append prepared batches, then let the state of epochs, producers and transactions follow."""
         for epoch, offset in epoch_changes(checked.array, checked.rows):
             self._epochs.assign(epoch, offset)
@@ -181,20 +506,86 @@ class UnifiedLog(LogUpkeep):
             return self._roll(self.log_end_offset if span <= MAX_RELATIVE_OFFSET else checked.first_offset)
         return segment
 
+    def _appended(self, first_offset: int, last_offset: int, append_time: int = _NO_TIME) -> LogAppendInfo:
+        return LogAppendInfo(
+            first_offset=first_offset,
+            last_offset=last_offset,
+            log_start_offset=self._log_start_offset,
+            log_append_time=append_time,
+        )
+
+    def _roll(self, expected_next_offset: int) -> LogSegment:
+        segment = self._local.roll(expected_next_offset)
+        self._states.map_end_offset = segment.base_offset
+        snapshot = self._states.take_snapshot(sync=False)
+
+        def flush() -> None:
+            if self._context.is_closed:
+                return
+            if snapshot is not None:
+                self._states.snapshots.sync(snapshot)
+            self._flush(segment.base_offset, segment.base_offset)
+
+        self._context.schedule_once("flush-rolled-segment", flush)
+        return segment
+
+    def _flush(self, flush_offset: int, recovery_point: int) -> None:
+        with self._flush_lock, self._context.disk("flush"):
+            if flush_offset > self._local.recovery_point:
+                self._flush_now(flush_offset, recovery_point)
+
+    def _flush_now(self, flush_offset: int, recovery_point: int) -> None:
+        self._local.flush(flush_offset)
+        with self._lock:
+            self._local.mark_flushed(min(recovery_point, self.log_end_offset))
+
+    def _delete_expired(self, is_expired: Expired | None) -> int:
+        if is_expired is None:
+            return 0
+        segments = self._local.segments
+        doomed = retention.deletable_segments(
+            segments.all,
+            high_watermark=self._high_watermark,
+            log_end_offset=self.log_end_offset,
+            is_expired=is_expired,
+        )
+        if not doomed:
+            return 0
+        if len(doomed) == len(segments):
+            self._roll(0)
+        following = segments.higher(doomed[-1].base_offset)
+        assert following is not None
+        self.maybe_increment_log_start_offset(following.base_offset)
+        _log.info("segments_expired", log=self._context.where, count=len(doomed), start=following.base_offset)
+        self._local.remove(doomed)
+        delete_snapshots(self._context, self._states.snapshots, doomed)
+        return len(doomed)
+
     def _rebuild_producers(self, end_offset: int) -> None:
         rebuild_producer_state(
             self._states,
             self._local.segments,
             log_start_offset=self._log_start_offset,
             end_offset=end_offset,
-            now_ms=self._home.clock.now_ms(),
+            now_ms=self._context.clock.now_ms(),
         )
         self.update_high_watermark(min(self._high_watermark, self.log_end_offset))
 
-    def _appended(self, first_offset: int, last_offset: int, append_time: int = _NO_TIME) -> Appended:
-        return Appended(
-            first_offset=first_offset,
-            last_offset=last_offset,
+    def _note_first_unstable(self) -> None:
+        unstable = self._states.first_unstable_offset
+        self._first_unstable = None if unstable is None else max(unstable, self._log_start_offset)
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            self._context.where,
+            offset,
             log_start_offset=self._log_start_offset,
-            log_append_time=append_time,
+            high_watermark=self._high_watermark,
         )
+
+    @contextmanager
+    def _changing(self, what: str) -> Iterator[None]:
+        """Around every change: the lock is held, the log is open, and the disk is watched."""
+        with self._lock, self._context.disk(what):
+            self._context.check_open()
+            yield

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from local_tier.cleaner.log_cleaner import CleanerMetrics
-    from local_tier.manager.data_directory import DirectoryOwner
+    from local_tier.manager.log_directories import DirectoryOwner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,102 +1,272 @@
-"""The directories of a log manager: which are there, which have failed, and which takes the next log.
+"""The log directories of an agent (Kafka's `log.dirs`), usually one per disk.
 
-A failure may be found by any thread, with any lock held: it is noted at once, and the scheduler acts upon it.
+Each directory has a lock, an identity (`meta.properties`), checkpoints, and the marker of a clean shutdown. A
+directory whose disk fails is offline until the agent starts again.
+
+Source: LogManager, CleanShutdownFileHandler and LogDirFailureChannel of
+org.apache.kafka.storage.internals.log.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import orjson
 import structlog
 
-from core.errors import FatalError
-from local_tier.manager.data_directory import DataDirectory
+from core.errors import FatalError, InvalidInputError
+from local_tier.errors import CorruptCheckpointError
+from local_tier.files.checkpoint_files import OffsetCheckpointFile
+from local_tier.files.file_names import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOCK,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    PartitionDirectory,
+    parse_partition_directory,
+)
+from local_tier.files.file_system import replace_file
+from local_tier.files.metadata_files import MetaProperties, read_meta_properties, write_meta_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from uuid import UUID
 
     from core.clock import Clock
     from core.ids import Ids
-    from local_tier.files.file_system import FileSystem
-    from local_tier.manager.config import LogManagerConfig
+    from local_tier.files.file_system import FileLock, FileSystem
     from local_tier.manager.log_registry import LogRegistry
-    from local_tier.scheduling import Scheduler
+    from local_tier.scheduler import Scheduler
+    from local_tier.topic_partition import TopicPartition
 
 _log = structlog.get_logger(__name__)
 
 
-class LogDirectories:
-    """The configured directories; `on_offline` is called, by the scheduler, for each that has failed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryOwner:
+    """The cluster (the catalog's id) and the node (the agent's id) that may write to a log directory."""
 
-    def __init__(
-        self,
-        config: LogManagerConfig,
-        *,
-        files: FileSystem,
-        scheduler: Scheduler,
-        on_offline: Callable[[Path], None],
-    ) -> None:
-        self._config = config
+    cluster_id: str
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryContents:
+    """The partition directories and checkpoints of a log directory before its logs are opened.
+
+    A log may be missing in the offset maps.
+    """
+
+    had_clean_shutdown: bool
+    logs: tuple[PartitionDirectory, ...]
+    recovery_points: Mapping[TopicPartition, int]
+    log_start_offsets: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
+
+
+class LogDirectory:
+    """One log directory that this process has locked."""
+
+    def __init__(self, files: FileSystem, path: Path, directory_id: UUID, lock: FileLock) -> None:
         self._files = files
+        self._lock = lock
+        self.path = path
+        self.directory_id = directory_id
+        self.recovery_points = OffsetCheckpointFile(files, path / RECOVERY_POINT_CHECKPOINT)
+        self.log_start_offsets = OffsetCheckpointFile(files, path / LOG_START_OFFSET_CHECKPOINT)
+        self.high_watermarks = OffsetCheckpointFile(files, path / HIGH_WATERMARK_CHECKPOINT)
+        self.had_clean_shutdown = False
+        self.is_loaded = False
+        """True if all its logs were opened. Otherwise a clean shutdown must not be recorded later."""
+
+    @classmethod
+    def open(
+        cls, files: FileSystem, path: Path, owner: DirectoryOwner, clock: Clock, ids: Ids
+    ) -> LogDirectory:
+        """Create the directory if it is missing, lock it, and check that it belongs to `owner`.
+
+        Raises OSError when the disk fails, InvalidInputError when another process uses the directory or
+        another agent owns it, and CorruptCheckpointError when `meta.properties` cannot be read.
+        """
+        if files.status(path) is None:
+            files.make_dir(path)
+            files.sync_dir(path.parent)
+        lock = files.lock(path / LOCK)
+        if lock is None:
+            raise InvalidInputError(
+                f"log directory {path} is in use by another process",
+                remedy="stop that process, or give this agent a directory of its own",
+            )
+        try:
+            return cls(files, path, _identify(files, path, owner, clock, ids), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def read_contents(self) -> DirectoryContents:
+        """List the logs, read the checkpoints, and remove the marker of a clean shutdown.
+
+        A checkpoint that cannot be read counts as empty: recovery then begins at the start of each log, and
+        a log starts at its first segment.
+        """
+        self.had_clean_shutdown = take_clean_shutdown_marker(self._files, self.path)
+        found = []
+        for name in self._files.list_dir(self.path):
+            status = self._files.status(self.path / name)
+            if status is not None and status.is_directory:
+                parsed = parse_partition_directory(name)
+                if parsed is None:
+                    _log.warning("not_a_partition_directory", path=str(self.path / name))
+                else:
+                    found.append(parsed)
+        return DirectoryContents(
+            had_clean_shutdown=self.had_clean_shutdown,
+            logs=tuple(found),
+            recovery_points=_read(self.recovery_points),
+            log_start_offsets=_read(self.log_start_offsets),
+            high_watermarks=_read(self.high_watermarks),
+        )
+
+    def unlock(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+
+class LogDirFailureChannel:
+    """Collects disk failures and takes the failed directories offline on the scheduler's thread.
+
+    Any thread may report a failure, with any lock held, so `report` never waits. `on_offline` is called once
+    for each failed directory.
+    """
+
+    def __init__(self, scheduler: Scheduler, on_offline: Callable[[Path], None]) -> None:
         self._scheduler = scheduler
         self._on_offline = on_offline
-        self._directories: dict[Path, DataDirectory] = {}
-        self._failures: deque[Path] = deque()
+        self._reported: deque[Path] = deque()
         self.failed: set[Path] = set()
 
-    @property
-    def live(self) -> list[DataDirectory]:
-        """Those that have not failed."""
-        return [one for path, one in list(self._directories.items()) if path not in self.failed]
-
-    def get(self, path: Path) -> DataDirectory | None:
-        """A directory that has not failed."""
-        return self._directories.get(path) if path not in self.failed else None
-
-    def open_all(self, clock: Clock, ids: Ids) -> None:
-        """Lock and identify all; one whose disk fails is noted. For the rest see `DataDirectory.open`."""
-        for path in self._config.directories:
-            try:
-                self._directories[path] = DataDirectory.open(
-                    self._files, path, self._config.owner, clock, ids
-                )
-            except OSError as error:
-                self.report_failure(path, error)
-
-    def require_one(self) -> None:
-        """FatalError when all have failed."""
-        if not self.live:
-            raise FatalError(
-                "no log directory can be used: " + ", ".join(map(str, self._config.directories)),
-                remedy="the errors logged before say why; the agent needs one directory that works",
-            )
-
-    def by_load(self, registry: LogRegistry) -> list[DataDirectory]:
-        """Those that have not failed, the one with the fewest logs first."""
-        counts = Counter(log.directory.parent for log in registry.all())
-        return sorted(self.live, key=lambda directory: counts[directory.path])
-
-    def report_failure(self, path: Path, error: OSError) -> None:
-        """The disk of a directory has failed: it goes offline until the process starts again. Never waits."""
+    def report(self, path: Path, error: OSError) -> None:
+        """Mark a log directory as failed until the process starts again."""
         if path not in self.failed:
             self.failed.add(path)
             _log.error("log_directory_failed", path=str(path), error=str(error))
-            self._failures.append(path)
+            self._reported.append(path)
             self._scheduler.schedule_once("log-directory-failure", self.take_failed_offline)
 
     def take_failed_offline(self) -> None:
-        """Act upon what was reported."""
-        while self._failures:
-            path = self._failures.popleft()
-            self._on_offline(path)
-            directory = self._directories.pop(path, None)
-            if directory is not None:
-                directory.unlock()
+        """Call `on_offline` for each directory that was reported since the last call."""
+        while self._reported:
+            self._on_offline(self._reported.popleft())
+
+
+class LogDirectories:
+    """The configured log directories; those that have failed are in `failures`."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        owner: DirectoryOwner,
+        *,
+        files: FileSystem,
+        failures: LogDirFailureChannel,
+    ) -> None:
+        self._paths = paths
+        self._owner = owner
+        self._files = files
+        self._failures = failures
+        self._directories: dict[Path, LogDirectory] = {}
+
+    @property
+    def live(self) -> list[LogDirectory]:
+        """The directories that have not failed."""
+        return [one for path, one in list(self._directories.items()) if path not in self._failures.failed]
+
+    def get(self, path: Path) -> LogDirectory | None:
+        """Return the directory, or None if it has failed."""
+        return self._directories.get(path) if path not in self._failures.failed else None
+
+    def open_all(self, clock: Clock, ids: Ids) -> None:
+        """Lock and identify all directories, and report those whose disk fails.
+
+        Raises what `LogDirectory.open` raises, except OSError.
+        """
+        for path in self._paths:
+            try:
+                self._directories[path] = LogDirectory.open(self._files, path, self._owner, clock, ids)
+            except OSError as error:
+                self._failures.report(path, error)
+
+    def require_live(self) -> None:
+        """Raise FatalError if all directories have failed."""
+        if not self.live:
+            raise FatalError(
+                "no log directory can be used: " + ", ".join(map(str, self._paths)),
+                remedy="see the errors logged before; the agent needs at least one log directory that works",
+            )
+
+    def by_load(self, registry: LogRegistry) -> list[LogDirectory]:
+        """Return the directories that have not failed, the one with the fewest logs first."""
+        counts = Counter(log.directory.parent for log in registry.all())
+        return sorted(self.live, key=lambda directory: counts[directory.path])
+
+    def remove(self, path: Path) -> None:
+        """Remove and unlock a failed directory."""
+        directory = self._directories.pop(path, None)
+        if directory is not None:
+            directory.unlock()
 
     def unlock_all(self) -> None:
-        """Let others have them."""
+        """Release all locks."""
         for directory in self._directories.values():
             directory.unlock()
         self._directories.clear()
+
+
+def write_clean_shutdown_marker(files: FileSystem, directory: Path, epoch: int = -1) -> None:
+    """Durably record that all logs of a log directory were flushed and closed.
+
+    Only the presence of the file counts. It holds the epoch of the process as JSON (KIP-966).
+    """
+    replace_file(files, directory / CLEAN_SHUTDOWN, orjson.dumps({"version": 0, "brokerEpoch": epoch}))
+
+
+def take_clean_shutdown_marker(files: FileSystem, directory: Path) -> bool:
+    """Durably remove the marker of a clean shutdown; return True if it was there.
+
+    It is removed before any log is loaded: a crash during loading must not look like a clean shutdown at the
+    next start (KAFKA-10471).
+    """
+    path = directory / CLEAN_SHUTDOWN
+    if files.status(path) is None:
+        return False
+    files.unlink(path, missing_ok=True)
+    files.sync_dir(directory)
+    return True
+
+
+def _identify(files: FileSystem, path: Path, owner: DirectoryOwner, clock: Clock, ids: Ids) -> UUID:
+    properties = read_meta_properties(files, path)
+    if properties is None:
+        properties = MetaProperties(
+            cluster_id=owner.cluster_id, node_id=owner.node_id, directory_id=ids.new_uuid()
+        )
+        write_meta_properties(files, path, properties, clock)
+    elif (properties.cluster_id, properties.node_id) != (owner.cluster_id, owner.node_id):
+        raise InvalidInputError(
+            f"log directory {path} belongs to node {properties.node_id} of cluster {properties.cluster_id}, "
+            f"not to node {owner.node_id} of cluster {owner.cluster_id}",
+            remedy="give the agent the directory that it used before, or an empty one",
+        )
+    return properties.directory_id
+
+
+def _read(checkpoint: OffsetCheckpointFile) -> dict[TopicPartition, int]:
+    try:
+        return checkpoint.read()
+    except CorruptCheckpointError as error:
+        _log.warning("checkpoint_unreadable", path=str(checkpoint.path), error=str(error))
+        return {}

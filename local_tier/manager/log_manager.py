@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING
 import structlog
 
 from core.errors import InvalidInputError, NotFoundError, StaleStateError
-from local_tier.cleaner.cleaner_state import CleanerState
 from local_tier.cleaner.log_cleaner import LogCleaner
+from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
 from local_tier.errors import LogDirectoryOfflineError
-from local_tier.files.clean_shutdown import mark_clean
-from local_tier.files.directory_names import DirectoryState, log_directory, passing_directory
-from local_tier.files.partition_metadata import write_topic_id
-from local_tier.manager.checkpoints import LogCheckpoints
+from local_tier.files.file_names import DirectoryState, partition_directory, suffixed_partition_directory
+from local_tier.files.metadata_files import write_topic_id
 from local_tier.manager.config import LogManagerMetrics
-from local_tier.manager.deleted_logs import DeletedLogs
-from local_tier.manager.directory_work import DirectoryPool
-from local_tier.manager.log_directories import LogDirectories
-from local_tier.manager.log_opener import ConfigOf, LogOpener
-from local_tier.manager.log_registry import LogRegistry
-from local_tier.manager.upkeep import ManagerUpkeep
+from local_tier.manager.directory_loader import ConfigOf, DirectoryLoader, DirectoryPool
+from local_tier.manager.log_checkpoints import LogCheckpoints
+from local_tier.manager.log_directories import (
+    LogDirectories,
+    LogDirFailureChannel,
+    write_clean_shutdown_marker,
+)
+from local_tier.manager.log_registry import LogDeletionQueue, LogRegistry
+from local_tier.manager.periodic_tasks import PeriodicTasks
 from local_tier.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from local_tier.files.file_system import FileSystem
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.config import LogManagerConfig
-    from local_tier.manager.data_directory import DataDirectory
-    from local_tier.scheduling import PeriodicScheduler
+    from local_tier.manager.log_directories import LogDirectory
+    from local_tier.scheduler import PeriodicScheduler
 
 _log = structlog.get_logger(__name__)
 
@@ -69,36 +70,38 @@ class LogManager:
         self._scheduler = scheduler
         self._making = threading.Lock()  # held while a log is made or changes its place
         self._registry = LogRegistry()
+        self._failures = LogDirFailureChannel(scheduler, self._take_offline)
         self._directories = LogDirectories(
-            config, files=files, scheduler=scheduler, on_offline=self._drop_directory
+            config.directories, config.owner, files=files, failures=self._failures
         )
-        on_failure = self._directories.report_failure
+        on_failure = self._failures.report
         self._checkpoints = LogCheckpoints(self._registry, on_failure)
-        self._deleted = DeletedLogs(
+        self._deleted = LogDeletionQueue(
             files=files,
             clock=clock,
             scheduler=scheduler,
             delay_ms=config.file_delete_delay_ms,
             on_failure=on_failure,
         )
-        self._loader = LogOpener(
+        self._loader = DirectoryLoader(
             files=files,
             clock=clock,
             ids=ids,
             scheduler=scheduler,
             registry=self._registry,
             directories=self._directories,
+            failures=self._failures,
             deleted=self._deleted,
             threads=config.recovery_threads_per_directory,
         )
-        self._cleaning = CleanerState(
+        self._cleaning = LogCleanerManager(
             files=files,
             directories=config.directories,
             logs=self._registry.current,
             clock=clock,
             on_failure=on_failure,
         )
-        self.upkeep = ManagerUpkeep(
+        self.upkeep = PeriodicTasks(
             registry=self._registry,
             directories=self._directories,
             checkpoints=self._checkpoints,
@@ -124,8 +127,8 @@ class LogManager:
         try:
             self._directories.open_all(self._clock, self._ids)
             self._loader.load(config_of)
-            self._directories.take_failed_offline()
-            self._directories.require_one()
+            self._failures.take_failed_offline()
+            self._directories.require_live()
         except BaseException:
             self._drop_all()
             raise
@@ -136,7 +139,7 @@ class LogManager:
     def close(self) -> None:
         """Flush and close all logs, write all checkpoints, and mark each directory that is in order."""
         self.cleaner.stop()
-        self._directories.take_failed_offline()
+        self._failures.take_failed_offline()
         threads = self._config.recovery_threads_per_directory
         waits = [
             (
@@ -181,7 +184,7 @@ class LogManager:
                 if not is_new:
                     self._require_online(name)
                 places = self._directories.by_load(self._registry)
-                log = self._loader.create(log_directory(topic, partition), topic_id, config, places)
+                log = self._loader.create(partition_directory(topic, partition), topic_id, config, places)
                 self._registry.add(log)
                 self._note_new(log)
             if log.topic_id is None:  # a crash came between its directory and its id; it has no records
@@ -209,7 +212,9 @@ class LogManager:
                 raise InvalidInputError(f"log {name} cannot be moved: it is not here, or is being moved")
             if target is None or log.directory.parent == directory:
                 raise InvalidInputError(f"log {name} cannot be moved to {directory}")
-            place = passing_directory(name.topic, name.partition, DirectoryState.FUTURE, self._ids.new_uuid())
+            place = suffixed_partition_directory(
+                name.topic, name.partition, DirectoryState.FUTURE, self._ids.new_uuid()
+            )
             future = self._loader.create(place, log.topic_id, log.config, [target])
             self._registry.add(future, future=True)
             return future
@@ -220,7 +225,7 @@ class LogManager:
             future = self._registry.get(name, future=True)
             if future is None:
                 raise NotFoundError(f"there is no future log of {name}")
-            future.rename_directory(future.directory.with_name(log_directory(*name).name))
+            future.rename_directory(future.directory.with_name(partition_directory(*name).name))
             before = self._registry.promote(name)
             if before is not None:
                 future.update_high_watermark(before.high_watermark)
@@ -286,7 +291,7 @@ class LogManager:
     @property
     def offline_directories(self) -> list[Path]:
         """Those that have failed."""
-        return [path for path in self._config.directories if path in self._directories.failed]
+        return [path for path in self._config.directories if path in self._failures.failed]
 
     def directory_id(self, path: Path) -> UUID | None:
         """Of a directory that is online."""
@@ -295,7 +300,7 @@ class LogManager:
 
     def metrics(self) -> LogManagerMetrics:
         """The gauges, now."""
-        logs, failed, progress = self._registry.all(), self._directories.failed, self._loader.progress
+        logs, failed, progress = self._registry.all(), self._failures.failed, self._loader.progress
         return LogManagerMetrics(
             logs=len(logs),
             log_segments=sum(len(log.segments) for log in logs),
@@ -309,18 +314,20 @@ class LogManager:
             cleaner=self.cleaner.metrics(),
         )
 
-    def _mark_closed(self, directory: DataDirectory) -> None:
+    def _mark_closed(self, directory: LogDirectory) -> None:
         for write in (
             self._checkpoints.write_recovery_points,
             self._checkpoints.write_log_start_offsets,
             self._checkpoints.write_high_watermarks,
         ):
             write(directory)
-        if (directory.was_clean or directory.is_loaded) and directory.path not in self._directories.failed:
+        if (
+            directory.had_clean_shutdown or directory.is_loaded
+        ) and directory.path not in self._failures.failed:
             try:
-                mark_clean(self._files, directory.path, self._config.epoch)
+                write_clean_shutdown_marker(self._files, directory.path, self._config.epoch)
             except OSError as error:
-                self._directories.report_failure(directory.path, error)
+                self._failures.report(directory.path, error)
 
     @contextmanager
     def _paused(self, name: TopicPartition) -> Iterator[None]:
@@ -356,7 +363,7 @@ class LogManager:
         """Rename a log that is in use no more, and let go of its files."""
         directory = self._directories.get(log.directory.parent)
         topic, partition = log.topic_partition
-        name = passing_directory(topic, partition, state, self._ids.new_uuid()).name
+        name = suffixed_partition_directory(topic, partition, state, self._ids.new_uuid()).name
         log.rename_directory(log.directory.with_name(name))
         log.close_handles()
         if state is DirectoryState.DELETE:
@@ -366,14 +373,18 @@ class LogManager:
             self._checkpoints.write_log_start_offsets(directory)
 
     def _require_online(self, name: TopicPartition) -> None:
-        failed = self._directories.failed
+        failed = self._failures.failed
         if failed:
             raise LogDirectoryOfflineError(
                 f"log {name} may be in a directory that is offline: {', '.join(map(str, failed))}",
                 remedy="repair or replace the disk, and start the agent again",
             )
 
-    def _drop_directory(self, path: Path) -> None:
+    def _take_offline(self, path: Path) -> None:
+        self._drop_logs(path)
+        self._directories.remove(path)
+
+    def _drop_logs(self, path: Path) -> None:
         self._cleaning.drop_directory(path)
         self._deleted.drop_directory(path)
         for log in self._registry.remove_directory(path):
@@ -381,7 +392,7 @@ class LogManager:
 
     def _drop_all(self) -> None:
         for path in self._config.directories:
-            self._drop_directory(path)
+            self._drop_logs(path)
         self._directories.unlock_all()
 
 

@@ -34,7 +34,7 @@ _ABORT: Final = 0
 _COMMIT: Final = 1
 
 
-class EndMarker(NamedTuple):
+class EndTransactionMarker(NamedTuple):
     """What ends a transaction. Source: EndTransactionMarker of org.apache.kafka.common.record."""
 
     is_abort: bool
@@ -54,7 +54,7 @@ class ProducerBatch(NamedTuple):
     max_timestamp: int
     is_transactional: bool
     is_control: bool
-    marker: EndMarker | None
+    marker: EndTransactionMarker | None
 
 
 def producer_batches(data: Bytes, rows: BatchRows) -> list[ProducerBatch]:
@@ -91,7 +91,7 @@ def _producer_batch(
     )
 
 
-def _end_marker(data: Bytes, position: int) -> EndMarker | None:
+def _end_marker(data: Bytes, position: int) -> EndTransactionMarker | None:
     """None when the marker was cleaned away, or is of a kind that ends nothing."""
     columns = decode_batch(data.data, position, verify=False)
     if not len(columns):
@@ -103,4 +103,4 @@ def _end_marker(data: Bytes, position: int) -> EndMarker | None:
     if kind not in {_ABORT, _COMMIT} or len(record.value) < _VALUE.size:
         return None
     _, coordinator_epoch = _VALUE.unpack_from(record.value)
-    return EndMarker(kind == _ABORT, coordinator_epoch, record.timestamp)
+    return EndTransactionMarker(kind == _ABORT, coordinator_epoch, record.timestamp)

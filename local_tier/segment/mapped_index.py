@@ -234,14 +234,3 @@ class MappedIndex:
             else:
                 low = middle
         return low
-
-    def _first_slot_above_value(self, value: int) -> int:
-        """The first slot whose second field is above `value`; `entries` if none is. Under the map lock."""
-        low, high = 0, self.entries
-        while low < high:
-            middle = (low + high) >> 1
-            if self._entry_of(self._view(), middle)[1] > value:
-                high = middle
-            else:
-                low = middle + 1
-        return low

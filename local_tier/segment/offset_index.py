@@ -54,13 +54,6 @@ class OffsetIndex(MappedIndex):
             return OffsetPosition(self.base_offset, 0)
         return OffsetPosition(self.base_offset + found[0], found[1])
 
-    def first_behind(self, position: int) -> OffsetPosition | None:
-        """The first entry whose batch begins behind `position`."""
-        with self._map_lock:
-            slot = self._first_slot_above_value(position)
-            found = self._entry_of(self._view(), slot) if slot < self.entries else None
-        return None if found is None else OffsetPosition(self.base_offset + found[0], found[1])
-
     def entry(self, slot: int) -> OffsetPosition:
         """The entry in that slot, which must exist."""
         if not 0 <= slot < self.entries:

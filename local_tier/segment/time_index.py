@@ -116,8 +116,19 @@ class TimeIndex(MappedIndex):
     def truncate_to(self, offset: int) -> None:
         """Forget the entries at or above `offset`."""
         with self._map_lock:
-            count = self._first_slot_above_value(offset - self.base_offset - 1)
+            count = self._first_slot_at(offset - self.base_offset)
         self._truncate_to_entries(count)
+
+    def _first_slot_at(self, relative_offset: int) -> int:
+        """Return the first slot with at least that offset, or `entries`. Requires the map lock."""
+        low, high = 0, self.entries
+        while low < high:
+            middle = (low + high) >> 1
+            if self._entry_of(self._view(), middle)[1] >= relative_offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     @override
     def _truncate_to_entries(self, count: int) -> None:

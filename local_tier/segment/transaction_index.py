@@ -17,7 +17,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from local_tier.errors import CorruptIndexError, IndexOverflowError
-from local_tier.segment.log_file import LogFile
+from local_tier.segment.append_file import AppendFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ ENTRY: Final = struct.Struct(">hqqqq")
 VERSION: Final = 0
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedTxn(NamedTuple):
     """What was aborted, and how far readers of committed data could go at that time."""
 
     producer_id: int
@@ -46,28 +46,28 @@ class TransactionIndex:
         self._fs = fs
         self._base_offset = base_offset
         self._last_offset: int | None = None
-        self._file: LogFile | None = None
+        self._file: AppendFile | None = None
         if fs.status(path) is not None:
-            self._file = LogFile(fs, path)
+            self._file = AppendFile(fs, path)
 
-    def append(self, aborted: AbortedTransaction) -> None:
+    def append(self, aborted: AbortedTxn) -> None:
         """Add a transaction, whose last offset must be above those before it."""
         if self._last_offset is not None and aborted.last_offset <= self._last_offset:
             raise IndexOverflowError(
                 f"last offset {aborted.last_offset} is not above {self._last_offset}, the last in {self.path}"
             )
         if self._file is None:
-            self._file = LogFile(self._fs, self.path)
+            self._file = AppendFile(self._fs, self.path)
         self._file.append(ENTRY.pack(VERSION, *aborted))
         self._last_offset = aborted.last_offset
 
-    def all(self) -> list[AbortedTransaction]:
+    def all(self) -> list[AbortedTxn]:
         """Every entry, in order; CorruptIndexError when one is of an unknown version."""
         return [aborted for _, aborted in self._entries()]
 
-    def collect(self, first_offset: int, end_offset: int) -> tuple[list[AbortedTransaction], bool]:
+    def collect(self, first_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
         """The transactions that overlap [first_offset, end_offset); whether later segments may have any."""
-        found: list[AbortedTransaction] = []
+        found: list[AbortedTxn] = []
         for aborted in self.all():
             if aborted.last_offset >= first_offset and aborted.first_offset < end_offset:
                 found.append(aborted)
@@ -121,7 +121,7 @@ class TransactionIndex:
         if self._file is not None:
             self._file.truncate(size)
 
-    def _entries(self) -> Iterator[tuple[int, AbortedTransaction]]:
+    def _entries(self) -> Iterator[tuple[int, AbortedTxn]]:
         if self._file is None:
             return
         data = self._file.read(0, self._file.size)
@@ -131,4 +131,4 @@ class TransactionIndex:
                 raise CorruptIndexError(
                     f"{self.path} has version {version} at byte {position}, and {VERSION} is known"
                 )
-            yield position, AbortedTransaction(*fields)
+            yield position, AbortedTxn(*fields)

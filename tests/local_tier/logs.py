@@ -9,7 +9,7 @@ from core.clock import ManualClock
 from core.ids import SeededIds
 from local_tier.config import LogConfig
 from local_tier.files.file_system import RealFileSystem
-from local_tier.log.opening import open_log
+from local_tier.log.log_loader import open_log
 from local_tier.topic_partition import TopicPartition
 from tests.local_tier.manual_scheduler import ManualScheduler
 

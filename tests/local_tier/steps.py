@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from typing_extensions import override
 
-from local_tier.files.directory_names import parse_directory_name
-from local_tier.files.file_names import CLEANED, DELETED, SWAP, parse_segment_file
+from local_tier.files.file_names import CLEANED, DELETED, SWAP, parse_partition_directory, parse_segment_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +26,7 @@ def kind_of(path: Path) -> str:
         file = parse_segment_file(path.name.removesuffix(passing))
         if file is not None:
             return f"{file[1]}{passing}"
-    directory = parse_directory_name(path.name)
+    directory = parse_partition_directory(path.name)
     if directory is not None:
         return f"<log>{directory.state}"
     return path.name

@@ -7,11 +7,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_on_the_local_tier_names_modules_and_tests_that_exist() -> None:
-    """And every module has its place on it."""
     page = (ROOT / "docs" / "explanation" / "local-tier.md").read_text()
     named = set(re.findall(r"`([a-z_]+\.py)`", page))
-    modules = {path.name for path in (ROOT / "agent" / "local_tier").glob("*.py")}
-    tests = {path.name for path in (ROOT / "tests" / "local_tier").glob("*.py")}
+    modules = {path.name for path in (ROOT / "local_tier").rglob("*.py")}
+    tests = {path.name for path in (ROOT / "tests" / "local_tier").rglob("*.py")}
     tables = "\n".join(line for line in page.splitlines() if line.startswith("|"))
 
     assert named <= modules | tests

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from local_tier.config import LogConfig
-from local_tier.producers.producer_state import Origin
+from local_tier.producers.producer_state_entry import AppendOrigin
 from object_format.codecs.codec import Codec
 from object_format.record_batch.records import encode_batch
 from tests.fixtures import kafka_tools
@@ -34,7 +34,9 @@ def written(place: Place) -> UnifiedLog:
         log.append_as_leader(encode_batch([6_000, 5_500], [b"a", None], [b"v" * 50, None], codec=codec), 3)
     for producer, abort in ((8, True), (9, False), (10, True)):
         log.append_as_leader(batch(0, 2, producer=(producer, 0, 0), transactional=True), 3)
-        log.append_as_leader(marker(0, producer=(producer, 0), abort=abort), 3, origin=Origin.COORDINATOR)
+        log.append_as_leader(
+            marker(0, producer=(producer, 0), abort=abort), 3, origin=AppendOrigin.COORDINATOR
+        )
     log.append_as_leader(batch(0, 2, producer=(11, 0, 0), transactional=True), 4)
     log.flush()
     crash(log)

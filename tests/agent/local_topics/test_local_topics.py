@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from local_tier.files.directory_names import LOG_START_OFFSET_CHECKPOINT
+from local_tier.files.checkpoint_files import OffsetCheckpointFile
+from local_tier.files.file_names import LOG_START_OFFSET_CHECKPOINT
 from local_tier.files.file_system import RealFileSystem
-from local_tier.files.offset_checkpoint import OffsetCheckpoint
 from object_store.accounting import RequestKind
 from siltstone.cli.entry import cli
 from siltstone.kafka_client.local_bounds import local_bounds
@@ -110,7 +110,7 @@ def test_records_are_deleted_by_request(start_broker: Callable[..., BrokerThread
     for future in admin.delete_records([TopicPartition("rock", 0, 3)]).values():
         assert future.result(PATIENCE_SECONDS).low_watermark == 3
     assert _values(broker.address, 2) == [b"3", b"4"]
-    starts = OffsetCheckpoint(RealFileSystem(), tmp_path / "disk" / LOG_START_OFFSET_CHECKPOINT).read()
+    starts = OffsetCheckpointFile(RealFileSystem(), tmp_path / "disk" / LOG_START_OFFSET_CHECKPOINT).read()
     assert starts == {("rock", 0): 3}, "a crash would bring them back"
 
 

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from core.clock import ManualClock
 from core.ids import SeededIds
-from local_tier.cleaner.cleanable import LogToClean, cleanable_offsets, log_to_clean
-from local_tier.cleaner.cleaner import Cleaner, group_segments
-from local_tier.cleaner.errors import CleaningAbortedError
-from local_tier.cleaner.throttle import Throttle
+from local_tier.cleaner.cleaner import Cleaner, Throttler, group_segments
+from local_tier.cleaner.log_to_clean import LogToClean, cleanable_offsets, log_to_clean
 from local_tier.config import LogConfig
-from local_tier.errors import CorruptLogError
+from local_tier.errors import CleaningAbortedError, CorruptLogError
 from local_tier.files.file_system import RealFileSystem
 from object_format.codecs.codec import Codec
 from object_format.dedupe import KeyTable
@@ -137,12 +135,12 @@ def no_checkpoint(directory: Path) -> None:
     """These logs are opened from their start."""
 
 
-def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, piece_bytes: int = 1 << 20) -> Cleaner:
+def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, window_bytes: int = 1 << 20) -> Cleaner:
     return Cleaner(
         files=RealFileSystem(),
         table=table,
-        piece_bytes=piece_bytes,
-        throttle=Throttle(clock),
+        window_bytes=window_bytes,
+        throttle=Throttler(clock),
         clock=clock,
         ids=SeededIds(1, clock),
         check_done=nothing,
@@ -180,13 +178,13 @@ def batches_of(log: UnifiedLog) -> list[model.Batch]:
 def test_what_is_left_is_what_kafka_leaves(
     tmp_path_factory: pytest.TempPathFactory,
     appended: list[list[model.Batch | None]],
-    piece_bytes: int,
+    window_bytes: int,
     segment_bytes: int,
     pause_ms: int,
 ) -> None:
     place = Place(tmp_path_factory.mktemp("log"), fs=UnsyncedFileSystem(), clock=ManualClock(START))
     log = place.open(replace(COMPACTED, segment_bytes=segment_bytes))
-    cleaner = cleaner_of(place.clock, piece_bytes=piece_bytes)
+    cleaner = cleaner_of(place.clock, window_bytes=window_bytes)
     first_dirty: int | None = None
     for events in appended:
         append(log, events)
@@ -225,7 +223,7 @@ def test_a_small_key_table_needs_more_cleans_and_gives_the_same_records(
     tmp_path_factory: pytest.TempPathFactory,
     appended: list[list[model.Batch | None]],
     slots: int,
-    piece_bytes: int,
+    window_bytes: int,
 ) -> None:
     events = [event for part in appended for event in part]
     left = []
@@ -233,7 +231,7 @@ def test_a_small_key_table_needs_more_cleans_and_gives_the_same_records(
         place = Place(tmp_path_factory.mktemp("log"), fs=UnsyncedFileSystem(), clock=ManualClock(START))
         log = place.open(COMPACTED)
         append(log, events)
-        cleaner = cleaner_of(place.clock, table=table, piece_bytes=piece_bytes)
+        cleaner = cleaner_of(place.clock, table=table, window_bytes=window_bytes)
         first_dirty = log.log_start_offset
         while (cleanable := to_clean(log, first_dirty, START)).cleanable_bytes:
             end, _ = cleaner.clean(cleanable)
@@ -258,7 +256,7 @@ def test_one_batch_with_more_keys_than_the_table_holds_is_cleaned_all_the_same(t
     place = Place(tmp_path, clock=ManualClock(START))
     log = place.open(COMPACTED)
     append(log, [many_keys(500), many_keys(3, first=500)])
-    cleaner = cleaner_of(place.clock, table=KeyTable(12 * 16), piece_bytes=1)
+    cleaner = cleaner_of(place.clock, table=KeyTable(12 * 16), window_bytes=1)
 
     end, stats = cleaner.clean(to_clean(log, None, START))
 
@@ -308,7 +306,7 @@ def test_an_aborted_clean_leaves_the_log_and_no_files(tmp_path: Path) -> None:
             if next(calls, None) is None:  # type: ignore[call-overload]
                 raise CleaningAbortedError(f"{name}: enough")
 
-        cleaner = cleaner_of(place.clock, piece_bytes=1)
+        cleaner = cleaner_of(place.clock, window_bytes=1)
         cleaner._check_done = check
         with pytest.raises(CleaningAbortedError):
             cleaner.clean(to_clean(log, None, START))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from core.errors import InvalidInputError
-from local_tier.cleaner.cleaning_states import IN_PROGRESS
+from local_tier.cleaner.dirty_section import DirtySection
 from local_tier.cleaner.log_cleaner import CleanerConfig
-from local_tier.cleaner.offset_map import DirtyPart
+from local_tier.cleaner.log_cleaning_state import IN_PROGRESS
 from local_tier.config import LogConfig
 from local_tier.topic_partition import TopicPartition
 from object_format.record_batch.records import encode_batch
@@ -209,14 +209,14 @@ def test_a_clean_gives_way_to_whoever_needs_the_log(
     write(log, machine, 60)
     state = manager.cleaner.state
     reached, go_on = threading.Event(), threading.Event()
-    find = DirtyPart.find_survivors
+    find = DirtySection.find_survivors
 
     def slow(*args: object) -> object:
         reached.set()
         assert go_on.wait(240)
         return find(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(DirtyPart, "find_survivors", slow)
+    monkeypatch.setattr(DirtySection, "find_survivors", slow)
     cleaner = threading.Thread(target=clean, args=(manager,))
     cleaner.start()
     assert reached.wait(240)

@@ -13,7 +13,7 @@ from tests.local_tier.crash.crash_workload import KEYED, NAMES
 if TYPE_CHECKING:
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
-    from local_tier.segment.segment import LogSegment
+    from local_tier.segment.log_segment import LogSegment
 
 Content = tuple[str, str | None]
 

@@ -14,7 +14,7 @@ from core.ids import SeededIds
 from local_tier.cleaner.log_cleaner import CleanerConfig
 from local_tier.config import LogConfig
 from local_tier.manager.config import LogManagerConfig
-from local_tier.manager.data_directory import DirectoryOwner
+from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.manager.log_manager import LogManager
 from local_tier.topic_partition import TopicPartition
 from object_format.record_batch.headers import scan_batches

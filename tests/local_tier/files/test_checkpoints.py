@@ -10,13 +10,18 @@ from hypothesis import strategies as st
 
 from core.clock import ManualClock
 from local_tier.errors import CorruptCheckpointError
-from local_tier.files.checkpoint_file import read_checkpoint, write_checkpoint
-from local_tier.files.clean_shutdown import mark_clean, take_clean_mark
-from local_tier.files.directory_properties import DirectoryProperties, read_properties, write_properties
+from local_tier.files.checkpoint_files import OffsetCheckpointFile, read_checkpoint, write_checkpoint
 from local_tier.files.file_system import RealFileSystem
-from local_tier.files.kafka_uuid import parse_uuid, uuid_text
-from local_tier.files.offset_checkpoint import OffsetCheckpoint
-from local_tier.files.partition_metadata import read_topic_id, write_topic_id
+from local_tier.files.metadata_files import (
+    MetaProperties,
+    parse_uuid,
+    read_meta_properties,
+    read_topic_id,
+    uuid_text,
+    write_meta_properties,
+    write_topic_id,
+)
+from local_tier.manager.log_directories import take_clean_shutdown_marker, write_clean_shutdown_marker
 from local_tier.topic_partition import TopicPartition
 from tests.local_tier.crash.forgetful import ForgetfulFileSystem
 from tests.local_tier.steps import DiskError, NoFaults, SteppedFileSystem
@@ -29,7 +34,7 @@ ORDERS = UUID("1bdc7a26-6b1f-4ad1-9d69-0123456789ab")
 
 
 def test_offsets_are_kept_in_the_text_that_kafka_reads(tmp_path: Path) -> None:
-    checkpoint = OffsetCheckpoint(FILES, tmp_path / "recovery-point-offset-checkpoint")
+    checkpoint = OffsetCheckpointFile(FILES, tmp_path / "recovery-point-offset-checkpoint")
     offsets = {TopicPartition("orders", 1): 105_640, TopicPartition("orders", 0): 105_823}
 
     checkpoint.write(offsets)
@@ -48,7 +53,7 @@ def test_offsets_are_kept_in_the_text_that_kafka_reads(tmp_path: Path) -> None:
 def test_any_offsets_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, offsets: dict[tuple[str, int], int]
 ) -> None:
-    checkpoint = OffsetCheckpoint(FILES, tmp_path_factory.getbasetemp() / "offsets")
+    checkpoint = OffsetCheckpointFile(FILES, tmp_path_factory.getbasetemp() / "offsets")
     named = {TopicPartition(*key): offset for key, offset in offsets.items()}
 
     checkpoint.write(named)
@@ -61,7 +66,7 @@ def test_a_checkpoint_that_kafka_has_just_made_is_empty(tmp_path: Path, content:
     path = tmp_path / "checkpoint"
     path.write_bytes(content)
 
-    assert OffsetCheckpoint(FILES, path).read() == {}
+    assert OffsetCheckpointFile(FILES, path).read() == {}
 
 
 def test_a_missing_checkpoint_is_told_from_an_empty_one(tmp_path: Path) -> None:
@@ -70,7 +75,7 @@ def test_a_missing_checkpoint_is_told_from_an_empty_one(tmp_path: Path) -> None:
     write_checkpoint(FILES, path, 0, [])
 
     assert (missing, read_checkpoint(FILES, path, 0)) == (None, [])
-    assert OffsetCheckpoint(FILES, tmp_path / "other").read() == {}
+    assert OffsetCheckpointFile(FILES, tmp_path / "other").read() == {}
 
 
 @pytest.mark.parametrize(
@@ -92,19 +97,19 @@ def test_a_checkpoint_that_nobody_wrote_is_refused(tmp_path: Path, content: byte
     path.write_bytes(content)
 
     with pytest.raises(CorruptCheckpointError, match=message):
-        OffsetCheckpoint(FILES, path).read()
+        OffsetCheckpointFile(FILES, path).read()
 
 
 def test_a_full_disk_leaves_the_offsets_of_before(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     orders = TopicPartition("orders", 0)
-    OffsetCheckpoint(FILES, path).write({orders: 1})
+    OffsetCheckpointFile(FILES, path).write({orders: 1})
     full = SteppedFileSystem(FILES, DiskError("write", code=errno.ENOSPC))
 
     with pytest.raises(OSError, match="No space left"):
-        OffsetCheckpoint(full, path).write({orders: 2})
+        OffsetCheckpointFile(full, path).write({orders: 2})
 
-    assert OffsetCheckpoint(FILES, path).read() == {orders: 1}
+    assert OffsetCheckpointFile(FILES, path).read() == {orders: 1}
 
 
 @given(st.uuids())
@@ -137,16 +142,16 @@ def test_a_log_whose_topic_cannot_be_read_is_left_alone(tmp_path: Path, content:
 
 
 def test_a_directory_says_whose_it_is(tmp_path: Path) -> None:
-    mine = DirectoryProperties(cluster_id="a=b:c\\d", node_id=3, directory_id=ORDERS)
-    before = read_properties(FILES, tmp_path)
-    write_properties(FILES, tmp_path, mine, ManualClock(0))
+    mine = MetaProperties(cluster_id="a=b:c\\d", node_id=3, directory_id=ORDERS)
+    before = read_meta_properties(FILES, tmp_path)
+    write_meta_properties(FILES, tmp_path, mine, ManualClock(0))
 
     assert before is None
     assert (tmp_path / "meta.properties").read_text() == (
         "#\n#Thu Jan 01 00:00:00 UTC 1970\ncluster.id=a\\=b\\:c\\\\d\n"
         "directory.id=G9x6JmsfStGdaQEjRWeJqw\nnode.id=3\nversion=1\n"
     )
-    assert read_properties(FILES, tmp_path) == mine
+    assert read_meta_properties(FILES, tmp_path) == mine
 
 
 @pytest.mark.parametrize(
@@ -162,33 +167,33 @@ def test_properties_that_name_no_owner_are_refused(tmp_path: Path, content: str)
     (tmp_path / "meta.properties").write_text(content)
 
     with pytest.raises(CorruptCheckpointError, match="does not say whose directory"):
-        read_properties(FILES, tmp_path)
+        read_meta_properties(FILES, tmp_path)
 
 
 def test_a_clean_shutdown_is_believed_once(tmp_path: Path) -> None:
-    mark_clean(FILES, tmp_path, epoch=7)
+    write_clean_shutdown_marker(FILES, tmp_path, epoch=7)
     content = (tmp_path / ".kafka_cleanshutdown").read_text()
 
     assert content == '{"version":0,"brokerEpoch":7}'
-    assert [take_clean_mark(FILES, tmp_path) for _ in range(2)] == [True, False]
+    assert [take_clean_shutdown_marker(FILES, tmp_path) for _ in range(2)] == [True, False]
 
 
 def test_a_power_cut_does_not_bring_the_clean_mark_back(tmp_path: Path) -> None:
     root = tmp_path / "logs"
     root.mkdir()
     files = ForgetfulFileSystem(root)
-    mark_clean(files, root)
+    write_clean_shutdown_marker(files, root)
     files.power_cut(tmp_path / "before")
-    take_clean_mark(files, root)
+    take_clean_shutdown_marker(files, root)
     files.power_cut(tmp_path / "after")
 
-    assert take_clean_mark(FILES, tmp_path / "before")
-    assert not take_clean_mark(FILES, tmp_path / "after")
+    assert take_clean_shutdown_marker(FILES, tmp_path / "before")
+    assert not take_clean_shutdown_marker(FILES, tmp_path / "after")
 
 
 def test_looking_for_a_mark_that_is_not_there_writes_nothing(tmp_path: Path) -> None:
     faults = NoFaults()
 
-    take_clean_mark(SteppedFileSystem(FILES, faults), tmp_path)
+    take_clean_shutdown_marker(SteppedFileSystem(FILES, faults), tmp_path)
 
     assert not faults.steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from local_tier.producers.producer_state import Origin
+from local_tier.producers.producer_state_entry import AppendOrigin
 from tests.local_tier.batches import batch, marker
 from tests.local_tier.log.log_model import LogModel
 
@@ -54,7 +54,7 @@ class Appends(LogModel):
     def _end(self, producer: int, abort: bool) -> None:
         timestamp = self.place.clock.now_ms()
         control = marker(0, producer=(producer, 0), abort=abort, timestamp=timestamp)
-        self.log.append_as_leader(control, self.epoch, origin=Origin.COORDINATOR)
+        self.log.append_as_leader(control, self.epoch, origin=AppendOrigin.COORDINATOR)
         self.note(1, timestamp, producer, self.sequences[producer], aborts=abort)
 
     @rule(producer=st.sampled_from(COMMITTING), abort=st.booleans())

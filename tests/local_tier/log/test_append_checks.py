@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from core.errors import SiltstoneError
 from local_tier.config import LogConfig
 from local_tier.files.file_system import RealFileSystem
-from local_tier.log.append_checks import CheckedBatches, judge_producers
-from local_tier.log.log_view import Isolation
+from local_tier.log.append_checks import CheckedBatches, check_producers
+from local_tier.log.unified_log import Isolation
 from local_tier.producers.batches import producer_batches
-from local_tier.producers.producer_state import KnownBatch, Origin, ProducerAppend
-from local_tier.producers.producer_states import ProducerStates
+from local_tier.producers.producer_state_entry import AppendOrigin, BatchMetadata, ProducerAppendInfo
+from local_tier.producers.producer_state_manager import ProducerStateManager
 from object_format.errors import InvalidRecordError
 from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.headers import iter_headers
@@ -52,12 +52,16 @@ _APPEND = st.one_of(
 )
 
 
-def judge_slowly(states: ProducerStates, checked: CheckedBatches, origin: Origin) -> KnownBatch | None:
+def judge_slowly(
+    states: ProducerStateManager, checked: CheckedBatches, origin: AppendOrigin
+) -> BatchMetadata | None:
     """Kafka's way: each batch for itself, then all of them taken over."""
-    appends: dict[int, ProducerAppend] = {}
+    appends: dict[int, ProducerAppendInfo] = {}
     for each in producer_batches(checked.array, checked.rows):
         known = states.producers.get(each.producer_id)
-        duplicate = known.find_duplicate(each) if known is not None and origin is Origin.CLIENT else None
+        duplicate = (
+            known.find_duplicate(each) if known is not None and origin is AppendOrigin.CLIENT else None
+        )
         if duplicate is not None:
             return duplicate
         pending = appends.setdefault(each.producer_id, states.prepare(each.producer_id, origin))
@@ -70,17 +74,19 @@ def judge_slowly(states: ProducerStates, checked: CheckedBatches, origin: Origin
 @given(
     appends=st.lists(st.tuples(_APPEND, st.booleans()), min_size=1, max_size=6),
     start=st.sampled_from([0, TOP - 5]),
-    origin=st.sampled_from([Origin.CLIENT, Origin.CLIENT, Origin.REPLICATION]),
+    origin=st.sampled_from([AppendOrigin.CLIENT, AppendOrigin.CLIENT, AppendOrigin.REPLICATION]),
 )
 def test_producers_are_judged_together_as_one_by_one(
     tmp_path_factory: pytest.TempPathFactory,
     appends: list[tuple[list[Sent], bool]],
     start: int,
-    origin: Origin,
+    origin: AppendOrigin,
 ) -> None:
     """The same verdict, error and memory of each producer, also for an append that is repeated."""
     directory = tmp_path_factory.mktemp("states")
-    together, one_by_one = (ProducerStates(RealFileSystem(), directory, where="orders-0") for _ in range(2))
+    together, one_by_one = (
+        ProducerStateManager(RealFileSystem(), directory, where="orders-0") for _ in range(2)
+    )
     due: dict[int, int] = {}
     offset = 0
     for sent, is_repeated in appends:
@@ -106,8 +112,10 @@ def test_producers_are_judged_together_as_one_by_one(
             assert together.first_unstable_offset == one_by_one.first_unstable_offset
 
 
-def _judge_together(states: ProducerStates, checked: CheckedBatches, origin: Origin) -> KnownBatch | None:
-    judged = judge_producers(states, checked, origin)
+def _judge_together(
+    states: ProducerStateManager, checked: CheckedBatches, origin: AppendOrigin
+) -> BatchMetadata | None:
+    judged = check_producers(states, checked, origin)
     for pending in judged.appends:
         states.update(pending)
     return judged.duplicate

@@ -15,8 +15,8 @@ import crc32c
 import pytest
 
 from local_tier.config import LogConfig
-from local_tier.log.log_view import Isolation
-from local_tier.producers.producer_state import Origin
+from local_tier.log.unified_log import Isolation
+from local_tier.producers.producer_state_entry import AppendOrigin
 from tests.local_tier.batches import batch, marker, offsets_of
 from tests.local_tier.logs import Place
 
@@ -35,7 +35,7 @@ def write_golden(root: Path) -> UnifiedLog:
     log.append_as_leader(batch(0, 1, timestamp=3_000, producer=(8, 0, 0), transactional=True), 0)
     log.append_as_leader(batch(0, 1, timestamp=2_000), 3)
     log.append_as_leader(
-        marker(0, producer=(8, 0), abort=True, timestamp=3_500), 3, origin=Origin.COORDINATOR
+        marker(0, producer=(8, 0), abort=True, timestamp=3_500), 3, origin=AppendOrigin.COORDINATOR
     )
     log.append_as_leader(batch(0, 2, timestamp=4_000), 3)
     log.append_as_leader(batch(0, 1, timestamp=5_000, producer=(9, 0, 5), transactional=True), 3)

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from local_tier.log.log_view import Isolation
+from local_tier.log.unified_log import Isolation
 from tests.local_tier.batches import offsets_of
 from tests.local_tier.crash.crash_check import check_indexes
 from tests.local_tier.log.log_losses import Losses

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from local_tier.files.directory_names import RECOVERY_POINT_CHECKPOINT
+from local_tier.files.file_names import RECOVERY_POINT_CHECKPOINT
 from tests.local_tier.batches import batch
 from tests.local_tier.crash.crash_check import contents
 from tests.local_tier.manager.managers import SMALL, Machine, crash, name_of, orders

@@ -19,8 +19,8 @@ from local_tier.errors import (
     OutOfOrderSequenceError,
 )
 from local_tier.files.file_system import RealFileSystem
-from local_tier.log.log_view import Isolation
-from local_tier.producers.producer_state import Origin
+from local_tier.log.unified_log import Isolation
+from local_tier.producers.producer_state_entry import AppendOrigin
 from object_format.errors import InvalidRecordError
 from object_format.record_batch.headers import iter_headers
 from object_format.record_batch.records import decode_batches
@@ -189,7 +189,7 @@ def test_readers_see_as_far_as_their_isolation_allows(place: Place) -> None:
         assert log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset
         seen[high_watermark] = [len(read_all(log, 0, isolation)) for isolation in Isolation]
     assert seen == {0: [7, 0, 0], 1: [7, 0, 0], 2: [7, 2, 2], 4: [7, 4, 2], 7: [7, 7, 2]}
-    log.append_as_leader(marker(0, producer=(7, 0), abort=False), 0, origin=Origin.COORDINATOR)
+    log.append_as_leader(marker(0, producer=(7, 0), abort=False), 0, origin=AppendOrigin.COORDINATOR)
     assert log.last_stable_offset == 2
     log.update_high_watermark(8)
     assert log.last_stable_offset == 8
@@ -204,8 +204,8 @@ def test_readers_of_committed_data_are_told_what_was_aborted(place: Place) -> No
         data = batch(0, 1, size=400, producer=(producer, 0, sequences[producer]), transactional=True)
         log.append_as_leader(data, 0)
         sequences[producer] += 1
-    log.append_as_leader(marker(0, producer=(8, 0), abort=True), 0, origin=Origin.COORDINATOR)
-    log.append_as_leader(marker(0, producer=(7, 0), abort=True), 0, origin=Origin.COORDINATOR)
+    log.append_as_leader(marker(0, producer=(8, 0), abort=True), 0, origin=AppendOrigin.COORDINATOR)
+    log.append_as_leader(marker(0, producer=(7, 0), abort=True), 0, origin=AppendOrigin.COORDINATOR)
     log.update_high_watermark(log.log_end_offset)
     assert len(log.segments) > 2
     first = log.read(0, 1, Isolation.TXN_COMMITTED)
@@ -236,14 +236,10 @@ def test_offsets_out_of_range_are_named(place: Place) -> None:
 
 
 def test_watermarks_never_go_back(place: Place) -> None:
-    """An increment beyond the end is a mistake, one that is no increment changes nothing."""
+    """The log start offset does not go back, and the high watermark stops at the log end."""
     log = place.open()
     log.append_as_leader(batch(0, 5), 0)
-    assert log.maybe_increment_high_watermark(3)
-    assert not log.maybe_increment_high_watermark(2)
-    assert log.high_watermark == 3
-    with pytest.raises(OffsetOutOfRangeError):
-        log.maybe_increment_high_watermark(6)
+    assert log.update_high_watermark(3) == 3
     assert not log.maybe_increment_log_start_offset(0)
     assert log.update_high_watermark(99) == 5
     log.close()

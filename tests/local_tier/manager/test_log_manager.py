@@ -10,10 +10,10 @@ import pytest
 
 from core.errors import FatalError, InvalidInputError, NotFoundError, StaleStateError
 from local_tier.errors import LogClosedError, LogDirectoryOfflineError
-from local_tier.files.offset_checkpoint import OffsetCheckpoint
-from local_tier.log.log_view import Isolation
+from local_tier.files.checkpoint_files import OffsetCheckpointFile
+from local_tier.log.unified_log import Isolation
 from local_tier.manager.config import LogManagerConfig
-from local_tier.manager.data_directory import DirectoryOwner
+from local_tier.manager.log_directories import DirectoryOwner
 from local_tier.topic_partition import TopicPartition
 from tests.local_tier.batches import offsets_of
 from tests.local_tier.crash.disks import Disks
@@ -430,7 +430,7 @@ def test_records_are_not_deleted_without_a_note_of_it(
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "the disk is broken")
 
-    monkeypatch.setattr(OffsetCheckpoint, "write", fail)
+    monkeypatch.setattr(OffsetCheckpointFile, "write", fail)
     with pytest.raises(LogDirectoryOfflineError, match="orders-0"):
         manager.delete_records(name_of(0), 3)
     monkeypatch.undo()
@@ -446,15 +446,15 @@ def test_an_older_checkpoint_does_not_replace_a_newer_one(
     fill(log, 20)
     manager.delete_records(name_of(0), 3)
     request = threading.Thread(target=manager.delete_records, args=(name_of(0), 9))
-    write = OffsetCheckpoint.write
+    write = OffsetCheckpointFile.write
 
-    def write_late(self: OffsetCheckpoint, offsets: Mapping[TopicPartition, int]) -> None:
-        monkeypatch.setattr(OffsetCheckpoint, "write", write)
+    def write_late(self: OffsetCheckpointFile, offsets: Mapping[TopicPartition, int]) -> None:
+        monkeypatch.setattr(OffsetCheckpointFile, "write", write)
         request.start()
         request.join(0.3)  # it waits for this one, or else is overtaken by it
         write(self, offsets)
 
-    monkeypatch.setattr(OffsetCheckpoint, "write", write_late)
+    monkeypatch.setattr(OffsetCheckpointFile, "write", write_late)
     manager.upkeep.checkpoint_log_start_offsets()
     request.join()
     text = (log.directory.parent / "log-start-offset-checkpoint").read_text()

@@ -13,7 +13,7 @@ from local_tier.errors import CorruptIndexError, IndexOverflowError, LogClosedEr
 from local_tier.files.file_system import RealFileSystem
 from local_tier.segment.offset_index import OffsetIndex, OffsetPosition
 from local_tier.segment.time_index import TimeIndex, TimestampOffset
-from local_tier.segment.transaction_index import AbortedTransaction, TransactionIndex
+from local_tier.segment.transaction_index import AbortedTxn, TransactionIndex
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ def time_index(path: Path, max_bytes: int = 12 * 100) -> TimeIndex:
 def test_offset_lookups_agree_with_a_list(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]], probes: list[int]
 ) -> None:
-    """The last entry at or before an offset is found, warm or not; so is the first behind a position."""
+    """The last entry at or before an offset is found, warm or not."""
     index = offset_index(tmp_path_factory.mktemp("index") / "0.index", 8 * 3000 + 7)
     model = []
     offset, position = BASE - 1, 0
@@ -48,8 +48,6 @@ def test_offset_lookups_agree_with_a_list(
     for probe in [*probes, *(entry.offset - BASE for entry in model[:: len(model) // 5 + 1])]:
         below = [entry for entry in model if entry.offset <= BASE + probe]
         assert index.lookup(BASE + probe) == (below[-1] if below else (BASE, 0))
-        behind = [entry for entry in model if entry.position > probe]
-        assert index.first_behind(probe) == (behind[0] if behind else None)
     index.close()
 
 
@@ -181,7 +179,7 @@ def test_aborted_transactions_are_kept_in_kafkas_bytes(tmp_path: Path) -> None:
     index = TransactionIndex(FS, path, 0)
     assert not path.exists()
     assert index.all() == []
-    first, second = AbortedTransaction(7, 0, 10, 11), AbortedTransaction(8, 5, 20, 12)
+    first, second = AbortedTxn(7, 0, 10, 11), AbortedTxn(8, 5, 20, 12)
     index.append(first)
     index.append(second)
     index.sync()
@@ -193,7 +191,7 @@ def test_aborted_transactions_are_kept_in_kafkas_bytes(tmp_path: Path) -> None:
 def test_aborted_transactions_that_overlap_a_read_are_collected(tmp_path: Path) -> None:
     """The search may end at an entry whose last stable offset is behind the read."""
     index = TransactionIndex(FS, tmp_path / "0.txnindex", 0)
-    early, late = AbortedTransaction(1, 0, 10, 11), AbortedTransaction(2, 5, 20, 21)
+    early, late = AbortedTxn(1, 0, 10, 11), AbortedTxn(2, 5, 20, 21)
     index.append(early)
     index.append(late)
     assert index.collect(0, 4) == ([early], False)
@@ -202,7 +200,7 @@ def test_aborted_transactions_that_overlap_a_read_are_collected(tmp_path: Path) 
     index.truncate_to(15)
     assert index.all() == [early]
     with pytest.raises(IndexOverflowError):
-        index.append(AbortedTransaction(3, 0, 10, 11))
+        index.append(AbortedTxn(3, 0, 10, 11))
     index.append(late)
     index.reset()
     assert index.all() == []

@@ -13,11 +13,11 @@ from local_tier.config import LogConfig
 from local_tier.errors import CorruptLogError, LogClosedError, SegmentOffsetOverflowError
 from local_tier.files.file_names import DELETED
 from local_tier.files.file_system import RealFileSystem
-from local_tier.leader_epochs import LeaderEpochs
-from local_tier.producers.producer_states import ProducerStates
-from local_tier.segment.recovery import recover_segment
-from local_tier.segment.segment import LogSegment, RollParams
-from local_tier.segment.segments import LogSegments
+from local_tier.log.leader_epoch_file_cache import LeaderEpochFileCache
+from local_tier.log.recovery import recover_segment
+from local_tier.producers.producer_state_manager import ProducerStateManager
+from local_tier.segment.log_segment import LogSegment, RollParams
+from local_tier.segment.log_segments import LogSegments
 from tests.local_tier.batches import batch, marker, offsets_of, rows_of
 from tests.local_tier.manual_scheduler import ManualScheduler
 
@@ -43,9 +43,9 @@ def append(segment: LogSegment, *batches: bytes) -> None:
     segment.append(last, memoryview(data), rows)
 
 
-def recovered(segment: LogSegment, directory: Path) -> tuple[int, ProducerStates, LeaderEpochs]:
-    states = ProducerStates(FS, directory, where="orders-0")
-    epochs = LeaderEpochs(FS, directory, ManualScheduler(CLOCK))
+def recovered(segment: LogSegment, directory: Path) -> tuple[int, ProducerStateManager, LeaderEpochFileCache]:
+    states = ProducerStateManager(FS, directory, where="orders-0")
+    epochs = LeaderEpochFileCache(FS, directory, ManualScheduler(CLOCK))
     return recover_segment(segment, states, epochs), states, epochs
 
 
@@ -340,7 +340,7 @@ def test_nonsense_amid_a_segment_is_an_error_to_readers(tmp_path: Path) -> None:
 
 
 def test_segments_are_found_by_offset(tmp_path: Path) -> None:
-    """Floor, lower and higher; values that overlap a range; a list in hand does not change."""
+    """Floor and higher; values that overlap a range; a list in hand does not change."""
     segments = LogSegments()
     made = {base: opened(tmp_path, base) for base in (0, 10, 20)}
     for segment in reversed(made.values()):
@@ -349,7 +349,7 @@ def test_segments_are_found_by_offset(tmp_path: Path) -> None:
     assert [segments.floor(offset) for offset in (-1, 0, 9, 10, 99)] == [
         None, made[0], made[0], made[10], made[20],
     ]  # fmt: skip
-    assert (segments.lower(10), segments.higher(10), segments.higher(20)) == (made[0], made[20], None)
+    assert (segments.higher(10), segments.higher(20)) == (made[20], None)
     assert segments.values(5, 20) == (made[0], made[10])
     assert segments.values(10, 21) == (made[10], made[20])
     assert segments.inactive_from(10) == (made[10],)

@@ -1,0 +1,99 @@
+"""Transactions as the cleaner meets them: whose batches may go, and when their markers may.
+
+Source: CleanedTransactionMetadata of org.apache.kafka.storage.internals.log. Everything the cleaner sees lies
+below the last stable offset, so that each transaction is decided: what was aborted goes, whatever its keys.
+A marker goes only after all batches of its transaction have gone in an earlier clean.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from object_format.kernels.batches.layout import TRANSACTIONAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from local_tier.segment.transaction_index import AbortedTxn
+    from object_format.record_batch.headers import BatchRows
+
+ABORT: Final = 0
+COMMIT: Final = 1
+
+
+class AbortedRanges:
+    """Which batches belong to aborted transactions, asked in any order."""
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        self._by_producer: dict[int, list[tuple[int, int]]] = {}
+        for one in aborted:
+            self._by_producer.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+
+    def mask(self, rows: BatchRows) -> npt.NDArray[np.bool_]:
+        """True for batches of aborted transactions."""
+        found = np.zeros(rows.size, np.bool_)
+        if not self._by_producer:
+            return found
+        transactional = (rows["attributes"] & TRANSACTIONAL) != 0
+        for producer, ranges in self._by_producer.items():
+            theirs = transactional & (rows["producer_id"] == producer)
+            if theirs.any():
+                for first, last in ranges:
+                    found |= theirs & (rows["base_offset"] >= first) & (rows["base_offset"] <= last)
+        return found
+
+
+class CleanedTransactions:
+    """Open transactions on the way through a log, batch by batch, from its start."""
+
+    def __init__(self) -> None:
+        self._coming: list[tuple[int, AbortedTxn]] = []
+        self._aborted: dict[int, AbortedTxn] = {}
+        self._seen: set[int] = set()
+        self._committed: set[int] = set()
+
+    def add(self, aborted: Iterable[AbortedTxn]) -> None:
+        """Aborted transactions of the segment that comes next; some may have been added before."""
+        for one in aborted:
+            heapq.heappush(self._coming, (one.first_offset, one))
+
+    def on_batch(self, producer_id: int, last_offset: int) -> bool:
+        """A transactional batch of data: whether it belongs to an aborted transaction, and goes."""
+        self._begin_until(last_offset)
+        if producer_id in self._aborted:
+            self._seen.add(producer_id)
+            return True
+        self._committed.add(producer_id)
+        return False
+
+    def on_marker(
+        self, producer_id: int, last_offset: int, kind: int | None
+    ) -> tuple[bool, AbortedTxn | None]:
+        """A control batch: whether it may go, and the aborted transaction that its marker still stands for.
+
+        `kind` is ABORT, COMMIT or another; None for a batch without records, which a clean left behind.
+        """
+        self._begin_until(last_offset)
+        if kind is None:
+            return True, None
+        if kind == ABORT:
+            aborted = self._aborted.pop(producer_id, None)
+            if aborted is not None and producer_id in self._seen:
+                self._seen.discard(producer_id)
+                return False, aborted
+            return True, None
+        if kind == COMMIT:
+            seen = producer_id in self._committed
+            self._committed.discard(producer_id)
+            return not seen, None
+        return False, None
+
+    def _begin_until(self, offset: int) -> None:
+        while self._coming and self._coming[0][0] <= offset:
+            _, one = heapq.heappop(self._coming)
+            self._aborted.setdefault(one.producer_id, one)

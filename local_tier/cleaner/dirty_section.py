@@ -1,0 +1,214 @@
+"""Pass 1 of the cleaner: which records of the dirty part of a log have the newest value of their key.
+
+Kafka walks the dirty part from its start and keeps the highest offset of each key; it stops when its map is
+full, and cleans up to there. Here the part is walked from its end with a table that holds fingerprints alone,
+half as large per key; so that the table cannot overflow, it is counted first how far it will reach, where the
+number of records does not tell already.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from local_tier.cleaner.cleaned_transactions import AbortedRanges
+from local_tier.segment.batch_scan import scan_file
+from object_format.dedupe import KeyTable, SurvivorFinder, Survivors
+from object_format.dedupe.key_table import SLOT_BYTES
+from object_format.kernels.batches.layout import CONTROL
+from object_format.record_batch.headers import scan_until_malformed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.segment.log_segment import LogSegment
+    from object_format.buffers import Bytes
+    from object_format.record_batch.headers import BatchRows
+
+_MAX_HELD: Final = 2**62
+"""A stretch is as long as one read, or one batch: it is held back whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Some of a segment's batches, side by side; `records` of them have keys that count."""
+
+    segment: LogSegment
+    position: int
+    size: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass1Result:
+    """What pass 1 found. `finder` judges older, settled batches; `survivors` are those of the dirty part.
+
+    All below `end_offset` is judged. `table_fill` is the share of the key table that is taken.
+    """
+
+    end_offset: int
+    survivors: Survivors
+    finder: SurvivorFinder
+    records_read: int
+    bytes_read: int
+    table_fill: float
+
+
+class DirtySection:
+    """The dirty part of one log, [first_offset, end_offset), where it ends with a segment."""
+
+    def __init__(
+        self,
+        log: UnifiedLog,
+        first_offset: int,
+        end_offset: int,
+        *,
+        window_bytes: int,
+        spend: Callable[[int], None],
+    ) -> None:
+        self._first_offset = first_offset
+        self._end_offset = end_offset
+        self._segments = [s for s in log.segments_between(first_offset, end_offset) if s.size]
+        self._aborted = AbortedRanges(log.collect_aborted(first_offset, end_offset))
+        self._window_bytes = window_bytes
+        self._spend = spend
+
+    def find_survivors(self, table: KeyTable, seed: bytes, now_ms: int) -> Pass1Result:
+        """Judge as much of the part, from its start, as `table` has room for; at least one batch."""
+        stretches = list(self._stretches())
+        end_offset = self._end_offset
+        if sum(stretch.records for stretch in stretches) > table.capacity:
+            stretches, end_offset, table = self._fit(stretches, table, seed, now_ms)
+        records = sum(stretch.records for stretch in stretches)
+        finder = _finder(table, seed, now_ms, records)
+        for stretch in reversed(stretches):
+            self._feed(finder, stretch)
+        return Pass1Result(
+            end_offset=end_offset,
+            survivors=finder.finish(),
+            finder=finder,
+            records_read=records,
+            bytes_read=sum(stretch.size for stretch in stretches),
+            table_fill=table.count / table.capacity,
+        )
+
+    def _stretches(self) -> Iterator[Stretch]:
+        for segment in self._segments:
+            start = segment.offset_index.lookup(self._first_offset).position
+            for batches in scan_file(segment.log, start, self._window_bytes, self._spend):
+                rows = batches.rows
+                rows = rows[rows["base_offset"] + rows["last_offset_delta"] >= self._first_offset]
+                if rows.size:
+                    yield Stretch(
+                        segment=segment,
+                        position=batches.position + int(rows["position"][0]),
+                        size=int(rows["size"].sum()),
+                        records=int(rows["record_count"][self._counting(rows)].sum()),
+                    )
+
+    def _fit(
+        self, stretches: list[Stretch], table: KeyTable, seed: bytes, now_ms: int
+    ) -> tuple[list[Stretch], int, KeyTable]:
+        """The first stretches whose keys fit, where they end, and the table: a larger one for a batch."""
+        finder = _finder(table, seed, now_ms, None)
+        for index, stretch in enumerate(stretches):
+            if table.count + stretch.records <= table.capacity:
+                self._feed(finder, stretch)
+                continue
+            data, rows = self._read(stretch)
+            counting = self._counting(rows)
+            for row in range(rows.size):
+                one = rows[row : row + 1]
+                records = int(one["record_count"][0]) if counting[row] else 0
+                if table.count + records > table.capacity:
+                    if index or row:
+                        part = _first_batches(stretch, rows, counting, row)
+                        return [*stretches[:index], *part], int(one["base_offset"][0]), table
+                    table = KeyTable((records + 1) * 2 * SLOT_BYTES)
+                    return _first_batches(stretch, rows, counting, 1), _end_of(one), table
+                if counting[row]:
+                    _feed_rows(finder, data, one, np.ones(1, np.bool_))
+        return stretches, self._end_offset, table
+
+    def _feed(self, finder: SurvivorFinder, stretch: Stretch) -> None:
+        data, rows = self._read(stretch)
+        _feed_rows(finder, data, rows, self._counting(rows))
+
+    def _read(self, stretch: Stretch) -> tuple[Bytes, BatchRows]:
+        data = stretch.segment.log.read(stretch.position, stretch.size)
+        self._spend(data.size)
+        return data, scan_until_malformed(data)[0]
+
+    def _counting(self, rows: BatchRows) -> npt.NDArray[np.bool_]:
+        """Which batches have keys that count: neither markers nor aborted ones."""
+        counting: npt.NDArray[np.bool_] = ((rows["attributes"] & CONTROL) == 0) & ~self._aborted.mask(rows)
+        return counting
+
+
+def runs(chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """The stretches [start, end) in which `chosen` is true."""
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
+    yield from zip(edges[::2], edges[1::2], strict=True)
+
+
+def cut(data: Bytes, rows: BatchRows, start: int, end: int) -> memoryview:
+    """The bytes of batches [start, end)."""
+    last = rows[end - 1]
+    return data.data[int(rows["position"][start]) : int(last["position"]) + int(last["size"])]
+
+
+def judge_settled(
+    finder: SurvivorFinder, data: Bytes, rows: BatchRows, chosen: npt.NDArray[np.bool_]
+) -> Survivors:
+    """The survivors among older batches whose keys were made distinct by an earlier clean."""
+    _feed_rows(finder, data, rows, chosen, no_older_records=True)
+    return finder.finish()
+
+
+def _feed_rows(
+    finder: SurvivorFinder,
+    data: Bytes,
+    rows: BatchRows,
+    chosen: npt.NDArray[np.bool_],
+    *,
+    no_older_records: bool = False,
+) -> None:
+    finder.begin_section(unique_keys=False, no_older_records=no_older_records)
+    for start, end in runs(chosen):
+        finder.feed(cut(data, rows, start, end), offset_shift=0)
+    finder.end_section()
+
+
+def _finder(table: KeyTable, seed: bytes, now_ms: int, records: int | None) -> SurvivorFinder:
+    return SurvivorFinder(
+        table,
+        seed,
+        reaches_log_start=True,
+        now_ms=now_ms,
+        expected_records=records,
+        max_retained_records=_MAX_HELD,
+    )
+
+
+def _first_batches(
+    stretch: Stretch, rows: BatchRows, counting: npt.NDArray[np.bool_], count: int
+) -> list[Stretch]:
+    if not count:
+        return []
+    return [
+        Stretch(
+            segment=stretch.segment,
+            position=stretch.position,
+            size=int(rows["size"][:count].sum()),
+            records=int(rows["record_count"][:count][counting[:count]].sum()),
+        )
+    ]
+
+
+def _end_of(row: BatchRows) -> int:
+    return int(row["base_offset"][0]) + int(row["last_offset_delta"][0]) + 1

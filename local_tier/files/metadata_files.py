@@ -1,0 +1,118 @@
+"""UUIDs as Kafka writes them in files: 22 characters of URL-safe base 64."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+from local_tier.errors import CorruptCheckpointError
+from local_tier.files.file_names import META_PROPERTIES, PARTITION_METADATA
+from local_tier.files.file_system import read_file, replace_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from core.clock import Clock
+    from local_tier.files.file_system import FileSystem
+
+
+def uuid_text(value: UUID) -> str:
+    """The text form; `parse_uuid` is its inverse."""
+    return urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def parse_uuid(text: str) -> UUID | None:
+    """The UUID; None for what is none."""
+    try:
+        raw = urlsafe_b64decode(text.encode() + b"==")
+    except (binascii.Error, UnicodeEncodeError):
+        return None
+    value = UUID(bytes=raw) if len(raw) == 16 else None
+    return value if value is not None and uuid_text(value) == text else None
+
+
+META_PROPERTIES_VERSION: Final = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """The cluster and node that write to a directory, and the directory's own id."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: UUID
+
+
+def write_meta_properties(
+    files: FileSystem, directory: Path, properties: MetaProperties, clock: Clock
+) -> None:
+    """Durably replace the properties of `directory`."""
+    written = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+    fields = {
+        "cluster.id": properties.cluster_id,
+        "directory.id": uuid_text(properties.directory_id),
+        "node.id": str(properties.node_id),
+        "version": META_PROPERTIES_VERSION,
+    }
+    lines = ["#", f"#{written:%a %b %d %H:%M:%S UTC %Y}"]
+    lines += [f"{name}={_escaped(value)}" for name, value in fields.items()]
+    replace_file(files, directory / META_PROPERTIES, "".join(f"{line}\n" for line in lines).encode())
+
+
+def read_meta_properties(files: FileSystem, directory: Path) -> MetaProperties | None:
+    """The properties of `directory`; None when it has none. Raises CorruptCheckpointError."""
+    path = directory / META_PROPERTIES
+    content = read_file(files, path)
+    if content is None:
+        return None
+    lines = [line for line in content.decode(errors="replace").splitlines() if line and line[0] not in "#!"]
+    fields = {name.strip(): _unescaped(value.strip()) for name, _, value in (x.partition("=") for x in lines)}
+    directory_id = parse_uuid(fields.get("directory.id", ""))
+    node_id = fields.get("node.id", "")
+    if fields.get("version") != META_PROPERTIES_VERSION or directory_id is None or not node_id.isdecimal():
+        raise CorruptCheckpointError(
+            f"{path} does not say whose directory this is",
+            remedy="restore it from a copy, or give the agent another directory",
+        )
+    return MetaProperties(
+        cluster_id=fields.get("cluster.id", ""), node_id=int(node_id), directory_id=directory_id
+    )
+
+
+def _escaped(value: str) -> str:
+    """Java puts a backslash before these."""
+    return "".join(f"\\{letter}" if letter in "\\:=#!" else letter for letter in value)
+
+
+def _unescaped(value: str) -> str:
+    letters = iter(value)
+    return "".join(next(letters, "") if letter == "\\" else letter for letter in letters)
+
+
+PARTITION_METADATA_VERSION: Final = 0
+
+
+def write_topic_id(files: FileSystem, directory: Path, topic_id: UUID) -> None:
+    """Durably bind the log in `directory` to a topic."""
+    content = f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {uuid_text(topic_id)}"
+    replace_file(files, directory / PARTITION_METADATA, content.encode())
+
+
+def read_topic_id(files: FileSystem, directory: Path) -> UUID | None:
+    """The topic of the log in `directory`; None when none was written. Raises CorruptCheckpointError."""
+    path = directory / PARTITION_METADATA
+    content = read_file(files, path)
+    if content is None:
+        return None
+    fields = dict(line.partition(": ")[::2] for line in content.decode(errors="replace").splitlines())
+    topic_id = parse_uuid(fields.get("topic_id", ""))
+    if fields.get("version") != str(PARTITION_METADATA_VERSION) or topic_id is None:
+        raise CorruptCheckpointError(
+            f"{path} does not name a topic",
+            remedy="if the log is of no use, remove its directory; the agent does not touch it",
+        )
+    return topic_id

@@ -1,0 +1,151 @@
+"""Which leader epoch began at which offset: `leader-epoch-checkpoint`.
+
+Source: LeaderEpochFileCache and LeaderEpochCheckpointFile of Kafka's storage module; KIP-101, KIP-279. The
+file is text: a line `0` (the version), a line with the count of entries, then `epoch offset` a line.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from local_tier.errors import CorruptCheckpointError
+from local_tier.files import file_names
+from local_tier.files.checkpoint_files import read_checkpoint, whole_number, write_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from local_tier.files.file_system import FileSystem
+    from local_tier.scheduler import Scheduler
+
+_VERSION: Final = 0
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class EpochEntry(NamedTuple):
+    """A leader epoch and the offset of its first record."""
+
+    epoch: int
+    start_offset: int
+
+
+class LeaderEpochFileCache:
+    """The epochs of one log, both numbers rising from entry to entry.
+
+    `assign` is durable when it returns. Truncations are written by the scheduler: what they leave behind
+    after a crash is truncated anew when the log is opened.
+    """
+
+    def __init__(self, fs: FileSystem, directory: Path, scheduler: Scheduler) -> None:
+        self._fs = fs
+        self._path = directory / file_names.LEADER_EPOCH_CHECKPOINT
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._entries: tuple[EpochEntry, ...] = self._read()
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """All of them, oldest first."""
+        return self._entries
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` begins at `start_offset`, if it is new.
+
+        Entries that contradict it, with a higher epoch or a start at or behind its own, are dropped.
+        """
+        if epoch < 0 or start_offset < 0:
+            return
+        entries = self._entries
+        if entries and entries[-1].epoch >= epoch and entries[-1].start_offset <= start_offset:
+            return
+        with self._lock:
+            kept = tuple(
+                entry for entry in self._entries if entry.epoch < epoch and entry.start_offset < start_offset
+            )
+            self._entries = (*kept, EpochEntry(epoch, start_offset))
+        self.write()
+
+    def assign_recovered(self, found: Iterable[EpochEntry]) -> None:
+        """Note epochs that the log's batches show and that are newer than those known, with one write."""
+        with self._lock:
+            before = entries = self._entries
+            for entry in found:
+                if entry.epoch >= 0 and (not entries or entry.epoch > entries[-1].epoch):
+                    entries = (*(old for old in entries if old.start_offset < entry.start_offset), entry)
+            self._entries = entries
+        if entries != before:
+            self.write()
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
+        """The last epoch at or before `epoch`, and the offset behind its records; undefined ones are -1."""
+        entries = self._entries
+        if not entries or epoch == UNDEFINED_EPOCH or epoch > entries[-1].epoch:
+            return EpochEntry(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+        if epoch == entries[-1].epoch:
+            return EpochEntry(epoch, log_end_offset)
+        higher = next(entry for entry in entries if entry.epoch > epoch)
+        lower = [entry for entry in entries if entry.epoch <= epoch]
+        return EpochEntry(lower[-1].epoch if lower else epoch, higher.start_offset)
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch that the record at `offset` was written in."""
+        found = None
+        for entry in self._entries:
+            if entry.start_offset > offset:
+                break
+            found = entry.epoch
+        return found
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop epochs that begin at or behind `end_offset`."""
+        self._change(tuple(entry for entry in self._entries if entry.start_offset < end_offset))
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drop epochs that end at or before `start_offset`; the one that spans it begins there then."""
+        passed = [entry for entry in self._entries if entry.start_offset <= start_offset]
+        if passed:
+            rest = self._entries[len(passed) :]
+            self._change((EpochEntry(passed[-1].epoch, start_offset), *rest))
+
+    def clear(self) -> None:
+        """Forget all, durably."""
+        with self._lock:
+            self._entries = ()
+        self.write()
+
+    def renamed(self, directory: Path) -> None:
+        """The log's directory has another name now."""
+        with self._write_lock:
+            self._path = directory / file_names.LEADER_EPOCH_CHECKPOINT
+
+    def write(self) -> None:
+        """Make the entries durable, if there is still a directory for them."""
+        with self._write_lock:
+            entries = self._entries
+            lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
+            try:
+                write_checkpoint(self._fs, self._path, _VERSION, lines)
+            except FileNotFoundError:
+                if self._fs.status(self._path.parent) is not None:
+                    raise
+
+    def _change(self, entries: tuple[EpochEntry, ...]) -> None:
+        with self._lock:
+            if entries == self._entries:
+                return
+            self._entries = entries
+        self._scheduler.schedule_once("write-leader-epochs", self.write)
+
+    def _read(self) -> tuple[EpochEntry, ...]:
+        lines = read_checkpoint(self._fs, self._path, _VERSION) or []
+        return tuple(self._parse(line) for line in lines)
+
+    def _parse(self, line: str) -> EpochEntry:
+        fields = line.split(" ")
+        if len(fields) != 2:
+            raise CorruptCheckpointError(f"checkpoint {self._path} cannot be read: {line[:40]!r} is no entry")
+        return EpochEntry(*(whole_number(self._path, field) for field in fields))

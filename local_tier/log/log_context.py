@@ -1,0 +1,106 @@
+"""Where a log lives and what it works with: its directory, its disk, its clock, its settings."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from local_tier.errors import LogClosedError, LogDirectoryOfflineError
+from local_tier.files import file_names
+from local_tier.segment.log_segment import LogSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from core.clock import Clock
+    from core.ids import Ids
+    from local_tier.config import LogConfig
+    from local_tier.files.file_system import FileSystem
+    from local_tier.scheduler import Scheduler
+    from local_tier.topic_partition import TopicPartition
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class LogContext:
+    """What the parts of one log share.
+
+    `on_failure` is told the log directory (which holds that of this log) and the error when the disk fails.
+    From then on, the log answers LogDirectoryOfflineError.
+    """
+
+    fs: FileSystem
+    directory: Path
+    topic_partition: TopicPartition
+    config: LogConfig
+    clock: Clock
+    ids: Ids
+    scheduler: Scheduler
+    on_failure: Callable[[Path, OSError], None]
+    is_offline: bool = False
+    is_closed: bool = False
+    _quiet: bool = field(default=False, repr=False)
+
+    @property
+    def where(self) -> str:
+        """The log's name, for messages."""
+        return str(self.topic_partition)
+
+    @contextmanager
+    def disk(self, what: str) -> Iterator[None]:
+        """Around work on the disk: its failure is reported once, and raised as LogDirectoryOfflineError."""
+        if self.is_offline:
+            raise LogDirectoryOfflineError(
+                f"{self.where} cannot be used: {self.directory.parent} has failed before",
+                remedy="repair or replace the disk, then start the agent again",
+            )
+        try:
+            yield
+        except OSError as error:
+            self.is_offline = True
+            _log.error("log_directory_failed", log=self.where, doing=what, reason=str(error))
+            self.on_failure(self.directory.parent, error)
+            raise LogDirectoryOfflineError(
+                f"{what} of {self.where} in {self.directory.parent} failed: {error}",
+                remedy="repair or replace the disk, then start the agent again",
+            ) from error
+
+    def check_open(self) -> None:
+        """LogClosedError once the log was closed or deleted."""
+        if self.is_closed:
+            raise LogClosedError(f"log {self.where} is closed")
+
+    def open_segment(self, base_offset: int, *, suffix: str = "", is_new: bool = False) -> LogSegment:
+        """A segment of this log; a new one gets its jitter, and its room where the topic asks for that."""
+        config = self.config
+        jitter = config.segment_jitter_ms
+        return LogSegment(
+            self.fs,
+            self.directory,
+            base_offset,
+            config,
+            clock=self.clock,
+            roll_jitter_ms=int(self.ids.random() * jitter) if jitter else 0,
+            suffix=suffix,
+            preallocate=config.segment_bytes if is_new and config.preallocate else 0,
+        )
+
+    def delete_segment_files(self, base_offset: int, suffix: str) -> None:
+        """Unlink what is left of a segment's files with that suffix."""
+        for kind in (file_names.OFFSET_INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX, file_names.LOG):
+            path = file_names.segment_file(self.directory, base_offset, kind, suffix)
+            self.fs.unlink(path, missing_ok=True)
+
+    def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
+        """Have work on the disk done by the scheduler; a failure there is a failure of the directory."""
+
+        def run() -> None:
+            with self.disk(name):
+                task()
+
+        self.scheduler.schedule_once(name, run, delay_ms)

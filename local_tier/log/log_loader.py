@@ -1,0 +1,325 @@
+"""Opening a log: leftovers are resolved, segments loaded, and what may be torn is recovered.
+
+Source: LogLoader of org.apache.kafka.storage.internals.log. With the mark of a clean shutdown nothing is read
+but what indexes and snapshots say. Without it, each segment from the one of the recovery point on is read
+through; where one is cut, those behind it go.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from local_tier.errors import CorruptIndexError, InconsistentTopicError, SegmentOffsetOverflowError
+from local_tier.files import file_names
+from local_tier.files.metadata_files import read_topic_id, write_topic_id
+from local_tier.log.leader_epoch_file_cache import LeaderEpochFileCache
+from local_tier.log.local_log import LocalLog
+from local_tier.log.log_context import LogContext
+from local_tier.log.recovery import rebuild_producer_state, recover_segment
+from local_tier.log.segment_replacement import (
+    delete_segments,
+    delete_snapshots,
+    resolve_leftovers,
+    split_segment,
+)
+from local_tier.log.unified_log import UnifiedLog
+from local_tier.producers.producer_state_manager import PRODUCER_EXPIRY_MS, ProducerStateManager
+from local_tier.segment.log_segments import LogSegments
+from local_tier.segment.mapped_index import MAX_RELATIVE_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from uuid import UUID
+
+    from core.clock import Clock
+    from core.ids import Ids
+    from local_tier.config import LogConfig
+    from local_tier.files.file_system import FileSystem
+    from local_tier.scheduler import Scheduler
+    from local_tier.segment.log_segment import LogSegment
+    from local_tier.topic_partition import TopicPartition
+
+_log = structlog.get_logger(__name__)
+
+_OPEN_END: Final = 2**63 - 1
+
+
+class LoadedOffsets(NamedTuple):
+    """Where a log that was opened begins, is durable to, and ends."""
+
+    log_start_offset: int
+    recovery_point: int
+    log_end_offset: int
+
+
+class LogLoader:
+    """Loads one log into `segments`, `states` and `epochs`, which are empty but for what their files say.
+
+    `log_start_offset` and `recovery_point` are those of the directory's checkpoints, the latter None where it
+    is unknown. `on_remaining` is told how many segments are still to be read.
+    """
+
+    def __init__(
+        self,
+        context: LogContext,
+        segments: LogSegments,
+        states: ProducerStateManager,
+        epochs: LeaderEpochFileCache,
+        *,
+        log_start_offset: int,
+        recovery_point: int | None,
+        had_clean_shutdown: bool,
+        on_remaining: Callable[[int], None],
+    ) -> None:
+        self._context = context
+        self._segments = segments
+        self._states = states
+        self._epochs = epochs
+        self._log_start_offset = log_start_offset
+        self._recovery_point = recovery_point or 0
+        # What a clean has taken out looks as if it were lost. The clean notes the recovery point first, so
+        # nothing above a known one was cleaned; by Kafka it may have been, while its checkpoint still said 0.
+        may_be_cleaned = recovery_point is None or (context.config.compact and not recovery_point)
+        self._gaps_are_losses = not may_be_cleaned
+        self._had_clean_shutdown = had_clean_shutdown
+        self._on_remaining = on_remaining
+        self._recovered: ProducerStateManager | None = None  # of the segment that was read last
+
+    def load(self) -> LoadedOffsets:
+        """Open the log; the caller reports an OSError as a failure of the disk."""
+        resolve_leftovers(self._context)
+        recovery_point, end_offset = self._load_and_recover()
+        self._segments.active.resize_indexes()
+        start = max(self._log_start_offset, self._segments.base_offsets[0])
+        self._epochs.truncate_from_end(end_offset)
+        self._epochs.truncate_from_start(self._log_start_offset)
+        self._states.snapshots.delete_strays(self._segments.base_offsets)
+        if self._recovered is not None and self._recovered.map_end_offset == end_offset:
+            self._states.adopt(self._recovered)
+        rebuild_producer_state(
+            self._states,
+            self._segments,
+            log_start_offset=start,
+            end_offset=end_offset,
+            now_ms=self._context.clock.now_ms(),
+            had_clean_shutdown=self._had_clean_shutdown,
+        )
+        return LoadedOffsets(start, recovery_point, end_offset)
+
+    def _load_and_recover(self) -> tuple[int, int]:
+        while True:
+            try:
+                self._load_segments()
+                return self._recover()
+            except _TooWide as error:
+                self._segments.add(error.segment)
+                split_segment(self._context, self._segments, error.segment)
+
+    def _load_segments(self) -> None:
+        """In the order of offsets: a transaction may span segments."""
+        context = self._context
+        self._segments.close()
+        self._segments.clear()
+        names = context.fs.list_dir(context.directory)
+        parsed = [found for found in map(file_names.parse_segment_file, names) if found is not None]
+        bases = sorted(base for base, kind in parsed if kind == file_names.LOG)
+        for orphan, kind in parsed:
+            if kind not in {file_names.LOG, file_names.SNAPSHOT} and orphan not in bases:
+                path = file_names.segment_file(context.directory, orphan, kind)
+                _log.warning("orphaned_index_deleted", file=str(path))
+                context.fs.unlink(path)
+        present = set(parsed)
+        for base, end in pairwise([*bases, _OPEN_END]):
+            segment = context.open_segment(base)
+            is_flushed = end <= self._recovery_point
+            if (is_flushed or self._had_clean_shutdown) and not self._indexes_are_sound(segment, present):
+                self._recover_segment(segment)
+            self._segments.add(segment)
+
+    def _indexes_are_sound(self, segment: LogSegment, present: set[tuple[int, str]]) -> bool:
+        """Asked only where no recovery builds them anew in any case."""
+        base = segment.base_offset
+        if not {(base, file_names.OFFSET_INDEX), (base, file_names.TIME_INDEX)} <= present:
+            _log.warning("index_missing", segment=str(segment.path))
+            return False
+        try:
+            segment.transaction_index.sanity_check()
+            segment.offset_index.sanity_check()
+            segment.time_index.sanity_check()
+        except CorruptIndexError as error:
+            _log.warning("index_corrupt", segment=str(segment.path), reason=str(error))
+            return False
+        finally:
+            segment.release_indexes()
+        return True
+
+    def _recover_segment(self, segment: LogSegment) -> int:
+        context = self._context
+        states = ProducerStateManager(context.fs, context.directory, where=context.where)
+        rebuild_producer_state(
+            states,
+            self._segments,
+            log_start_offset=self._log_start_offset,
+            end_offset=segment.base_offset,
+            now_ms=context.clock.now_ms(),
+        )
+        try:
+            removed = recover_segment(segment, states, self._epochs)
+        except SegmentOffsetOverflowError as error:
+            raise _TooWide(segment) from error
+        states.take_snapshot()
+        self._recovered = states
+        return removed
+
+    def _recover(self) -> tuple[int, int]:
+        """The recovery point and the log end offset, once all segments are sound."""
+        if not self._had_clean_shutdown:
+            self._recover_unflushed()
+        self._drop_all_below_start()
+        if not len(self._segments):
+            self._segments.add(self._context.open_segment(self._log_start_offset, is_new=True))
+            return min(self._recovery_point, self._log_start_offset), self._log_start_offset
+        end_offset = self._segments.active.next_offset()
+        if self._had_clean_shutdown:
+            return end_offset, end_offset
+        # only a flush moves the recovery point on: bytes that were read may still be in memory alone
+        return min(self._recovery_point, end_offset), end_offset
+
+    def _recover_unflushed(self) -> None:
+        unflushed = self._segments.values(self._recovery_point, _OPEN_END)
+        for index, segment in enumerate(unflushed):
+            self._on_remaining(len(unflushed) - index)
+            behind = unflushed[index + 1 :]
+            if self._recover_segment(segment) or (behind and self._has_lost_its_end(segment, behind[0])):
+                self._drop(list(behind))
+                break
+        self._on_remaining(0)
+
+    def _has_lost_its_end(self, segment: LogSegment, following: LogSegment) -> bool:
+        """Whether batches are missing between two segments: a loss of power may take whole ones.
+
+        A segment begins where the one before it ended, but for those that a clean has thinned, which are not
+        told from others without a recovery point. What is too wide for one segment was never in it.
+        """
+        if not self._gaps_are_losses:
+            return False
+        if following.base_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+            return False
+        end_offset = segment.next_offset()
+        if end_offset >= following.base_offset:
+            return False
+        _log.warning(
+            "segment_end_lost", segment=str(segment.path), end=end_offset, next=following.base_offset
+        )
+        return True
+
+    def _drop_all_below_start(self) -> None:
+        """A log that ends before its start has lost files: what is left of it is of no use."""
+        if not len(self._segments):
+            return
+        end_offset = self._segments.active.next_offset()
+        if end_offset >= self._log_start_offset:
+            return
+        _log.warning("log_lost", log=self._context.where, end=end_offset, start=self._log_start_offset)
+        self._drop(list(self._segments.all))
+        self._epochs.clear()
+        self._states.truncate_fully_and_start_at(self._log_start_offset)
+
+    def _drop(self, doomed: list[LogSegment]) -> None:
+        for segment in doomed:
+            self._segments.remove(segment.base_offset)
+        delete_segments(self._context, doomed)
+        self._states.snapshots.reload()
+        delete_snapshots(self._context, self._states.snapshots, doomed)
+
+
+class _TooWide(Exception):  # noqa: N818 -- control flow inside this module, and no error of anybody's
+    """A segment must be split before it can be loaded."""
+
+    def __init__(self, segment: LogSegment) -> None:
+        super().__init__(str(segment.path))
+        self.segment = segment
+
+
+def open_log(
+    fs: FileSystem,
+    directory: Path,
+    config: LogConfig,
+    *,
+    topic_partition: TopicPartition,
+    clock: Clock,
+    ids: Ids,
+    scheduler: Scheduler,
+    on_failure: Callable[[Path, OSError], None],
+    topic_id: UUID | None = None,
+    log_start_offset: int = 0,
+    recovery_point: int | None = 0,
+    had_clean_shutdown: bool = False,
+    on_remaining: Callable[[int], None] = lambda _: None,
+    producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
+) -> UnifiedLog:
+    """Open the log in `directory`, which is made when it is not there, and recover it where that is due.
+
+    `log_start_offset` and `recovery_point` are what the checkpoints of its disk say; one who does not know
+    the recovery point gives None: no gap is then taken for a loss, and all of the log is made durable at
+    once, so that it is known from now on. The high watermark begins at the log start offset, for the caller
+    to move. `on_failure` is told the parent directory when the disk fails, `on_remaining` how many segments
+    are still to be read through. Raises InconsistentTopicError when the directory belongs to a topic of
+    another id, and LogDirectoryOfflineError.
+    """
+    context = LogContext(
+        fs=fs,
+        directory=directory,
+        topic_partition=topic_partition,
+        config=config,
+        clock=clock,
+        ids=ids,
+        scheduler=scheduler,
+        on_failure=on_failure,
+    )
+    with context.disk("opening"):
+        if fs.status(directory) is None:
+            fs.make_dir(directory)
+            fs.sync_dir(directory.parent)
+        known_id = _bind_topic(fs, directory, topic_id)
+        segments = LogSegments()
+        states = ProducerStateManager(fs, directory, where=context.where, expiry_ms=producer_expiry_ms)
+        epochs = LeaderEpochFileCache(fs, directory, context)
+        loader = LogLoader(
+            context,
+            segments,
+            states,
+            epochs,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            had_clean_shutdown=had_clean_shutdown,
+            on_remaining=on_remaining,
+        )
+        offsets = loader.load()
+    local = LocalLog(
+        context, segments, recovery_point=offsets.recovery_point, log_end_offset=offsets.log_end_offset
+    )
+    log = UnifiedLog(
+        context, local, states, epochs, log_start_offset=offsets.log_start_offset, topic_id=known_id
+    )
+    if recovery_point is None:
+        log.flush()
+    return log
+
+
+def _bind_topic(fs: FileSystem, directory: Path, topic_id: UUID | None) -> UUID | None:
+    """The topic's id is on disk before any of its records."""
+    known = read_topic_id(fs, directory)
+    if known is None and topic_id is not None:
+        write_topic_id(fs, directory, topic_id)
+        return topic_id
+    if topic_id is not None and known != topic_id:
+        raise InconsistentTopicError(
+            f"{directory} holds the log of topic {known}, not of topic {topic_id}",
+            remedy="the topic was deleted and made again: move the directory away",
+        )
+    return known

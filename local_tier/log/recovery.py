@@ -1,0 +1,128 @@
+"""Reading a segment through from its start: what is sound is indexed anew, what follows is cut off.
+
+Source: LogSegment.recover of org.apache.kafka.storage.internals.log. A crash may leave a torn batch at the
+end, or a tail of nonsense where the file had grown before its blocks were written; the checksums tell. Beyond
+Kafka's rule, a batch whose offsets do not follow those before it is nonsense too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import structlog
+
+from local_tier.log.leader_epoch_file_cache import EpochEntry
+from local_tier.producers.batches import producer_batches
+from local_tier.segment.batch_scan import WINDOW_BYTES, read_whole_batches
+from object_format.buffers import readable
+from object_format.errors import MalformedBatchError
+from object_format.kernels.batches.append import find_epochs
+from object_format.kernels.batches.headers import first_out_of_order
+from object_format.record_batch.headers import first_corrupt, scan_batches
+
+if TYPE_CHECKING:
+    from local_tier.log.leader_epoch_file_cache import LeaderEpochFileCache
+    from local_tier.producers.producer_state_manager import ProducerStateManager
+    from local_tier.segment.log_segment import LogSegment
+    from local_tier.segment.log_segments import LogSegments
+    from object_format.buffers import Bytes
+    from object_format.record_batch.headers import BatchRows
+
+_log = structlog.get_logger(__name__)
+
+
+def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: LeaderEpochFileCache) -> int:
+    """Build the segment's indexes from its batches and cut off what is not sound; how many bytes went.
+
+    `states` is that of the segment's start and is carried to its end, as `epochs` is. Raises
+    SegmentOffsetOverflowError when offsets do not fit the indexes: the segment must be split first.
+    """
+    segment.forget_entries()
+    position, lowest = 0, segment.base_offset
+    while position < segment.size:
+        window, rows = _sound_batches(segment, position, lowest)
+        if not rows.size:
+            break
+        try:
+            batches = producer_batches(window, rows)
+        except MalformedBatchError:
+            break
+        segment.index_recovered(rows, position)
+        epochs.assign_recovered(epoch_changes(window, rows))
+        for completed in states.replay(batches):
+            segment.note_completed(completed, states.last_stable_offset(completed))
+            states.complete(completed)
+        lowest = _end_offset(rows)
+        states.map_end_offset = lowest
+        position += int(rows["size"].sum())
+    removed = segment.log.truncate(position)
+    if removed:
+        _log.warning("segment_tail_cut", segment=str(segment.path), at=position, bytes=removed)
+    segment.become_inactive()
+    return removed
+
+
+def epoch_changes(data: Bytes, rows: BatchRows) -> list[EpochEntry]:
+    """The leader epochs of batches, each with the base offset of the first batch of a run that has it."""
+    entries = np.empty((rows.size, 2), np.int64)
+    count = find_epochs(data, rows, entries)
+    return [EpochEntry(epoch, offset) for epoch, offset in entries[:count].tolist()]
+
+
+def _sound_batches(segment: LogSegment, position: int, lowest: int) -> tuple[Bytes, BatchRows]:
+    """The next batches, and the rows of those before the first that is not sound."""
+    window, rows = read_whole_batches(segment.log, position, WINDOW_BYTES)[1:3]
+    disorder = first_out_of_order(rows, 0, lowest) if rows.size else -1
+    if disorder >= 0:
+        rows = rows[:disorder]
+    return window, rows[: first_corrupt(window, rows)]
+
+
+def _end_offset(rows: BatchRows) -> int:
+    return int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]) + 1
+
+
+def rebuild_producer_state(
+    states: ProducerStateManager,
+    segments: LogSegments,
+    *,
+    log_start_offset: int,
+    end_offset: int,
+    now_ms: int,
+    had_clean_shutdown: bool = False,
+) -> None:
+    """Carry `states` to `end_offset`, and write a snapshot there.
+
+    After a clean shutdown without any snapshot there are no producers to look for.
+    """
+    bases = segments.base_offsets[-2:]
+    if had_clean_shutdown and states.snapshots.latest is None:
+        for offset in (*bases, end_offset):
+            states.map_end_offset = offset
+            states.take_snapshot()
+        return
+    was_at_end = states.is_empty and states.map_end_offset >= end_offset
+    states.truncate_and_reload(log_start_offset, end_offset, now_ms)
+    if end_offset > states.map_end_offset and not was_at_end:
+        for segment in segments.values(states.map_end_offset, end_offset):
+            start = max(segment.base_offset, states.map_end_offset, log_start_offset)
+            states.map_end_offset = start
+            if segment.base_offset in bases:
+                states.take_snapshot()
+            _replay(states, segment, start, end_offset)
+    states.map_end_offset = end_offset
+    states.take_snapshot()
+
+
+def _replay(states: ProducerStateManager, segment: LogSegment, offset: int, end_offset: int) -> None:
+    """Only what is in the segment's index of transactions is known of them already; it stays as it is."""
+    while offset < end_offset:
+        found = segment.read(offset, WINDOW_BYTES, end_offset=end_offset)
+        if found is None or found.next_offset == offset:
+            return
+        data = readable(found.data)
+        for completed in states.replay(producer_batches(data, scan_batches(data))):
+            states.complete(completed)
+        offset = found.next_offset
+        states.map_end_offset = offset

@@ -1,0 +1,257 @@
+"""Opening the logs of directories at the start, and making new ones."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import structlog
+
+from local_tier.errors import LogDirectoryOfflineError
+from local_tier.files.file_names import DirectoryState, PartitionDirectory, suffixed_partition_directory
+from local_tier.files.metadata_files import read_topic_id
+from local_tier.log.log_loader import open_log
+from local_tier.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+    from uuid import UUID
+
+    from core.clock import Clock
+    from core.ids import Ids
+    from local_tier.config import LogConfig
+    from local_tier.files.file_system import FileSystem
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.manager.log_directories import (
+        DirectoryContents,
+        LogDirectories,
+        LogDirectory,
+        LogDirFailureChannel,
+    )
+    from local_tier.manager.log_registry import LogDeletionQueue, LogRegistry
+    from local_tier.scheduler import Scheduler
+
+_log = structlog.get_logger(__name__)
+
+
+class ConfigOf(Protocol):
+    """Looks up the configuration of a log that is found on disk."""
+
+    def __call__(self, log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
+        """None for a log that nobody knows any more: it is set aside as a stray."""
+        ...
+
+
+class DirectoryLoader:
+    """Opens logs into `registry`; directories that wait to be deleted go to `deleted`."""
+
+    def __init__(
+        self,
+        *,
+        files: FileSystem,
+        clock: Clock,
+        ids: Ids,
+        scheduler: Scheduler,
+        registry: LogRegistry,
+        directories: LogDirectories,
+        failures: LogDirFailureChannel,
+        deleted: LogDeletionQueue,
+        threads: int,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._ids = ids
+        self._scheduler = scheduler
+        self._registry = registry
+        self._directories = directories
+        self._failures = failures
+        self._deleted = deleted
+        self._threads = threads
+        self.progress = RecoveryProgress()
+        self.strays = 0
+
+    def load(self, config_of: ConfigOf) -> None:
+        """Open every log of every live directory, on `threads` threads each.
+
+        A directory whose disk fails is reported. Raises the first error of another kind.
+        """
+        waits = []
+        for directory in self._directories.live:
+            try:
+                contents = directory.read_contents()
+            except OSError as error:
+                self._failures.report(directory.path, error)
+                continue
+            self.progress.begin(directory.path, len(contents.logs))
+            pool = DirectoryPool("log-recovery", directory.path, self._threads)
+            work = partial(self._load_one, directory, contents, config_of)
+            waits.append((directory, pool.map(work, contents.logs)))
+        for directory, failure in [(directory, wait()) for directory, wait in waits]:
+            directory.is_loaded = failure is None
+            if isinstance(failure, OSError):
+                self._failures.report(directory.path, failure)
+
+    def create(
+        self,
+        name: PartitionDirectory,
+        topic_id: UUID | None,
+        config: LogConfig,
+        places: Iterable[LogDirectory],
+    ) -> UnifiedLog:
+        """A new log in the first of `places` whose disk takes it, else LogDirectoryOfflineError."""
+        for place in places:
+            try:
+                return self._open(place, name, config, topic_id=topic_id, had_clean_shutdown=True)
+            except LogDirectoryOfflineError:  # it was reported
+                continue
+        raise LogDirectoryOfflineError(
+            f"no log directory is left for log {name.topic}-{name.partition}",
+            remedy="repair or replace the disks that failed, and start the agent again",
+        )
+
+    def _load_one(
+        self,
+        directory: LogDirectory,
+        contents: DirectoryContents,
+        config_of: ConfigOf,
+        name: PartitionDirectory,
+    ) -> None:
+        try:
+            match name.state:
+                case DirectoryState.DELETE:
+                    self._deleted.add(directory.path / name.name)
+                case DirectoryState.STRAY:
+                    self._note_stray(directory, name)
+                case DirectoryState.LIVE | DirectoryState.FUTURE:
+                    self._load_log(directory, contents, config_of, name)
+        finally:
+            self.progress.log_done(directory.path)
+
+    def _load_log(
+        self,
+        directory: LogDirectory,
+        contents: DirectoryContents,
+        config_of: ConfigOf,
+        name: PartitionDirectory,
+    ) -> None:
+        log_name = TopicPartition(name.topic, name.partition)
+        topic_id = read_topic_id(self._files, directory.path / name.name)
+        config = config_of(log_name, topic_id)
+        if config is None:
+            stray = suffixed_partition_directory(
+                name.topic, name.partition, DirectoryState.STRAY, self._ids.new_uuid()
+            )
+            self._files.rename(directory.path / name.name, directory.path / stray.name)
+            self._files.sync_dir(directory.path)
+            self._note_stray(directory, stray)
+            return
+        is_future = name.state is DirectoryState.FUTURE
+        log = self._open(
+            directory,
+            name,
+            config,
+            topic_id=topic_id,
+            had_clean_shutdown=contents.had_clean_shutdown,
+            log_start_offset=0 if is_future else contents.log_start_offsets.get(log_name, 0),
+            recovery_point=0 if is_future else contents.recovery_points.get(log_name),
+        )
+        if not is_future:
+            log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
+        self._registry.add(log, future=is_future)
+
+    def _note_stray(self, directory: LogDirectory, name: PartitionDirectory) -> None:
+        self.strays += 1
+        _log.warning("stray_log", directory=str(directory.path / name.name))
+
+    def _open(
+        self,
+        directory: LogDirectory,
+        name: PartitionDirectory,
+        config: LogConfig,
+        *,
+        topic_id: UUID | None,
+        had_clean_shutdown: bool,
+        log_start_offset: int = 0,
+        recovery_point: int | None = 0,
+    ) -> UnifiedLog:
+        return open_log(
+            self._files,
+            directory.path / name.name,
+            config,
+            topic_partition=TopicPartition(name.topic, name.partition),
+            topic_id=topic_id,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            had_clean_shutdown=had_clean_shutdown,
+            clock=self._clock,
+            ids=self._ids,
+            scheduler=self._scheduler,
+            on_failure=self._failures.report,
+            on_remaining=partial(self.progress.set_segments, directory.path / name.name),
+        )
+
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class RecoveryProgress:
+    """What is still to be done, by directory; thread-safe (Kafka's remainingLogsToRecover and the like)."""
+
+    logs: dict[Path, int] = field(default_factory=dict)
+    segments: dict[Path, int] = field(default_factory=dict)
+    _by_log: dict[Path, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, directory: Path, logs: int) -> None:
+        """So many logs are to be opened."""
+        with self._lock:
+            self.logs[directory], self.segments[directory] = logs, 0
+
+    def log_done(self, directory: Path) -> None:
+        """One fewer."""
+        with self._lock:
+            self.logs[directory] -= 1
+
+    def set_segments(self, log: Path, count: int) -> None:
+        """So many segments of a log are still to be read through."""
+        with self._lock:
+            self._by_log[log] = count
+            self.segments[log.parent] = sum(
+                n for path, n in self._by_log.items() if path.parent == log.parent
+            )
+
+
+class DirectoryPool:
+    """Runs work on the logs of one directory on its own threads: a slow disk does not hold up others."""
+
+    def __init__(self, name: str, directory: Path, threads: int) -> None:
+        self._directory = directory
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"{name}-{directory.name}")
+
+    def map(
+        self, work: Callable[[_T], None], items: Iterable[_T]
+    ) -> Callable[[], OSError | LogDirectoryOfflineError | None]:
+        """Begin `work` on each item; what is returned waits for all, and gives the first disk error.
+
+        It raises the first error of another kind, once all are done.
+        """
+        futures = [self._pool.submit(work, item) for item in items]
+
+        def wait() -> OSError | LogDirectoryOfflineError | None:
+            try:
+                errors = [error for future in futures if (error := future.exception()) is not None]
+            finally:
+                self._pool.shutdown()
+            disk = [error for error in errors if isinstance(error, (OSError, LogDirectoryOfflineError))]
+            for error in errors:
+                _log.error("log_directory_work_failed", directory=str(self._directory), error=str(error))
+                if error not in disk:
+                    raise error
+            return disk[0] if disk else None
+
+        return wait

@@ -1,0 +1,117 @@
+"""What is done for logs at intervals: old segments deleted, bytes made durable, checkpoints written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from core.clock import Clock
+    from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
+    from local_tier.log.unified_log import UnifiedLog
+    from local_tier.manager.config import LogManagerConfig
+    from local_tier.manager.log_checkpoints import LogCheckpoints
+    from local_tier.manager.log_directories import LogDirectories
+    from local_tier.manager.log_registry import LogRegistry
+    from local_tier.scheduler import PeriodicScheduler
+
+_log = structlog.get_logger(__name__)
+
+
+class PeriodicTasks:
+    """The tasks of a log manager; each may also be called by itself."""
+
+    def __init__(
+        self,
+        *,
+        registry: LogRegistry,
+        directories: LogDirectories,
+        checkpoints: LogCheckpoints,
+        cleaning: LogCleanerManager,
+        clock: Clock,
+    ) -> None:
+        self._registry = registry
+        self._directories = directories
+        self._checkpoints = checkpoints
+        self._cleaning = cleaning
+        self._clock = clock
+
+    def schedule(self, config: LogManagerConfig, scheduler: PeriodicScheduler) -> None:
+        """Run the tasks from now on: the first time after a delay that keeps them off a busy start."""
+        for name, task, period_ms in (
+            ("log-retention", self.expire, config.retention_check_interval_ms),
+            ("log-flusher", self.flush_due, config.flush_check_interval_ms),
+            ("producer-expiry", self.forget_producers, config.producer_expiry_check_interval_ms),
+            (
+                "recovery-point-checkpoint",
+                self.checkpoint_recovery_points,
+                config.recovery_point_checkpoint_interval_ms,
+            ),
+            (
+                "log-start-offset-checkpoint",
+                self.checkpoint_log_start_offsets,
+                config.log_start_offset_checkpoint_interval_ms,
+            ),
+            (
+                "high-watermark-checkpoint",
+                self.checkpoint_high_watermarks,
+                config.high_watermark_checkpoint_interval_ms,
+            ),
+        ):
+            scheduler.schedule_every(
+                name, task, first_delay_ms=config.initial_task_delay_ms, period_ms=period_ms
+            )
+
+    def expire(self) -> int:
+        """Delete old segments of the logs that are not compacted; how many segments went."""
+        deleted = 0
+        logs = self._cleaning.pause_deletable()
+        try:
+            for log in logs:
+                future = self._registry.get(log.topic_partition, future=True)
+                for one in (log, future):
+                    if one is not None:
+                        deleted += _attempt("log_expiry_failed", one, one.delete_old_segments) or 0
+        finally:
+            for log in logs:
+                self._cleaning.resume(log.topic_partition)
+        return deleted
+
+    def flush_due(self) -> None:
+        """Flush the logs whose `flush.ms` has passed."""
+        now_ms = self._clock.now_ms()
+        for log in self._registry.all():
+            if now_ms - log.last_flush_ms >= log.config.flush_ms:
+                _attempt("log_flush_failed", log, log.flush)
+
+    def forget_producers(self) -> None:
+        """Forget what is known of producers that have been silent for a day, of every log."""
+        for log in self._registry.all():
+            _attempt("producer_expiry_failed", log, log.remove_expired_producers)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write down from where each log would be recovered."""
+        for directory in self._directories.live:
+            self._checkpoints.write_recovery_points(directory)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write down where each log begins."""
+        for directory in self._directories.live:
+            self._checkpoints.write_log_start_offsets(directory)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write down up to where each log may be read."""
+        for directory in self._directories.live:
+            self._checkpoints.write_high_watermarks(directory)
+
+
+def _attempt(event: str, log: UnifiedLog, work: Callable[[], int | None]) -> int | None:
+    """One log that fails must not keep others from their turn."""
+    try:
+        return work()
+    except Exception:  # noqa: BLE001  # whatever it is, it concerns this log alone
+        _log.exception(event, log=str(log.topic_partition))
+        return None

@@ -1,0 +1,202 @@
+"""All idempotent producers of a log, and its transactions that are open or not yet readable everywhere.
+
+Source: ProducerStateManager of org.apache.kafka.storage.internals.log. State is rebuilt from the newest
+snapshot and the batches behind it. Only the holder of the log's lock may call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from local_tier.errors import CorruptSnapshotError
+from local_tier.producers.producer_state_entry import (
+    AppendOrigin,
+    CompletedTxn,
+    ProducerAppendInfo,
+    ProducerStateEntry,
+)
+from local_tier.producers.snapshots import ProducerSnapshots
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from local_tier.files.file_system import FileSystem
+    from local_tier.producers.batches import ProducerBatch
+
+_log = structlog.get_logger(__name__)
+
+PRODUCER_EXPIRY_MS: Final = 24 * 3_600_000
+"""`producer.id.expiration.ms`: state of a producer that is silent for so long is dropped."""
+
+
+@dataclass(slots=True)
+class TxnMetadata:
+    """An open transaction, or (with its last offset) one whose marker is not below the high watermark yet."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int | None = None
+
+
+class ProducerStateManager:
+    """The producers of one log up to `map_end_offset`, and their snapshots."""
+
+    def __init__(
+        self, fs: FileSystem, directory: Path, *, where: str, expiry_ms: int = PRODUCER_EXPIRY_MS
+    ) -> None:
+        self.snapshots = ProducerSnapshots(fs, directory)
+        self.map_end_offset = 0
+        self._where = where
+        self._expiry_ms = expiry_ms
+        self._last_snapshot = 0
+        self._producers: dict[int, ProducerStateEntry] = {}
+        self._open: dict[int, TxnMetadata] = {}
+        self._unreplicated: dict[int, TxnMetadata] = {}
+
+    @property
+    def producers(self) -> Mapping[int, ProducerStateEntry]:
+        """By producer id."""
+        return self._producers
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known."""
+        return not self._producers and not self._unreplicated
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the first transaction begins that readers of committed data may not see yet."""
+        return min((*self._open, *self._unreplicated), default=None)
+
+    def prepare(self, producer_id: int, origin: AppendOrigin) -> ProducerAppendInfo:
+        """Begin an append of that producer's batches."""
+        known = self._producers.get(producer_id) or ProducerStateEntry(producer_id)
+        return ProducerAppendInfo(known, origin, self._where)
+
+    def update(self, appended: ProducerAppendInfo) -> None:
+        """Take an append over that has happened."""
+        updated = appended.updated
+        known = self._producers.get(updated.producer_id)
+        if known is None:
+            self._producers[updated.producer_id] = updated
+        else:
+            known.take(updated)
+        for offset in appended.started:
+            self._open[offset] = TxnMetadata(updated.producer_id, offset)
+
+    def replay(self, batches: Iterable[ProducerBatch]) -> Iterator[CompletedTxn]:
+        """Take over batches that are in the log already, one by one.
+
+        Each transaction that one completes is handed out before the next batch is looked at; the caller
+        passes it to `complete`.
+        """
+        for batch in batches:
+            appended = self.prepare(batch.producer_id, AppendOrigin.REPLICATION)
+            done = appended.append(batch)
+            self.update(appended)
+            if done is not None:
+                yield done
+
+    def last_stable_offset(self, completed: CompletedTxn) -> int:
+        """The last stable offset once that transaction is complete."""
+        others = (first for first, open_ in self._open.items() if open_.producer_id != completed.producer_id)
+        return min(others, default=completed.last_offset + 1)
+
+    def complete(self, completed: CompletedTxn) -> None:
+        """A transaction is no longer open, but hidden until the high watermark has passed its marker."""
+        transaction = self._open.pop(completed.first_offset)
+        transaction.last_offset = completed.last_offset
+        self._unreplicated[completed.first_offset] = transaction
+
+    def on_high_watermark(self, offset: int) -> None:
+        """Forget completed transactions whose markers are below `offset`."""
+        done = [
+            first
+            for first, transaction in self._unreplicated.items()
+            if transaction.last_offset is not None and transaction.last_offset < offset
+        ]
+        for first in done:
+            del self._unreplicated[first]
+
+    def on_log_start_offset(self, offset: int) -> None:
+        """Records below `offset` are gone; their producers are still known."""
+        self.on_high_watermark(offset)
+        self.map_end_offset = max(self.map_end_offset, offset)
+        latest = self.snapshots.latest
+        self._last_snapshot = offset if latest is None else latest
+
+    def adopt(self, other: ProducerStateManager) -> None:
+        """Become what `other` is, which read the batches: a snapshot has the last of each producer alone."""
+        self._producers, self._open = other._producers, other._open
+        self._unreplicated = other._unreplicated
+        self.map_end_offset, self._last_snapshot = other.map_end_offset, other._last_snapshot
+        self.snapshots.reload()
+
+    def remove_expired(self, now_ms: int) -> None:
+        """Forget producers that have been silent for too long and have no open transaction."""
+        self._producers = {
+            producer_id: state
+            for producer_id, state in self._producers.items()
+            if not self._is_expired(state, now_ms)
+        }
+
+    def take_snapshot(self, *, sync: bool = True) -> int | None:
+        """Write what is known, unless that was done at this offset already; the offset if it was written."""
+        if self.map_end_offset <= self._last_snapshot:
+            return None
+        offset = self.map_end_offset
+        self.snapshots.write(offset, self._producers.values(), sync=sync)
+        self._last_snapshot = offset
+        return offset
+
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
+        """Go back to the newest sound snapshot in (start, end], unless the state is the end's already."""
+        for offset in self.snapshots.offsets:
+            if offset > log_end_offset or offset <= log_start_offset:
+                self.snapshots.delete(offset)
+        if self.map_end_offset == log_end_offset:
+            self.on_log_start_offset(log_start_offset)
+            return
+        self._clear()
+        self._load(log_start_offset, now_ms)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Forget everything, snapshots too."""
+        self._clear()
+        for snapshot in self.snapshots.offsets:
+            self.snapshots.delete(snapshot)
+        self._last_snapshot = 0
+        self.map_end_offset = offset
+
+    def _clear(self) -> None:
+        self._producers.clear()
+        self._open.clear()
+        self._unreplicated.clear()
+
+    def _load(self, log_start_offset: int, now_ms: int) -> None:
+        while (offset := self.snapshots.latest) is not None:
+            try:
+                states = self.snapshots.read(offset)
+            except CorruptSnapshotError as error:
+                _log.warning("producer_snapshot_dropped", reason=str(error))
+                self.snapshots.delete(offset)
+                continue
+            for state in states:
+                if not self._is_expired(state, now_ms):
+                    self._restore(state)
+            self._last_snapshot = self.map_end_offset = offset
+            return
+        self._last_snapshot = self.map_end_offset = log_start_offset
+
+    def _restore(self, state: ProducerStateEntry) -> None:
+        self._producers[state.producer_id] = state
+        if state.transaction_start is not None:
+            first = state.transaction_start
+            self._open[first] = TxnMetadata(state.producer_id, first)
+
+    def _is_expired(self, state: ProducerStateEntry, now_ms: int) -> bool:
+        return state.transaction_start is None and now_ms - state.last_timestamp >= self._expiry_ms

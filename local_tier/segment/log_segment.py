@@ -1,0 +1,464 @@
+"""One segment of a log: its file of record batches, and the indexes that find a place in it.
+
+Source: LogSegment of org.apache.kafka.storage.internals.log. The holder of the log's lock may change a
+segment; `read`, `find_offset_by_timestamp` and `collect_aborted` may come from any thread, and look only at
+what was there when they began. They see whole batches, whose checksums they leave to the reader.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from typing_extensions import override
+
+from local_tier.errors import SegmentOffsetOverflowError
+from local_tier.files import file_names
+from local_tier.segment.append_file import AppendFile
+from local_tier.segment.batch_scan import (
+    ANY_TIME,
+    NO_END,
+    SCAN_BYTES,
+    BatchPosition,
+    corrupt_at,
+    end_of_batches,
+    find_from,
+    size_at,
+)
+from local_tier.segment.offset_index import OffsetIndex
+from local_tier.segment.time_index import NO_TIMESTAMP, TimeIndex, TimestampOffset
+from local_tier.segment.transaction_index import AbortedTxn, TransactionIndex
+from object_format.errors import MalformedBatchError
+from object_format.kernels.batches.layout import BATCH_OVERHEAD
+from object_format.kernels.batches.log_window import (
+    MALFORMED,
+    choose_index_entries,
+    end_of_whole_batches,
+    find_max_timestamp,
+)
+from object_format.record_batch.headers import scan_until_malformed
+from object_format.record_batch.records import decode_batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+    from core.clock import Clock
+    from local_tier.config import LogConfig
+    from local_tier.files.file_system import FileSystem
+    from local_tier.producers.producer_state_entry import CompletedTxn
+    from object_format.buffers import Bytes
+    from object_format.record_batch.headers import BatchRows
+
+NEVER: Final = 2**63 - 1
+_KINDS: Final = (file_names.LOG, file_names.OFFSET_INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX)
+
+
+class SegmentRead(NamedTuple):
+    """Whole batches, and the offset behind the last of them; where the read began, if there are none."""
+
+    data: memoryview
+    next_offset: int
+
+
+class RollParams(NamedTuple):
+    """What an append brings that may make its segment too large, too old or too wide."""
+
+    max_segment_ms: int
+    max_segment_bytes: int
+    max_timestamp: int
+    max_offset: int
+    size: int
+    now_ms: int
+
+
+class LogSegment:
+    """A file of batches and its indexes, which are opened when they are first needed."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        clock: Clock,
+        roll_jitter_ms: int = 0,
+        suffix: str = "",
+        preallocate: int = 0,
+    ) -> None:
+        self.base_offset = base_offset
+        self.roll_jitter_ms = roll_jitter_ms
+        self._fs = fs
+        self._directory = directory
+        self._suffix = suffix
+        self._clock = clock
+        self._index_bytes = config.segment_index_bytes
+        self._interval = config.index_interval_bytes
+        self._index_lock = threading.Lock()
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        is_new = fs.status(self._path(file_names.LOG)) is None
+        self.log = AppendFile(fs, self._path(file_names.LOG), preallocate=preallocate)
+        self.transaction_index = TransactionIndex(fs, self._path(file_names.TXN_INDEX), base_offset)
+        self._created_ms = clock.now_ms()
+        self._first_timestamp: int | None = None
+        self._newest: TimestampOffset | None = None
+        self._since_entry = 0
+        if is_new:
+            self._create_indexes()
+
+    @override
+    def __repr__(self) -> str:
+        return f"LogSegment({self._path(file_names.LOG)}, {self.size} bytes)"
+
+    @property
+    def size(self) -> int:
+        """Bytes of batches."""
+        return self.log.size
+
+    @property
+    def path(self) -> Path:
+        """Of the file of batches."""
+        return self._path(file_names.LOG)
+
+    @property
+    def suffix(self) -> str:
+        """What all its files end in; empty for a live segment."""
+        return self._suffix
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """From offsets to positions."""
+        index = self._offset_index
+        if index is None:
+            with self._index_lock:
+                index = self._offset_index
+                if index is None:
+                    path = self._path(file_names.OFFSET_INDEX)
+                    index = OffsetIndex(self._fs, path, self.base_offset, self._index_bytes)
+                    self._offset_index = index
+        return index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """From timestamps to offsets."""
+        index = self._time_index
+        if index is None:
+            with self._index_lock:
+                index = self._time_index
+                if index is None:
+                    path = self._path(file_names.TIME_INDEX)
+                    index = TimeIndex(self._fs, path, self.base_offset, self._index_bytes)
+                    self._time_index = index
+        return index
+
+    @property
+    def newest(self) -> TimestampOffset:
+        """The largest timestamp, and the offset of the last record of the batch that has it first."""
+        if self._newest is None:
+            self._newest = self.time_index.last_entry
+        return self._newest
+
+    @property
+    def largest_timestamp(self) -> int:
+        """By which retention judges: of the records, or, where they have none, of the file."""
+        newest = self.newest.timestamp
+        if newest >= 0:
+            return newest
+        status = self._fs.status(self.path)
+        return status.modified_ms if status is not None else self._created_ms
+
+    @property
+    def first_batch_timestamp(self) -> int:
+        """The max timestamp of the first batch; far in the future when there is none."""
+        first = self._load_first_timestamp()
+        return NEVER if first is None or first < 0 else first
+
+    def read(
+        self, offset: int, max_bytes: int, *, end_offset: int = NO_END, at_least_one: bool = True
+    ) -> SegmentRead | None:
+        """Batches from the one that reaches `offset` on, whole, all below `end_offset`, up to `max_bytes`.
+
+        `at_least_one` gives a first batch that is larger than that. None when the segment has nothing at or
+        behind `offset`.
+        """
+        start = self.offset_index.lookup(offset).position
+        window, base, place = find_from(self.log, offset, ANY_TIME, start, max_bytes + SCAN_BYTES)
+        if place is None:
+            return None
+        if place.size > max_bytes and not at_least_one:
+            return SegmentRead(memoryview(b""), offset)
+        begin = place.position - base
+        wanted = max(place.size, max_bytes)
+        if window.size - begin < min(wanted, self.log.size - place.position):
+            window, begin = self.log.read(place.position, wanted), 0
+        end, next_offset = end_of_whole_batches(window, begin, end_offset, max_bytes)
+        return SegmentRead(window.data[begin:end], offset if next_offset < 0 else next_offset)
+
+    def translate(self, offset: int, from_position: int = 0) -> BatchPosition | None:
+        """Where the first batch lies that reaches `offset`."""
+        start = max(self.offset_index.lookup(offset).position, from_position)
+        return find_from(self.log, offset, ANY_TIME, start, SCAN_BYTES)[2]
+
+    def next_offset(self) -> int:
+        """The offset behind the last batch; the base offset when there is none."""
+        index = self.offset_index
+        return end_of_batches(self.log, index.lookup(index.last_offset).position, self.base_offset)
+
+    def find_offset_by_timestamp(self, timestamp: int, first_offset: int) -> TimestampOffset | None:
+        """The first record at or behind `first_offset` whose timestamp is at least `timestamp`."""
+        indexed = self.time_index.lookup(timestamp).offset
+        position = self.offset_index.lookup(max(indexed, first_offset)).position
+        while True:
+            _, _, place = find_from(self.log, first_offset, timestamp, position, SCAN_BYTES)
+            if place is None:
+                return None
+            found = self._first_record(place, timestamp, first_offset)
+            if found is not None:
+                return found
+            position = place.position + place.size
+
+    def first_batch(self) -> Bytes:
+        """The bytes of the first batch, as far as they are there."""
+        window = self.log.read(0, SCAN_BYTES)
+        size = size_at(self.log, window, 0)
+        return window[:size] if size <= window.size else self.log.read(0, size)
+
+    def append(self, largest_offset: int, data: Buffer, rows: BatchRows) -> None:
+        """Write whole batches, of which `rows` are the headers, behind those that are there.
+
+        SegmentOffsetOverflowError when `largest_offset`, that of their last record, is too far from the base
+        offset; nothing is written then.
+        """
+        if not rows.size:
+            return
+        self.check_offset(largest_offset)
+        position = self.size
+        self.log.append(data)
+        if not position:
+            self._first_timestamp = int(rows["max_timestamp"][0])
+        self._index_batches(rows, position)
+
+    def check_offset(self, offset: int) -> None:
+        """SegmentOffsetOverflowError unless the indexes can hold it."""
+        if not self.offset_index.can_append_offset(offset):
+            raise SegmentOffsetOverflowError(
+                f"offset {offset} is too far from {self.base_offset}, the base offset of {self.path}",
+                remedy="the segment is split when its log is opened next",
+            )
+
+    def should_roll(self, params: RollParams) -> bool:
+        """Whether an append must go to a new segment: size, age, full indexes or offsets too far apart."""
+        size = self.size
+        if size > params.max_segment_bytes - params.size:
+            return True
+        waited = self._waited(params.now_ms, params.max_timestamp)
+        if size > 0 and waited > params.max_segment_ms - self.roll_jitter_ms:
+            return True
+        index = self.offset_index
+        return index.is_full or self.time_index.is_full or not index.can_append_offset(params.max_offset)
+
+    def note_completed(self, completed: CompletedTxn, last_stable_offset: int) -> None:
+        """Write down a transaction that was aborted, for readers of committed data."""
+        if completed.is_aborted:
+            self.transaction_index.append(
+                AbortedTxn(
+                    completed.producer_id, completed.first_offset, completed.last_offset, last_stable_offset
+                )
+            )
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batches that reach `offset` or lie behind it; how many bytes went."""
+        found = self.translate(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        self.resize_indexes()
+        removed = 0 if found is None else self.log.truncate(found.position)
+        if not self.size:
+            self._created_ms, self._first_timestamp = self._clock.now_ms(), None
+        self._since_entry = 0
+        if self.newest.timestamp >= 0:
+            self._newest = self._scan_newest()
+        return removed
+
+    def become_inactive(self) -> None:
+        """No more appends: the largest timestamp goes into the index, and preallocated room goes."""
+        self._note_newest()
+        self.offset_index.trim()
+        self.time_index.trim()
+        self.log.trim()
+
+    def resize_indexes(self) -> None:
+        """Make room for entries again, as the active segment needs it."""
+        self.offset_index.resize(self._index_bytes)
+        self.time_index.resize(self._index_bytes)
+
+    def forget_entries(self) -> None:
+        """Empty all indexes, before they are built anew from the batches."""
+        self._create_indexes()
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.transaction_index.reset()
+        self._newest = TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        self._since_entry = 0
+
+    def index_recovered(self, rows: BatchRows, position: int) -> None:
+        """Build index entries for batches that are in the file, the first of them at `position`."""
+        if rows.size:
+            self.check_offset(int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1]))
+            self._index_batches(rows, position)
+
+    def sync(self) -> None:
+        """Make everything durable: the batches first."""
+        self.log.sync()
+        self.offset_index.sync()
+        self.time_index.sync()
+        self.transaction_index.sync()
+
+    def set_modified(self, modified_ms: int) -> None:
+        """Give the files the age of those that they take the place of."""
+        for kind in (file_names.LOG, file_names.OFFSET_INDEX, file_names.TIME_INDEX):
+            if self._fs.status(self._path(kind)) is not None:
+                self._fs.set_modified(self._path(kind), modified_ms)
+
+    def change_suffix(self, new: str) -> None:
+        """Rename all files from the present suffix to `new`, the batches first: their name makes the segment.
+
+        Readers go on: they hold the files open.
+        """
+        with self._index_lock:
+            for kind in _KINDS:
+                source = self._path(kind)
+                if self._fs.status(source) is not None:
+                    target = file_names.segment_file(self._directory, self.base_offset, kind, new)
+                    self._fs.rename(source, target)
+            self._suffix = new
+            self._tell_names()
+
+    def release_indexes(self) -> None:
+        """Let go of indexes that were opened for a check; who needs them opens them again."""
+        with self._index_lock:
+            for index in (self._offset_index, self._time_index):
+                if index is not None:
+                    index.close_without_trimming()
+            self._offset_index = self._time_index = None
+
+    def moved(self, directory: Path) -> None:
+        """The directory has another name now."""
+        with self._index_lock:
+            self._directory = directory
+            self._tell_names()
+
+    def close(self) -> None:
+        """Trim the indexes and let go of all files."""
+        if self._newest is not None:
+            self._note_newest()
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close()
+        self.log.trim()
+        self.log.close()
+        self.transaction_index.close()
+
+    def close_handles(self) -> None:
+        """Let go of all files as they are: the disk has failed, or they are about to go."""
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.close_without_trimming()
+        self.log.close()
+        self.transaction_index.close()
+
+    def delete(self) -> None:
+        """Let go of all files and unlink them; those that are gone are no error."""
+        self.close_handles()
+        for kind in _KINDS:
+            self._fs.unlink(self._path(kind), missing_ok=True)
+
+    def _path(self, kind: str) -> Path:
+        return file_names.segment_file(self._directory, self.base_offset, kind, self._suffix)
+
+    def _create_indexes(self) -> None:
+        """Make the index files that are missing; only a new segment, or one that is indexed anew, may."""
+        if self._fs.status(self._path(file_names.OFFSET_INDEX)) is None:
+            self._offset_index = OffsetIndex(
+                self._fs,
+                self._path(file_names.OFFSET_INDEX),
+                self.base_offset,
+                self._index_bytes,
+                create=True,
+            )
+        if self._fs.status(self._path(file_names.TIME_INDEX)) is None:
+            self._time_index = TimeIndex(
+                self._fs, self._path(file_names.TIME_INDEX), self.base_offset, self._index_bytes, create=True
+            )
+
+    def _tell_names(self) -> None:
+        self.log.path = self._path(file_names.LOG)
+        self.transaction_index.renamed(self._path(file_names.TXN_INDEX))
+        if self._offset_index is not None:
+            self._offset_index.renamed(self._path(file_names.OFFSET_INDEX))
+        if self._time_index is not None:
+            self._time_index.renamed(self._path(file_names.TIME_INDEX))
+
+    def _index_batches(self, rows: BatchRows, position: int) -> None:
+        newest = self.newest
+        state = np.array((self._since_entry, position, newest.timestamp, newest.offset), np.int64)
+        entries = np.empty((rows.size, 4), np.int64)
+        count = choose_index_entries(rows, self._interval, state, entries)
+        self._since_entry, _, timestamp, offset = state.tolist()
+        self._newest = TimestampOffset(timestamp, offset)
+        if count:
+            # one append may bring more entries than there is room for: what is left out is found by scanning
+            self.offset_index.append_all(entries[:count, :2])
+            self.time_index.append_rising(entries[:count, 2:])
+
+    def _note_newest(self) -> None:
+        if self.time_index.entries < self.time_index.max_entries:
+            self.time_index.maybe_append(*self.newest, may_fill=True)
+
+    def _load_first_timestamp(self) -> int | None:
+        if self._first_timestamp is None and self.size:
+            rows, _, _ = scan_until_malformed(self.first_batch())
+            if rows.size:
+                self._first_timestamp = int(rows["max_timestamp"][0])
+        return self._first_timestamp
+
+    def _waited(self, now_ms: int, timestamp: int) -> int:
+        """How long the segment has been filled: by the records' own clock where they have one."""
+        first = self._load_first_timestamp()
+        if first is not None and first >= 0:
+            return timestamp - first
+        return now_ms - self._created_ms
+
+    def _first_record(
+        self, place: BatchPosition, timestamp: int, first_offset: int
+    ) -> TimestampOffset | None:
+        data = self.log.read(place.position, place.size)
+        if data.size < place.size:
+            return None
+        try:
+            columns = decode_batch(data.data, verify=False)
+        except MalformedBatchError as error:
+            raise corrupt_at(self.log, place.position) from error
+        found = np.flatnonzero((columns.timestamps >= timestamp) & (columns.offsets >= first_offset))
+        if not found.size:
+            return None
+        return TimestampOffset(int(columns.timestamps[found[0]]), int(columns.offsets[found[0]]))
+
+    def _scan_newest(self) -> TimestampOffset:
+        """The largest timestamp, from the last index entry on."""
+        last = self.time_index.last_entry
+        timestamp, offset = last
+        position = self.offset_index.lookup(last.offset).position
+        while position + BATCH_OVERHEAD <= self.log.size:
+            status, at, timestamp, offset = find_max_timestamp(
+                self.log.read(position, 64 * SCAN_BYTES), timestamp, offset
+            )
+            if status == MALFORMED:
+                raise corrupt_at(self.log, position + at)
+            position += at
+        return TimestampOffset(timestamp, offset)

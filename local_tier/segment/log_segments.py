@@ -1,0 +1,123 @@
+"""The segments of a log, by base offset.
+
+Source: LogSegments of org.apache.kafka.storage.internals.log. Each change makes a new list, so that readers
+search a list that stays as it is, without a lock.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from typing import TYPE_CHECKING
+
+from local_tier.errors import CorruptLogError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from local_tier.segment.log_segment import LogSegment
+
+
+class LogSegments:
+    """A sorted map from base offsets to segments; any thread may read it and change it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sorted: tuple[tuple[int, ...], tuple[LogSegment, ...]] = ((), ())
+
+    def __len__(self) -> int:
+        return len(self._sorted[0])
+
+    def __contains__(self, base_offset: object) -> bool:
+        return base_offset in self._sorted[0]
+
+    @property
+    def all(self) -> tuple[LogSegment, ...]:
+        """In the order of offsets."""
+        return self._sorted[1]
+
+    @property
+    def base_offsets(self) -> tuple[int, ...]:
+        """In order."""
+        return self._sorted[0]
+
+    @property
+    def active(self) -> LogSegment:
+        """The last one, which takes appends; CorruptLogError when there is none."""
+        segments = self._sorted[1]
+        if not segments:
+            raise CorruptLogError("a log has no segment")
+        return segments[-1]
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Of all batches."""
+        return sum(segment.size for segment in self._sorted[1])
+
+    def get(self, base_offset: int) -> LogSegment | None:
+        """The segment with that base offset."""
+        found = self.floor(base_offset)
+        return found if found is not None and found.base_offset == base_offset else None
+
+    def floor(self, offset: int) -> LogSegment | None:
+        """The last segment whose base offset is at most `offset`."""
+        bases, segments = self._sorted
+        index = bisect.bisect_right(bases, offset)
+        return segments[index - 1] if index else None
+
+    def higher(self, offset: int) -> LogSegment | None:
+        """The first segment whose base offset is above `offset`."""
+        bases, segments = self._sorted
+        index = bisect.bisect_right(bases, offset)
+        return segments[index] if index < len(segments) else None
+
+    def values(self, first_offset: int, end_offset: int) -> tuple[LogSegment, ...]:
+        """The segments that may hold offsets of [first_offset, end_offset), in order."""
+        bases, segments = self._sorted
+        start = max(0, bisect.bisect_right(bases, first_offset) - 1)
+        return segments[start : bisect.bisect_left(bases, end_offset)]
+
+    def inactive_from(self, offset: int) -> tuple[LogSegment, ...]:
+        """The segments from that of `offset` on, without the active one."""
+        segments = self._sorted[1]
+        return tuple(s for s in self.values(offset, 2**63 - 1) if s is not segments[-1])
+
+    def add(self, segment: LogSegment) -> LogSegment | None:
+        """Take a segment in; the one whose place it takes, if there is one."""
+        with self._lock:
+            known = dict(zip(*self._sorted, strict=True))
+            replaced = known.get(segment.base_offset)
+            known[segment.base_offset] = segment
+            self._set(known)
+        return replaced
+
+    def remove(self, base_offset: int) -> None:
+        """Take a segment out; its files stay as they are."""
+        with self._lock:
+            known = dict(zip(*self._sorted, strict=True))
+            known.pop(base_offset, None)
+            self._set(known)
+
+    def clear(self) -> None:
+        """Take all out."""
+        with self._lock:
+            self._sorted = ((), ())
+
+    def moved(self, directory: Path) -> None:
+        """The log's directory has another name now."""
+        for segment in self.all:
+            segment.moved(directory)
+
+    def close(self) -> None:
+        """Close all."""
+        for segment in self.all:
+            segment.close()
+
+    def close_handles(self) -> None:
+        """Let go of all files as they are."""
+        for segment in self.all:
+            segment.close_handles()
+
+    def _set(self, known: dict[int, LogSegment]) -> None:
+        bases = tuple(sorted(known))
+        self._sorted = (bases, tuple(known[base] for base in bases))
