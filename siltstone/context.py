@@ -44,15 +44,17 @@ def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
         yield settings.catalog.get_secret_value()
         return
     if create:
-        make_data_dir(settings)
+        create_data_dir(settings)
     else:
-        require_data(settings)
+        check_data_exists(settings)
     with EmbeddedPostgres(settings.data_dir / "catalog") as postgres:
         yield postgres.url
 
 
 @contextlib.contextmanager
-def opened(settings: Settings, *, tied: bool = True, create: bool = True) -> Iterator[AppContext]:
+def open_context(
+    settings: Settings, *, check_binding: bool = True, create: bool = True
+) -> Iterator[AppContext]:
     """Catalog and object store, for as long as the block runs.
 
     Unless `tied` is False, the store is the catalog's own: who does not touch it need not make sure of that.
@@ -66,12 +68,12 @@ def opened(settings: Settings, *, tied: bool = True, create: bool = True) -> Ite
         contextlib.closing(open_catalog(url, clock, ids)) as catalog,
         contextlib.closing(open_store(config, clock, ids)) as store,
     ):
-        if tied:
+        if check_binding:
             tie(store, catalog.home, ids)
         yield AppContext(catalog=catalog, store=store, store_config=config, clock=catalog.clock, ids=ids)
 
 
-def make_data_dir(settings: Settings) -> None:
+def create_data_dir(settings: Settings) -> None:
     """Make the data directory where there is none; InvalidInputError says why it cannot be one."""
     try:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -83,7 +85,7 @@ def make_data_dir(settings: Settings) -> None:
         ) from None
 
 
-def require_data(settings: Settings) -> None:
+def check_data_exists(settings: Settings) -> None:
     """Raise NotFoundError when a command that only looks would look at nothing."""
     if settings.catalog is None and not (settings.data_dir / "catalog").is_dir():
         raise NotFoundError(
@@ -99,10 +101,10 @@ def store_config(settings: Settings) -> StoreConfig:
     )
 
 
-def require_store(settings: Settings) -> None:
+def check_store(settings: Settings) -> None:
     """Raise what keeps the object store from being used, before anything rests on it."""
     if settings.object_store is None:
-        make_data_dir(settings)
+        create_data_dir(settings)
     clock = SystemClock()
     with contextlib.closing(open_store(store_config(settings), clock, SystemIds(clock))) as store:
         store.check()

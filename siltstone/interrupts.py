@@ -37,13 +37,13 @@ class Interrupts:
         self.requested = threading.Event()
         self._clock = clock or SystemClock()
         self._first = 0.0
-        self._held = 0
+        self._shields = 0
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.getsignal(number)
-            signal.signal(number, self._take)
+            signal.signal(number, self._handle)
         return self
 
     def __exit__(
@@ -53,24 +53,24 @@ class Interrupts:
             signal.signal(number, handler)  # type: ignore[arg-type]  # as getsignal gave it
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[threading.Event]:
+    def shielded(self) -> Iterator[threading.Event]:
         """Let the block end by itself, soon after the event that it is given is set."""
-        self._held += 1
+        self._shields += 1
         try:
             yield self.requested
         finally:
-            self._held -= 1
-        if self.requested.is_set() and not self._held:
+            self._shields -= 1
+        if self.requested.is_set() and not self._shields:
             raise KeyboardInterrupt
 
-    def _take(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
         now = self._clock.monotonic()
         if not self.requested.is_set():
             self.requested.set()
             self._first = now
             with contextlib.suppress(OSError):  # not by a stream: the signal may have come while one writes
                 os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, "stopping…\n".encode())
-            if self._held:
+            if self._shields:
                 return
         elif now - self._first < _SAME_SECONDS:
             return
@@ -78,7 +78,7 @@ class Interrupts:
 
 
 @contextlib.contextmanager
-def heard() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """Raise KeyboardInterrupt in the block where SIGINT or SIGTERM would end the process without a word.
 
     But not into the loading of a module, where it may be lost, or end as another error: the process ends.
@@ -88,14 +88,14 @@ def heard() -> Iterator[None]:
         silent = []
     try:
         for number in silent:
-            signal.signal(number, _hear)
+            signal.signal(number, _interrupt)
         yield
     finally:
         for number in silent:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _hear(number: int, frame: FrameType | None) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_filename == _IMPORT_SYSTEM:
             signal.signal(number, signal.SIG_DFL)
@@ -105,7 +105,7 @@ def _hear(number: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def whole() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Let the block, a moment's work, end before any handler of SIGINT or SIGTERM runs.
 
     For calls of C that check for signals and then take the handler's exception for an error of their own.

@@ -1,9 +1,4 @@
-"""Runs compaction jobs on Spark, and hands their results to the catalog, which alone publishes them.
-
-    spark-submit spark_jobs/compact.py --catalog postgresql://… --object-store s3://…
-
-As a script it claims submitted jobs and runs them; what is worth a job is the planner's to decide. As a
-library, `run_jobs` runs jobs that the caller has claimed.
+"""Runs compaction jobs that the caller has claimed, on Spark; the catalog publishes their results.
 
 While Spark works, a thread of the driver keeps the attempts alive in the catalog. A job ends in one of four
 ways: its result is published in one transaction; the catalog refuses the result, because the world moved on;
@@ -12,29 +7,16 @@ it fails for good; or it goes back to the queue, since it may succeed later or t
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-import click
-import orjson
-
-from catalog.model import JobState
-from catalog.open import open_catalog
-from core.clock import SystemClock
 from core.errors import SiltstoneError, StaleStateError
-from core.ids import SystemIds
-from object_store.binding import tie
-from object_store.open import StoreConfig, open_store
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.heartbeats import Heartbeats, Pulse, attempt_of
-from spark_jobs.interrupts import stop_on_signals
 from spark_jobs.queries import JobQueries
 from spark_jobs.report import CompactionReport, CutFile, JobFailure
-from spark_jobs.session.spark_session import SparkSettings, spark_session
 from spark_jobs.session.worker_memory import fitted, worker_limit_bytes
 from spark_jobs.shuffle.plan import PlanChoice, choose_plan
 from spark_jobs.task.entry import PackedJob
@@ -49,6 +31,7 @@ if TYPE_CHECKING:
     from catalog.model import Job, JobResult, JobSpec
     from core.clock import Clock
     from core.ids import Ids
+    from object_store.open import StoreConfig
     from spark_jobs.shuffle.plan import ShufflePlan
 
 MAX_ATTEMPTS = 3
@@ -229,107 +212,3 @@ def _pack(job: Job, choice: PlanChoice, limit_bytes: int | None, now_ms: int) ->
     except SiltstoneError:  # a task will find the same, and answer with it
         shuffle = None
     return PackedJob(job.spec.job_id, attempt_of(job), pack_spec(spec), shuffle)
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--catalog", envvar="SILTSTONE_CATALOG", required=True, help="postgresql://user@host/database.")
-@click.option(
-    "--object-store",
-    envvar="SILTSTONE_OBJECT_STORE",
-    required=True,
-    help="s3://bucket/prefix, or a directory that driver and executors share.",
-)
-@click.option("--s3-endpoint", envvar="SILTSTONE_S3_ENDPOINT", help="URL of an S3-compatible server.")
-@click.option("--s3-region", envvar="SILTSTONE_S3_REGION", help="Region of the bucket.")
-@click.option(
-    "--master",
-    envvar="SILTSTONE_SPARK_MASTER",
-    help="A Spark master, or sc://host:port of a Spark Connect server. Under spark-submit: its own.",
-)
-@click.option(
-    "--plan",
-    type=click.Choice(PlanChoice, case_sensitive=False),
-    default=PlanChoice.AUTO,
-    help="One task per job, or Spark's shuffle for exact results at any size; auto goes by an estimate.",
-)
-@click.option("--limit", type=click.IntRange(min=1), default=1000, help="How many jobs to run at the most.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
-def main(
-    catalog: str,
-    object_store: str,
-    s3_endpoint: str | None,
-    s3_region: str | None,
-    master: str | None,
-    plan: PlanChoice,
-    limit: int,
-    as_json: bool,
-) -> None:
-    """Run the compaction jobs that the catalog has in its queue, and publish their results.
-
-    Credentials of the object store are found by boto3, here and on the executors.
-    """
-    store = StoreConfig(url=object_store, endpoint=s3_endpoint, region=s3_region)
-    if master is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        master = SparkSettings().master
-    try:
-        report = _run_queue(catalog, store, SparkSettings(master=master), limit, plan)
-    except SiltstoneError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(1)
-    _print(report, as_json=as_json)
-    sys.exit(1 if report.failures else 0)
-
-
-def _run_queue(
-    catalog_url: str, store: StoreConfig, settings: SparkSettings, limit: int, plan: PlanChoice
-) -> CompactionReport:
-    clock = SystemClock()
-    ids = SystemIds(clock)
-    with closing(open_catalog(catalog_url, clock, ids)) as catalog, stop_on_signals() as stopped:
-        with closing(open_store(store, clock, ids)) as opened_store:
-            tie(opened_store, catalog.home, ids)
-        if not catalog.jobs.counts()[JobState.SUBMITTED]:
-            return CompactionReport()
-        with spark_session(settings) as spark:
-            # Only now: a cluster may let a session wait for longer than the catalog waits for heartbeats.
-            jobs = catalog.jobs.claim(f"{settings.app_name}-{ids.new_uuid()}", limit)
-            if not jobs or stopped.is_set():
-                release_jobs(catalog.jobs, jobs)
-                return CompactionReport()
-            try:
-                return run_jobs(
-                    spark,
-                    jobs,
-                    store=store,
-                    book=catalog.jobs,
-                    clock=clock,
-                    ids=ids,
-                    progress=_narrate,
-                    cancelled=stopped,
-                    plan=plan,
-                )
-            finally:
-                release_jobs(catalog.jobs, jobs)
-
-
-def _narrate(outcome: JobOutcome) -> None:
-    if outcome.failure is not None:
-        fate = "goes back to the queue" if outcome.failure.released else "failed"
-        click.echo(f"job {outcome.job.spec.job_id} {fate}: {outcome.failure.message}", err=True)
-    elif outcome.result is not None:
-        click.echo(f"job {outcome.job.spec.job_id} done", err=True)
-
-
-def _print(report: CompactionReport, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(orjson.dumps(report.as_dict()))
-        return
-    click.echo(
-        f"{report.jobs_completed} of {report.jobs} jobs done: {report.input_files} files with"
-        f" {report.records_in} records became {report.compacted_files} with {report.records_out};"
-        f" GETs: {report.gets_in_words()}"
-    )
-
-
-if __name__ == "__main__":
-    main()

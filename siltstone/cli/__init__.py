@@ -1,5 +1,5 @@
 """The `siltstone` command."""
 
-from siltstone.cli.entry import main
+from siltstone.cli.main import main
 
 __all__ = ["main"]

@@ -39,5 +39,5 @@ def command(settings: Settings, *, stop_on_eof: bool) -> None:
             "other machines may reach this agent, and there is no authentication", kafka=settings.kafka
         )
     with warn_if_slow("loading its code"):
-        from siltstone.serving import serve  # noqa: PLC0415 - it takes seconds, and somebody waits
-    serve(settings, stop_on_eof=stop_on_eof)
+        from siltstone.agent_runner import run_agent  # noqa: PLC0415 - it takes seconds, and somebody waits
+    run_agent(settings, stop_on_eof=stop_on_eof)

@@ -12,18 +12,18 @@ from core.quantities import count, human_bytes
 from planner.planning import plan
 from siltstone.cli.options import json_option, with_settings
 from siltstone.cli.plan import plan_report, print_plan
-from siltstone.compaction.open_jobs import describe_jobs, job_facts, open_jobs
-from siltstone.compaction.run import MAX_ROUNDS, CompactionChoices, collect, compact
-from siltstone.compaction.watch import DEFAULT_INTERVAL_SECONDS, Watcher
-from siltstone.compaction.watch_metrics import served_metrics
-from siltstone.context import opened, require_data, require_store
+from siltstone.compaction.compactor import MAX_ROUNDS, CompactionOptions, collect, compact
+from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs
+from siltstone.compaction.watcher import DEFAULT_INTERVAL_SECONDS, Watcher
+from siltstone.compaction.watcher_metrics import serve_metrics
+from siltstone.console import ProgressDisplay, emit_json, report_console, table
+from siltstone.context import check_data_exists, check_store, open_context
 from siltstone.interrupts import Interrupts
-from siltstone.output import Narrator, emit_json, report_console, table
 from siltstone.settings.configuration import split_address
 from spark_jobs.shuffle.plan import PlanChoice
 
 if TYPE_CHECKING:
-    from siltstone.compaction.run import CompactionRun
+    from siltstone.compaction.compactor import CompactionRun
     from siltstone.settings.configuration import Settings
 
 _SINGLE_RUN = ("dry_run", "once", "rounds")
@@ -69,7 +69,7 @@ def _address(
 @click.option("--force", is_flag=True, help="Clean whatever has something to clean, however little.")
 @click.option(
     "--plan",
-    "way",
+    "choice",
     type=click.Choice(PlanChoice, case_sensitive=False),
     default=PlanChoice.AUTO,
     show_default=True,
@@ -90,7 +90,7 @@ def command(
     interval: float,
     metrics: tuple[str, int] | None,
     force: bool,
-    way: PlanChoice,
+    choice: PlanChoice,
     as_json: bool,
 ) -> None:
     """Compact on Spark until nothing is left to do, then delete what is dead.
@@ -99,20 +99,20 @@ def command(
     left to a later one. The exit code is 1 when a job failed. With --watch it goes on until it is told to
     stop, gives back the jobs that are not over, and leaves with 0.
     """
-    _check_combination(context, watch=watch, once=once)
-    choices = CompactionChoices(force=force, max_rounds=1 if once else rounds, plan=way)
+    _check_option_combination(context, watch=watch, once=once)
+    options = CompactionOptions(force=force, max_rounds=1 if once else rounds, plan=choice)
     if dry_run:
-        _tell_plan(settings, force=force, as_json=as_json)
+        _print_dry_run(settings, force=force, as_json=as_json)
         return
-    require_store(settings)
+    check_store(settings)
     if watch:
-        _watch(settings, choices, interval, metrics, as_json=as_json)
+        _watch(settings, options, interval, metrics, as_json=as_json)
         return
-    if _compact(settings, choices, as_json=as_json).compaction.failures:
+    if _compact(settings, options, as_json=as_json).compaction.failures:
         context.exit(1)
 
 
-def _check_combination(context: click.Context, *, watch: bool, once: bool) -> None:
+def _check_option_combination(context: click.Context, *, watch: bool, once: bool) -> None:
     """Refuse options that contradict one another, or would have no effect."""
     given = {
         name
@@ -130,16 +130,16 @@ def _check_combination(context: click.Context, *, watch: bool, once: bool) -> No
                 raise click.UsageError(f"--{name} is for --watch.")
     if once and "rounds" in given:
         raise click.UsageError("--once is --rounds 1: give one of them.")
-    if "dry_run" in given and "way" in given:
+    if "dry_run" in given and "choice" in given:
         raise click.UsageError("--plan says how jobs are run, and --dry-run runs none.")
 
 
-def _tell_plan(settings: Settings, *, force: bool, as_json: bool) -> None:
-    require_data(settings)
-    require_store(settings)
-    with Interrupts(), opened(settings, create=False) as rooms:
-        planned = plan(rooms.catalog, rooms.clock, replace(settings.planner, force=force))
-        jobs = open_jobs(rooms)
+def _print_dry_run(settings: Settings, *, force: bool, as_json: bool) -> None:
+    check_data_exists(settings)
+    check_store(settings)
+    with Interrupts(), open_context(settings, create=False) as context:
+        planned = plan(context.catalog, context.clock, replace(settings.planner, force=force))
+        jobs = unfinished_jobs(context)
     if as_json:
         emit_json({"dry_run": True, **plan_report(planned, jobs)})
     else:
@@ -148,45 +148,45 @@ def _tell_plan(settings: Settings, *, force: bool, as_json: bool) -> None:
 
 def _watch(
     settings: Settings,
-    choices: CompactionChoices,
+    options: CompactionOptions,
     interval: float,
     metrics: tuple[str, int] | None,
     *,
     as_json: bool,
 ) -> None:
-    narrator = Narrator(SystemClock())
-    with Interrupts() as interrupts, opened(settings) as rooms:
-        watcher = Watcher(rooms, settings, choices, interval_seconds=interval)
-        with served_metrics(watcher.watch, metrics) as address:
+    display = ProgressDisplay(SystemClock())
+    with Interrupts() as interrupts, open_context(settings) as context:
+        watcher = Watcher(context, settings, options, interval_seconds=interval)
+        with serve_metrics(watcher.status, metrics) as address:
             where = "" if address is None else f"; metrics at http://{address[0]}:{address[1]}/metrics"
-            narrator.say(f"Watching every {interval:g} s{where}")
-            watch = watcher.run(interrupts)
+            display.say(f"Watching every {interval:g} s{where}")
+            status = watcher.run(interrupts)
     if as_json:
-        emit_json({"looks": watch.looks, "jobs_failed": watch.jobs_failed, **watch.run.as_dict()})
+        emit_json({"polls": status.polls, "jobs_failed": status.jobs_failed, **status.run.as_dict()})
     else:
-        _print(watch.run, [])
+        _print(status.run, [])
 
 
-def _compact(settings: Settings, choices: CompactionChoices, *, as_json: bool) -> CompactionRun:
-    with Interrupts() as interrupts, opened(settings) as rooms:
-        narrator = Narrator(SystemClock())
-        run = compact(rooms, settings, narrator, choices, interrupts=interrupts)
-        with narrator.phase("Delete what is past its grace"):
-            run.garbage = collect(rooms, settings)
-        jobs = open_jobs(rooms)
-        now_ms = rooms.clock.now_ms()
+def _compact(settings: Settings, options: CompactionOptions, *, as_json: bool) -> CompactionRun:
+    with Interrupts() as interrupts, open_context(settings) as context:
+        display = ProgressDisplay(SystemClock())
+        run = compact(context, settings, display, options, interrupts=interrupts)
+        with display.phase("Delete what is past its grace"):
+            run.garbage = collect(context, settings)
+        jobs = unfinished_jobs(context)
+        now_ms = context.clock.now_ms()
     if as_json:
-        emit_json({**run.as_dict(), "open_jobs": job_facts(jobs, now_ms)})
+        emit_json({**run.as_dict(), "open_jobs": job_fields(jobs, now_ms)})
     else:
         _print(run, describe_jobs(jobs, now_ms))
     return run
 
 
-def _print(run: CompactionRun, others: list[str]) -> None:
+def _print(run: CompactionRun, unfinished: list[str]) -> None:
     console = report_console()
     done = run.compaction
     if not done.jobs:
-        console.print("Nothing more to compact." if others else "Nothing to compact.")
+        console.print("Nothing more to compact." if unfinished else "Nothing to compact.")
     else:
         rows = (
             ("jobs", f"{done.jobs_completed:,} of {done.jobs:,} in {count(run.rounds, 'round')}"),
@@ -199,11 +199,11 @@ def _print(run: CompactionRun, others: list[str]) -> None:
             ("seconds", f"{done.seconds.get('total', 0.0):.1f}"),
         )
         console.print(table("Compaction", "what", ">how much", rows=rows))
-    for sentence in others:
+    for sentence in unfinished:
         console.print(sentence, markup=False, soft_wrap=True)
     for failure in done.failures:
-        fate = "goes back to the queue" if failure.released else "failed"
-        console.print(f"job {failure.job_id} {fate}: {failure.message}", style="red", markup=False)
+        result = "goes back to the queue" if failure.released else "failed"
+        console.print(f"job {failure.job_id} {result}: {failure.message}", style="red", markup=False)
     expired, size = run.expired.extents, run.expired.size
     if run.garbage is not None:
         expired, size = expired + run.garbage.expired_extents, size + run.garbage.expired_bytes

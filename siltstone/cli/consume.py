@@ -13,12 +13,12 @@ from core.errors import InvalidInputError
 from core.ids import SystemIds
 from siltstone.cli.kafka_options import encoding_option, with_kafka_client
 from siltstone.cli.options import json_option, with_settings
-from siltstone.kafka_client.lines import TextForm, json_line, text_renderer
-from siltstone.kafka_client.reading import Reader, Start
-from siltstone.output import emit_json
+from siltstone.console import emit_json
+from siltstone.kafka_client.reader import Reader, Start
+from siltstone.kafka_client.text_records import TextFormat, create_text_renderer, render_json
 
 if TYPE_CHECKING:
-    from siltstone.kafka_client.lines import Render
+    from siltstone.kafka_client.text_records import Render
     from siltstone.settings.configuration import Settings
 
 _WORDS = {
@@ -50,7 +50,12 @@ _WORDS = {
     "latest where it has been nowhere yet), and commit what is printed.",
 )
 @click.option(
-    "-c", "--max-messages", "--max-records", "most", type=click.IntRange(min=1), help="Stop after so many."
+    "-c",
+    "--max-messages",
+    "--max-records",
+    "max_records",
+    type=click.IntRange(min=1),
+    help="Stop after so many.",
 )
 @click.option(
     "--follow/--exit",
@@ -83,7 +88,7 @@ def command(
     offset: str | None,
     timestamp: str | None,
     group: str | None,
-    most: int | None,
+    max_records: int | None,
     follow: bool | None,
     form: str,
     key_separator: str,
@@ -105,7 +110,7 @@ def command(
             "--group says which partitions are read, and from where; --offset earliest or latest is for "
             "a group that stands nowhere yet"
         )
-    text = TextForm(
+    text = TextFormat(
         key_separator=None if form == "value" else key_separator,
         key_encoding=key_encoding,
         value_encoding=value_encoding,
@@ -115,10 +120,15 @@ def command(
     follows = group is not None if follow is None else follow
     try:
         if group is None:
-            reader.begin(partition, start)
+            reader.start_at(partition, start)
         else:
             reader.join()
-        _print(reader, json_line if form == "json" else text_renderer(text), follow=follows, most=most)
+        _print(
+            reader,
+            render_json if form == "json" else create_text_renderer(text),
+            follow=follows,
+            max_records=max_records,
+        )
     except KeyboardInterrupt:
         if not follows:
             raise
@@ -136,9 +146,9 @@ def _as_member_or_not(group: str | None, start: Start) -> dict[str, str]:
     return {"group.id": nameless, "enable.auto.commit": "false"}
 
 
-def _print(reader: Reader, render: Render, *, follow: bool, most: int | None) -> None:
+def _print(reader: Reader, render: Render, *, follow: bool, max_records: int | None) -> None:
     out = sys.stdout.buffer
-    for records in reader.batches(follow=follow, most=most):
+    for records in reader.batches(follow=follow, max_records=max_records):
         out.write(b"".join(map(render, records)))
         out.flush()
 

@@ -9,11 +9,11 @@ import click
 
 from core.clock import SystemClock
 from siltstone.cli.options import json_option, with_settings
-from siltstone.context import make_data_dir, require_store
+from siltstone.console import ProgressDisplay, emit_json, report_console
+from siltstone.context import check_store, create_data_dir
 from siltstone.demo.report import render
-from siltstone.demo.run import run_demo
+from siltstone.demo.walkthrough import run_walkthrough
 from siltstone.interrupts import Interrupts
-from siltstone.output import Narrator, emit_json, report_console
 
 if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings
@@ -34,11 +34,13 @@ def command(settings: Settings, *, rows: int | None, as_json: bool) -> None:
     compacts them on Spark, reads everything back and compares it with an independent oracle; any difference
     makes the exit code 1. The data stays for you to look at. Another run makes the two topics anew.
     """
-    make_data_dir(settings)
-    require_store(settings)
-    narrator = Narrator(SystemClock())
+    create_data_dir(settings)
+    check_store(settings)
+    display = ProgressDisplay(SystemClock())
     with Interrupts() as interrupts:  # the agent, Spark and PostgreSQL are stopped on the way out
-        report = run_demo(settings, narrator, rows=rows, options=_options(settings), interrupts=interrupts)
+        report = run_walkthrough(
+            settings, display, rows=rows, options=_options(settings), interrupts=interrupts
+        )
     if as_json:
         emit_json(report.as_dict())
     else:

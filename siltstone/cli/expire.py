@@ -9,8 +9,8 @@ import click
 from core.quantities import count, human_bytes
 from maintenance.garbage_collection import GarbageSettings, collect_garbage
 from siltstone.cli.options import json_option, with_settings
-from siltstone.context import opened, require_data, require_store
-from siltstone.output import emit_json, report_console
+from siltstone.console import emit_json, report_console
+from siltstone.context import check_data_exists, check_store, open_context
 
 if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings
@@ -25,11 +25,11 @@ def command(settings: Settings, *, as_json: bool) -> None:
     One round, as at the end of siltstone compact. Records go by retention.ms, retention.bytes and the log
     start; the objects they lay in, once nothing else in them is alive and the grace period has passed.
     """
-    require_data(settings)
-    require_store(settings)
-    with opened(settings, create=False) as rooms:
+    check_data_exists(settings)
+    check_store(settings)
+    with open_context(settings, create=False) as context:
         wanted = GarbageSettings(grace_ms=settings.grace_seconds * 1000)
-        report = collect_garbage(rooms.catalog, rooms.store, rooms.clock, wanted)
+        report = collect_garbage(context.catalog, context.store, context.clock, wanted)
     if as_json:
         emit_json(report.as_dict())
         return

@@ -10,8 +10,8 @@ import click
 from core.quantities import count
 from maintenance.fsck import fsck
 from siltstone.cli.options import json_option, with_settings
-from siltstone.context import opened, require_data, require_store
-from siltstone.output import emit_json, report_console, table
+from siltstone.console import emit_json, report_console, table
+from siltstone.context import check_data_exists, check_store, open_context
 
 if TYPE_CHECKING:
     from catalog.lifecycle.repair import ForgottenWriters
@@ -45,16 +45,16 @@ def command(
     """
     if force and not restored:
         raise click.UsageError("--force goes with --restored")
-    require_data(settings)
-    require_store(settings)
+    check_data_exists(settings)
+    check_store(settings)
     forgotten: ForgottenWriters | None = None
-    with opened(settings, tied=False, create=False) as rooms:
+    with open_context(settings, check_binding=False, create=False) as context:
         if restored:
-            forgotten = rooms.catalog.repair.forget_writers(0 if force else SILENT_FOR_MS)
+            forgotten = context.catalog.repair.forget_writers(0 if force else SILENT_FOR_MS)
         report = fsck(
-            rooms.catalog,
-            rooms.store,
-            rooms.clock,
+            context.catalog,
+            context.store,
+            context.clock,
             deep=deep,
             repair=repair,
             grace_ms=settings.grace_seconds * 1000,
@@ -74,13 +74,13 @@ def _print(report: FsckReport) -> None:
         console.print(
             f"Forgot {count(forgotten.sessions, 'session')} and {count(forgotten.jobs, 'open job')}."
         )
-    looked_at = [(name.replace("_", " "), count) for name, count in report.checked.items()]
-    console.print(table("Looked at", "what", ">how many", rows=looked_at))
+    checked = [(name.replace("_", " "), count) for name, count in report.checked.items()]
+    console.print(table("Looked at", "what", ">how many", rows=checked))
     if report.pending:
         waiting = [(name.replace("_", " "), count) for name, count in report.pending.items()]
         console.print(table("In order, and will go or come", "what", ">how much", rows=waiting))
     for each in report.differences:
-        console.print(f"{each.kind.value}: {_place(each)}", style="bold red", markup=False)
+        console.print(f"{each.kind.value}: {_location(each)}", style="bold red", markup=False)
         console.print(f"  expected {each.expected}; found {each.found}", markup=False)
         console.print("  repaired" if each.repaired else f"  {each.remedy}", markup=False)
     if not report.differences_total:
@@ -91,7 +91,7 @@ def _print(report: FsckReport) -> None:
     console.print(f"✗ {count(report.differences_total, 'difference')}{more}", style="bold red")
 
 
-def _place(difference: Difference) -> str:
+def _location(difference: Difference) -> str:
     parts = []
     if difference.topic is not None:
         parts.append(f"{difference.topic}-{difference.partition}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from siltstone.kafka_client.connection import properties
-from siltstone.kafka_client.lines import ENCODINGS
-from siltstone.kafka_client.nearby_agents import bootstrap_servers
+from siltstone.kafka_client.agent_discovery import bootstrap_servers
+from siltstone.kafka_client.connection import parse_properties
+from siltstone.kafka_client.text_records import ENCODINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def with_kafka_client(body: Callable[..., None]) -> Callable[..., None]:
         client_property: tuple[str, ...],
         **arguments: object,
     ) -> None:
-        given = properties(client_config, client_property)
+        given = parse_properties(client_config, client_property)
         if bootstrap_server is not None:
             given = {"bootstrap.servers": bootstrap_server, **given}
         elif not {"bootstrap.servers", "metadata.broker.list"} & set(given):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from siltstone.logs import configure_logs
+from siltstone.logging_setup import configure_logs
 from siltstone.settings.configuration import SETTINGS
 from siltstone.settings.sources import load_settings
 

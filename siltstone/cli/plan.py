@@ -11,10 +11,10 @@ from core.quantities import count, human_bytes
 from planner.plan import Verdict
 from planner.planning import plan
 from siltstone.cli.options import json_option, with_settings
-from siltstone.cli.quarantine import print_suspects, suspect_facts
-from siltstone.compaction.open_jobs import describe_jobs, job_facts, open_jobs
-from siltstone.context import opened
-from siltstone.output import emit_json, report_console, table
+from siltstone.cli.quarantine import print_suspects, suspect_fields
+from siltstone.compaction.unfinished_jobs import describe_jobs, job_fields, unfinished_jobs
+from siltstone.console import emit_json, report_console, table
+from siltstone.context import open_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,12 +37,14 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
 
     Nothing is changed; siltstone compact does it.
     """
-    with opened(settings, tied=False, create=False) as rooms:
-        planned = plan(rooms.catalog, rooms.clock, replace(settings.planner, force=force), explain=explain)
-        jobs = open_jobs(rooms)
-        suspects = rooms.catalog.suspects.list()
+    with open_context(settings, check_binding=False, create=False) as context:
+        planned = plan(
+            context.catalog, context.clock, replace(settings.planner, force=force), explain=explain
+        )
+        jobs = unfinished_jobs(context)
+        suspects = context.catalog.suspects.list()
     if as_json:
-        emit_json({**plan_report(planned, jobs, explain), **suspect_facts(suspects)})
+        emit_json({**plan_report(planned, jobs, explain), **suspect_fields(suspects)})
     else:
         print_plan(planned, jobs, explain)
         print_suspects(suspects)
@@ -53,10 +55,10 @@ def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) 
     decisions = planned.decisions if explain is None else planned.explain(explain)
     return {
         "now_ms": planned.now_ms,
-        "jobs": [_job_facts(job) for job in planned.jobs],
+        "jobs": [_planned_job_fields(job) for job in planned.jobs],
         "deferred": planned.deferred,
-        "open_jobs": job_facts(jobs, planned.now_ms),
-        "decisions": [_decision_facts(each) for each in decisions],
+        "open_jobs": job_fields(jobs, planned.now_ms),
+        "decisions": [_decision_fields(each) for each in decisions],
     }
 
 
@@ -88,9 +90,9 @@ def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -
         console.print(table(title, "partition", "what", ">dirty ratio", "why", rows=map(_row, shown)))
 
 
-def _gain(worth: JobScore) -> str:
-    gain = f"{human_bytes(worth.reclaimed_bytes)} reclaimed and {count(worth.reads_saved, 'read')} saved"
-    cost = f"{human_bytes(worth.rewritten_bytes)} rewritten, ${worth.nanodollars / 1e9:.6f} of requests"
+def _gain(score: JobScore) -> str:
+    gain = f"{human_bytes(score.reclaimed_bytes)} reclaimed and {count(score.reads_saved, 'read')} saved"
+    cost = f"{human_bytes(score.rewritten_bytes)} rewritten, ${score.nanodollars / 1e9:.6f} of requests"
     return f"Expected: {gain} for {cost}"
 
 
@@ -104,7 +106,7 @@ def _row(decision: PartitionDecision) -> tuple[object, ...]:
     )
 
 
-def _job_facts(job: PlannedJob) -> dict[str, Any]:
+def _planned_job_fields(job: PlannedJob) -> dict[str, Any]:
     return {
         "kind": job.kind.value,
         "reason": job.reason,
@@ -133,7 +135,7 @@ def _job_facts(job: PlannedJob) -> dict[str, Any]:
     }
 
 
-def _decision_facts(decision: PartitionDecision) -> dict[str, Any]:
+def _decision_fields(decision: PartitionDecision) -> dict[str, Any]:
     return {
         "topic": decision.topic_name,
         "partition": decision.partition,

@@ -14,21 +14,28 @@ from core.errors import InvalidInputError, NotFoundError, RetryableError, Siltst
 from core.quantities import count
 from siltstone.cli.kafka_options import encoding_option, with_kafka_client
 from siltstone.cli.options import json_option, with_settings
-from siltstone.kafka_client.connection import partitions_of
-from siltstone.kafka_client.lines import Outgoing, TextForm, decoded, json_parser, read_lines, text_parser
-from siltstone.kafka_client.sending import Sender
-from siltstone.output import emit_json
+from siltstone.console import emit_json
+from siltstone.kafka_client.connection import fetch_partitions
+from siltstone.kafka_client.sender import Sender
+from siltstone.kafka_client.text_records import (
+    OutgoingRecord,
+    TextFormat,
+    create_json_parser,
+    create_text_parser,
+    decode,
+    read_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
-    from siltstone.kafka_client.lines import Headers, Parse
-    from siltstone.kafka_client.sending import Tally
+    from siltstone.kafka_client.sender import DeliveryCounts
+    from siltstone.kafka_client.text_records import Headers, Parse
     from siltstone.settings.configuration import Settings
 
 _INTERRUPTED_SECONDS = 10.0
-_MAX_TOLD = 1_000
+_MAX_PRINTED = 1_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -124,7 +131,7 @@ def command(
     if whole_files and not files:
         raise click.UsageError("--whole-files needs FILES")
     common = _headers(headers)
-    form = TextForm(
+    form = TextFormat(
         key_separator=key_separator,
         key_encoding=key_encoding,
         value_encoding=value_encoding,
@@ -132,7 +139,9 @@ def command(
         key=None if key is None else _key(key, key_encoding),
         headers=common,
     )
-    source = _Input(files, whole_files, json_parser(common) if json_lines else text_parser(form))
+    source = _Input(
+        files, whole_files, create_json_parser(common) if json_lines else create_text_parser(form)
+    )
     configuration = {
         "acks": acks,
         "enable.idempotence": str(acks == "all" if idempotence is None else idempotence).lower(),
@@ -141,19 +150,19 @@ def command(
         **client,
     }
     tally, interrupted = _produce(configuration, topic, source, partition)
-    _tell(tally, as_json=as_json)
+    _print_report(tally, as_json=as_json)
     if interrupted:
         raise KeyboardInterrupt
 
 
 def _produce(
     configuration: dict[str, str], topic: str, source: _Input, partition: int | None
-) -> tuple[Tally, bool]:
+) -> tuple[DeliveryCounts, bool]:
     """Send all of the input; also whether ^C ended it. An error is told what was acknowledged before it."""
-    refusals = _Refusals()
-    sender: Sender[str] = Sender(configuration, topic, refusals.tell)
+    failures = _FailureList()
+    sender: Sender[str] = Sender(configuration, topic, failures.print_failure)
     # An unknown topic is an error also where there is nothing to send.
-    known = partitions_of(sender.producer, topic, sender.troubles, SystemClock())
+    known = fetch_partitions(sender.producer, topic, sender.errors, SystemClock())
     if partition is not None and partition not in known:
         raise NotFoundError(
             f"topic {topic!r} has no partition {partition}",
@@ -164,7 +173,7 @@ def _produce(
             for where, record in _records(source):
                 sender.send(where, record, partition)
                 sender.raise_if_unable()
-            sender.finish(waiting=_tell_of_waiting)
+            sender.finish(waiting=_print_waiting)
         except KeyboardInterrupt:
             click.echo("no more is read; what was read is being sent (^C once more gives it up)", err=True)
             _finish_soon(sender)
@@ -179,7 +188,7 @@ def _produce(
     return sender.tally, False
 
 
-def _tell_of_waiting(records: int) -> None:
+def _print_waiting(records: int) -> None:
     click.echo(
         f"waiting for {count(records, 'record')} to be acknowledged; when it lasts, the agents' logs say why",
         err=True,
@@ -193,12 +202,12 @@ def _finish_soon(sender: Sender[str]) -> None:
         sender.finish(0)
 
 
-def _records(source: _Input) -> Iterator[tuple[str, Outgoing]]:
+def _records(source: _Input) -> Iterator[tuple[str, OutgoingRecord]]:
     """Every record with the words for its place in the input."""
     if not source.files:
         yield from _lines(sys.stdin.buffer, "", source.parse)
     for file in source.files:
-        with _opened(file) as stream:
+        with _open(file) as stream:
             if source.whole_files:
                 yield str(file), source.parse(str(file), stream.read())
             else:
@@ -206,7 +215,7 @@ def _records(source: _Input) -> Iterator[tuple[str, Outgoing]]:
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[BinaryIO]:
+def _open(file: Path) -> Iterator[BinaryIO]:
     if str(file) == "-":
         yield sys.stdin.buffer
         return
@@ -218,7 +227,7 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _lines(stream: BinaryIO, prefix: str, parse: Parse) -> Iterator[tuple[str, Outgoing]]:
+def _lines(stream: BinaryIO, prefix: str, parse: Parse) -> Iterator[tuple[str, OutgoingRecord]]:
     number = 0
     for lines in read_lines(stream):
         for line in lines:
@@ -237,26 +246,26 @@ def _headers(words: Sequence[str]) -> Headers:
 
 def _key(text: str, encoding: str) -> bytes:
     try:
-        return decoded(text.encode(), encoding)
+        return decode(text.encode(), encoding)
     except ValueError as failure:
         raise click.UsageError(f"--key {text!r} is not {encoding}: {failure}") from None
 
 
-class _Refusals:
+class _FailureList:
     """Lists failed records on standard error, so many and no more."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._count = 0
 
-    def tell(self, where: str, why: str, in_doubt: bool) -> None:
-        self._told += 1
-        if self._told <= _MAX_TOLD:
-            click.echo(f"{where}: {'unconfirmed' if in_doubt else 'refused'}: {why}", err=True)
-        elif self._told == _MAX_TOLD + 1:
+    def print_failure(self, where: str, why: str, is_unconfirmed: bool) -> None:
+        self._count += 1
+        if self._count <= _MAX_PRINTED:
+            click.echo(f"{where}: {'unconfirmed' if is_unconfirmed else 'refused'}: {why}", err=True)
+        elif self._count == _MAX_PRINTED + 1:
             click.echo("… and more, which are only counted", err=True)
 
 
-def _tell(tally: Tally, *, as_json: bool) -> None:
+def _print_report(tally: DeliveryCounts, *, as_json: bool) -> None:
     if as_json:
         emit_json(tally.report())
     else:

@@ -8,8 +8,8 @@ import click
 
 from core.quantities import count, human_bytes
 from siltstone.cli.options import json_option, with_settings
-from siltstone.context import opened
-from siltstone.output import emit_json, report_console, table
+from siltstone.console import emit_json, report_console, table
+from siltstone.context import open_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,24 +30,24 @@ def command(settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, as_
     A job that fails for good is tried in halves until the file to blame is alone. It is then left out; its
     records stay where they are and are read as before. Nothing is deleted.
     """
-    with opened(settings, tied=False, create=False) as rooms:
+    with open_context(settings, check_binding=False, create=False) as context:
         forgiven = 0
         if retry or retry_all:
-            forgiven = rooms.catalog.suspects.forgive(None if retry_all else retry)
-        suspects = rooms.catalog.suspects.list()
+            forgiven = context.catalog.suspects.forgive(None if retry_all else retry)
+        suspects = context.catalog.suspects.list()
     if as_json:
-        emit_json({"forgiven": forgiven, **suspect_facts(suspects)})
+        emit_json({"forgiven": forgiven, **suspect_fields(suspects)})
         return
     if retry or retry_all:
         report_console().print(f"{count(forgiven, 'file')} may be tried again.")
     print_suspects(suspects)
 
 
-def suspect_facts(suspects: Sequence[Suspect]) -> dict[str, Any]:
+def suspect_fields(suspects: Sequence[Suspect]) -> dict[str, Any]:
     """For `--json`: files in quarantine, and those that are to be tried again."""
     return {
-        "quarantined": [_facts(each) for each in suspects if each.quarantined_ms is not None],
-        "suspected": [_facts(each) for each in suspects if each.quarantined_ms is None],
+        "quarantined": [_fields(each) for each in suspects if each.quarantined_ms is not None],
+        "suspected": [_fields(each) for each in suspects if each.quarantined_ms is None],
     }
 
 
@@ -63,7 +63,7 @@ def print_suspects(suspects: Sequence[Suspect]) -> None:
         console.print(f"{count(waiting, 'file')} of failed jobs will be tried again, fewer at a time.")
 
 
-def _facts(suspect: Suspect) -> dict[str, Any]:
+def _fields(suspect: Suspect) -> dict[str, Any]:
     return {
         "file_id": str(suspect.file_id),
         "object": suspect.object_name,

@@ -19,9 +19,9 @@ from cost_model.report.prices import load_prices
 from cost_model.workload.history import recent_workload
 from cost_model.workload.workload import load_workload, named_workloads
 from siltstone.cli.options import json_option, with_settings
-from siltstone.context import opened
-from siltstone.output import Narrator, emit_json
-from siltstone.simulation.text_report import print_report
+from siltstone.console import ProgressDisplay, emit_json
+from siltstone.context import open_context
+from siltstone.simulation_report import print_report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,10 +87,10 @@ def command(
     chosen = _workload(settings, workload, live=live)
     if days is not None:
         chosen = replace(chosen, days=days)
-    narrator = Narrator(SystemClock(), quiet=as_json)
+    display = ProgressDisplay(SystemClock(), quiet=as_json)
     outcomes: list[Outcome] = []
     for name, policy in _policies(settings, policies, changes):
-        with narrator.phase(f"Simulating {chosen.name}, policy {name}", total=1000) as advance:
+        with display.phase(f"Simulating {chosen.name}, policy {name}", total=1000) as advance:
             progress = _Steps(advance)
             if exact:
                 outcomes.append(simulate_events(chosen, policy, name, seed=seed, progress=progress))
@@ -126,8 +126,8 @@ def _workload(settings: Settings, named: str | None, *, live: bool) -> Workload:
     if named is not None:
         is_file = named.endswith(".toml") or "/" in named
         return load_workload(named, Path(named) if is_file else None)
-    with opened(settings, tied=False, create=False) as rooms:
-        return recent_workload(rooms.catalog, rooms.clock.now_ms())
+    with open_context(settings, check_binding=False, create=False) as context:
+        return recent_workload(context.catalog, context.clock.now_ms())
 
 
 def _policies(

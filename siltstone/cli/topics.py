@@ -13,13 +13,13 @@ from catalog.config.topic_settings import SETTINGS
 from core.errors import InvalidInputError
 from core.quantities import count
 from siltstone.cli.options import json_option, with_settings
-from siltstone.context import opened
-from siltstone.kafka_client.local_bounds import local_bounds
-from siltstone.output import emit_json, report_console, table
+from siltstone.console import emit_json, report_console, table
+from siltstone.context import open_context
+from siltstone.kafka_client.local_offsets import fetch_local_offsets
 
 if TYPE_CHECKING:
     from catalog.model import PartitionState, Topic
-    from siltstone.kafka_client.local_bounds import LocalBounds
+    from siltstone.kafka_client.local_offsets import LocalOffsets
     from siltstone.settings.configuration import Settings
 
 
@@ -41,10 +41,10 @@ def create(
 ) -> None:
     """Create topic NAME. Settings have Kafka's names and defaults, such as cleanup.policy=compact."""
     config = dict(_assignment(text) for text in topic_config)
-    with opened(settings, tied=False) as rooms:
-        topic = rooms.catalog.topics.create(name, partitions, config)
+    with open_context(settings, check_binding=False) as context:
+        topic = context.catalog.topics.create(name, partitions, config)
     if as_json:
-        emit_json(_facts(topic))
+        emit_json(_topic_fields(topic))
     else:
         click.echo(f"created {topic.name} with {count(partitions, 'partition')}")
 
@@ -54,10 +54,10 @@ def create(
 @with_settings()
 def list_topics(settings: Settings, *, as_json: bool) -> None:
     """List every topic."""
-    with opened(settings, tied=False, create=False) as rooms:
-        topics = sorted(rooms.catalog.topics.list(), key=lambda topic: topic.name)
+    with open_context(settings, check_binding=False, create=False) as context:
+        topics = sorted(context.catalog.topics.list(), key=lambda topic: topic.name)
     if as_json:
-        emit_json({"topics": [_facts(topic) for topic in topics]})
+        emit_json({"topics": [_topic_fields(topic) for topic in topics]})
     elif not topics:
         click.echo("there are no topics; create one with: siltstone topics create NAME")
     else:
@@ -71,14 +71,14 @@ def list_topics(settings: Settings, *, as_json: bool) -> None:
 @with_settings()
 def describe(settings: Settings, *, name: str, as_json: bool) -> None:
     """Show the settings and the partitions of topic NAME."""
-    with opened(settings, tied=False, create=False) as rooms:
-        topic = rooms.catalog.topics.get(name)
+    with open_context(settings, check_binding=False, create=False) as context:
+        topic = context.catalog.topics.get(name)
         if topic.config.storage_mode == "local":
-            states = [_local_bounds(each) for each in local_bounds(rooms.catalog, topic)]
+            states = [_local_offset_fields(each) for each in fetch_local_offsets(context.catalog, topic)]
         else:
-            states = [_bounds(state) for state in rooms.catalog.topics.partitions(topic.topic_id)]
+            states = [_offset_fields(state) for state in context.catalog.topics.partitions(topic.topic_id)]
     if as_json:
-        emit_json({**_facts(topic), "partition_states": states})
+        emit_json({**_topic_fields(topic), "partition_states": states})
         return
     console = report_console()
     console.print(f"[bold]{topic.name}[/bold]  id {topic.topic_id}")
@@ -99,12 +99,12 @@ def describe(settings: Settings, *, name: str, as_json: bool) -> None:
 @with_settings()
 def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
     """Delete topic NAME and every record in it."""
-    with opened(settings, tied=False, create=False) as rooms:
-        topic = rooms.catalog.topics.get(name)
+    with open_context(settings, check_binding=False, create=False) as context:
+        topic = context.catalog.topics.get(name)
         if not yes and not click.confirm(f"Delete topic {name} and every record in it?", err=True):
             click.echo("not deleted", err=True)
             click.get_current_context().exit(1)
-        rooms.catalog.topics.delete(topic.name)
+        context.catalog.topics.delete(topic.name)
     if as_json:
         emit_json({"deleted": name, "topic_id": str(topic.topic_id)})
     else:
@@ -118,7 +118,7 @@ def _assignment(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _facts(topic: Topic) -> dict[str, Any]:
+def _topic_fields(topic: Topic) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": str(topic.topic_id),
@@ -129,17 +129,17 @@ def _facts(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _local_bounds(bounds: LocalBounds) -> dict[str, int | None]:
+def _local_offset_fields(offsets: LocalOffsets) -> dict[str, int | None]:
     return {
-        "partition": bounds.partition,
-        "leader": bounds.leader,
-        "log_start_offset": bounds.log_start_offset,
-        "high_watermark": bounds.log_end_offset,
-        "log_end_offset": bounds.log_end_offset,
+        "partition": offsets.partition,
+        "leader": offsets.leader,
+        "log_start_offset": offsets.log_start_offset,
+        "high_watermark": offsets.log_end_offset,
+        "log_end_offset": offsets.log_end_offset,
     }
 
 
-def _bounds(state: PartitionState) -> dict[str, int | None]:
+def _offset_fields(state: PartitionState) -> dict[str, int | None]:
     return {
         "partition": state.partition,
         "log_start_offset": state.log_start_offset,

@@ -75,7 +75,7 @@ def _environment(settings: Settings) -> dict[str, str]:
 def _ready_address(process: subprocess.Popen[bytes], log_file: Path) -> str:
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     assert process.stdout is not None
-    threading.Thread(target=_pass_on, args=(process.stdout, lines), daemon=True).start()
+    threading.Thread(target=_forward_first_line, args=(process.stdout, lines), daemon=True).start()
     try:
         line = lines.get(timeout=_READY_SECONDS)
     except queue.Empty:
@@ -96,7 +96,7 @@ def _ready_address(process: subprocess.Popen[bytes], log_file: Path) -> str:
     return str(address)
 
 
-def _pass_on(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
+def _forward_first_line(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
     """Hand over the first line (empty when the process ends without one) and read the rest away."""
     lines.put(stream.readline())
     while stream.read(65536):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from siltstone.demo.data import Row
+    from siltstone.demo.input_data import Row
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIER = 0x5BD1E995

@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from core.quantities import count, human_bytes
-from siltstone.output import table
+from siltstone.console import table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,17 +94,17 @@ class DemoReport:
 def render(report: DemoReport) -> RenderableType:
     """The page for people."""
     return Group(
-        Panel(_way(report), title="A year of flights, all the way through", title_align="left"),
+        Panel(_summary(report), title="A year of flights, all the way through", title_align="left"),
         _topics(report),
         _refusals(report),
-        _verdict(report),
+        _result(report),
         _samples(report),
         _timings(report),
-        _whats_left(report),
+        _next_steps(report),
     )
 
 
-def _way(report: DemoReport) -> RenderableType:
+def _summary(report: DemoReport) -> RenderableType:
     compaction = report.compaction
     accepted = report.flights.accepted + report.weather.accepted
     read = report.flights.read_back + report.weather.read_back
@@ -170,7 +170,7 @@ def _refusals(report: DemoReport) -> RenderableType:
     )
 
 
-def _verdict(report: DemoReport) -> RenderableType:
+def _result(report: DemoReport) -> RenderableType:
     if report.differences == 0:
         return Text(
             f"✓ An independent oracle agrees: {report.flights.read_back:,} flights, each the last of its\n"
@@ -201,7 +201,7 @@ def _timings(report: DemoReport) -> RenderableType:
     return Text(f"{sum(report.seconds.values()):.1f} s in all: {phases}\n", style="dim")
 
 
-def _whats_left(report: DemoReport) -> RenderableType:
+def _next_steps(report: DemoReport) -> RenderableType:
     return Text(
         f"The data stays in {report.data_dir} and {report.object_store}. More to try:\n"
         f"  {report.program} topics describe flights {report.options}\n"

@@ -41,7 +41,7 @@ WEATHER = DemoTopic(
 )
 
 
-def recreate(rooms: AppContext, data_dir: Path) -> tuple[Topic, Topic]:
+def recreate(context: AppContext, data_dir: Path) -> tuple[Topic, Topic]:
     """Flights and weather, new and empty.
 
     A note in the data directory remembers which topics earlier runs made; only those are deleted. Raises
@@ -49,10 +49,10 @@ def recreate(rooms: AppContext, data_dir: Path) -> tuple[Topic, Topic]:
     """
     note = data_dir / NOTE
     ours = _remembered(note)
-    _cancel_jobs(rooms, ours)
+    _cancel_jobs(context, ours)
     for topic in (FLIGHTS, WEATHER):
         try:
-            found = rooms.catalog.topics.get(topic.name)
+            found = context.catalog.topics.get(topic.name)
         except NotFoundError:
             continue
         if str(found.topic_id) not in ours:
@@ -60,20 +60,20 @@ def recreate(rooms: AppContext, data_dir: Path) -> tuple[Topic, Topic]:
                 f"this catalog has a topic {topic.name} that no demo of data directory {data_dir} made",
                 remedy=f"use another catalog, or delete it with: siltstone topics delete {topic.name}",
             )
-        rooms.catalog.topics.delete(topic.name)
+        context.catalog.topics.delete(topic.name)
     made = []
     for topic in (FLIGHTS, WEATHER):
-        made.append(rooms.catalog.topics.create(topic.name, topic.partitions, dict(topic.config)))
+        made.append(context.catalog.topics.create(topic.name, topic.partitions, dict(topic.config)))
         data_dir.mkdir(parents=True, exist_ok=True)
         note.write_bytes(orjson.dumps({"topics": [str(each.topic_id) for each in made]}))
     return made[0], made[1]
 
 
-def _cancel_jobs(rooms: AppContext, ours: frozenset[str]) -> None:
+def _cancel_jobs(context: AppContext, ours: frozenset[str]) -> None:
     """Give up what an interrupted run left to be done, where it is for no topic but its own."""
-    for job in rooms.catalog.jobs.list((JobState.SUBMITTED, JobState.RUNNING), limit=_MAX_JOBS):
+    for job in context.catalog.jobs.list((JobState.SUBMITTED, JobState.RUNNING), limit=_MAX_JOBS):
         if {str(partition.topic_id) for partition in job.spec.partitions} <= ours:
-            rooms.catalog.jobs.cancel(job.spec.job_id, "another run of the demo makes its topics anew")
+            context.catalog.jobs.cancel(job.spec.job_id, "another run of the demo makes its topics anew")
 
 
 def _remembered(note: Path) -> frozenset[str]:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from core.errors import FatalError, InvalidInputError, NotFoundError, RetryableError, SiltstoneError
-from siltstone.interrupts import whole
+from siltstone.interrupts import defer_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +37,7 @@ _UNKNOWN = frozenset(
 Client = TypeVar("Client", Producer, Consumer, AdminClient)
 
 
-class BrokerAwayError(RetryableError):
+class BrokerUnavailableError(RetryableError):
     """No broker answers where one was looked for."""
 
 
@@ -53,7 +53,7 @@ class _ClientLog:
 
 
 @dataclass(slots=True)
-class Troubles:
+class ClientErrors:
     """What the client has met: a cause, whether no broker is left, and what it cannot recover from."""
 
     cause: str = ""
@@ -70,7 +70,7 @@ class Troubles:
             self.cause = error.str()
 
 
-def properties(files: Iterable[Path], words: Iterable[str]) -> dict[str, str]:
+def parse_properties(files: Iterable[Path], words: Iterable[str]) -> dict[str, str]:
     """Client properties of files, and then of words, each `name=value`; a later one wins.
 
     Empty lines of a file, and those that begin with `#`, mean nothing. Raises `InvalidInputError`.
@@ -100,13 +100,13 @@ def _add_property(found: dict[str, str], text: str, where: str) -> None:
 
 
 def connect(
-    make: Callable[..., Client], configuration: Mapping[str, Any], troubles: Troubles | None = None
+    make: Callable[..., Client], configuration: Mapping[str, Any], errors: ClientErrors | None = None
 ) -> Client:
     """A client of librdkafka; `troubles` takes what it meets while it is polled."""
     try:
-        with whole():  # the client's constructor would blame a property for what a handler raises
+        with defer_signals():  # the client's constructor would blame a property for what a handler raises
             return make(
-                {**configuration, "error_cb": (troubles or Troubles()).note},
+                {**configuration, "error_cb": (errors or ClientErrors()).note},
                 logger=_ClientLog(),
             )
     except (KafkaException, TypeError, ValueError) as failure:
@@ -117,7 +117,9 @@ def connect(
         ) from None
 
 
-def partitions_of(client: Producer | Consumer, topic: str, troubles: Troubles, clock: Clock) -> list[int]:
+def fetch_partitions(
+    client: Producer | Consumer, topic: str, errors: ClientErrors, clock: Clock
+) -> list[int]:
     """The partitions of a topic: the first contact with a broker.
 
     Raises `NotFoundError` for a topic that is not there, and `BrokerAwayError` when no broker is.
@@ -131,18 +133,18 @@ def partitions_of(client: Producer | Consumer, topic: str, troubles: Troubles, c
         except KafkaException:
             client.poll(0)  # hear of the cause
             # Who stood still for a while has not tried for as long as the clock says.
-            if troubles.hopeless or (clock.monotonic() >= end and tries * _STEP_SECONDS >= _REACH_SECONDS):
-                raise BrokerAwayError(
-                    f"no Kafka broker can be reached: {troubles.cause or 'none answers'}",
+            if errors.hopeless or (clock.monotonic() >= end and tries * _STEP_SECONDS >= _REACH_SECONDS):
+                raise BrokerUnavailableError(
+                    f"no Kafka broker can be reached: {errors.cause or 'none answers'}",
                     remedy="see whether an agent runs there, and name it with --bootstrap-server HOST:PORT",
                 ) from None
             continue
         if found.error is not None:
-            raise explained(found.error, topic)
+            raise to_siltstone_error(found.error, topic)
         return sorted(found.partitions)
 
 
-def explained(error: KafkaError | KafkaException, topic: str) -> SiltstoneError:
+def to_siltstone_error(error: KafkaError | KafkaException, topic: str) -> SiltstoneError:
     """An error of the client or a broker, in the family that says what to do about it."""
     known = error.args[0] if isinstance(error, KafkaException) else error
     if known.code() in _UNKNOWN:

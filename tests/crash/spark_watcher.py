@@ -63,9 +63,8 @@ def watch(directory: str) -> None:
     import siltstone.cli  # noqa: PLC0415
     from catalog.open import open_catalog  # noqa: PLC0415
     from maintenance.garbage_collection import GarbageSettings  # noqa: PLC0415
-    from siltstone import context as rooms  # noqa: PLC0415
-    from siltstone.compaction import run as compaction  # noqa: PLC0415
-    from siltstone.compaction import watch as watching  # noqa: PLC0415
+    from siltstone import context  # noqa: PLC0415
+    from siltstone.compaction import compactor, watcher  # noqa: PLC0415
     from spark_jobs.session.spark_session import SparkSettings  # noqa: PLC0415
 
     def guarded_catalog(url: str, clock: Clock, ids: Ids) -> Catalog:
@@ -73,10 +72,10 @@ def watch(directory: str) -> None:
 
     collecting = partial(GarbageSettings, session_silence_ms=3_000)
     on_spark = partial(SparkSettings, conf={"spark.python.daemon.module": "tests.crash.spark_watcher"})
-    patch.object(rooms, "open_catalog", guarded_catalog).start()
-    patch.object(compaction, "DEAD_AFTER_MS", LEASE_MS).start()
-    patch.object(compaction, "GarbageSettings", collecting).start()
-    patch.object(watching, "SparkSettings", on_spark).start()
+    patch.object(context, "open_catalog", guarded_catalog).start()
+    patch.object(compactor, "RUN_TIMEOUT_MS", LEASE_MS).start()
+    patch.object(compactor, "GarbageSettings", collecting).start()
+    patch.object(watcher, "SparkSettings", on_spark).start()
     siltstone.cli.main()
 
 

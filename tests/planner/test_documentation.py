@@ -15,8 +15,8 @@ from core.clock import SystemClock
 from maintenance.fsck.report import DifferenceKind
 from maintenance.garbage_collection import GarbageSettings
 from planner.settings import PlannerSettings
-from siltstone.compaction.watch import Watch
-from siltstone.compaction.watch_metrics import WatchCollector
+from siltstone.compaction.watcher import WatcherStatus
+from siltstone.compaction.watcher_metrics import WatcherCollector
 from siltstone.settings.configuration import SETTINGS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def test_metrics_that_operators_are_told_of_exist(system: System, ids: Ids
     told = set(re.findall(r"`(siltstone_[a-z_]+)`", OPERATIONS))
     clock = SystemClock()
     agent = Agent(settings=AgentSettings(), store=system.store, catalog=system.catalog, clock=clock, ids=ids)
-    families = [*agent.metrics.registry.collect(), *WatchCollector(Watch()).collect()]
+    families = [*agent.metrics.registry.collect(), *WatcherCollector(WatcherStatus()).collect()]
     agent.pools.close()
     served = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     assert len(told) > 12

@@ -15,7 +15,7 @@ from maintenance.fsck import DifferenceKind, fsck
 from object_store.interface import Purpose
 from planner.planning import plan, plan_and_submit
 from planner.settings import PlannerSettings
-from siltstone.cli.entry import cli
+from siltstone.cli.main import cli
 from tests.end_to_end.processes import as_url
 
 if TYPE_CHECKING:

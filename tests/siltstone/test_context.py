@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from object_store.accounting import RequestKind
 from object_store.errors import ForeignStoreError
 from object_store.interface import Purpose
-from siltstone.cli.entry import cli
-from siltstone.context import opened
+from siltstone.cli.main import cli
+from siltstone.context import open_context
 from siltstone.settings.configuration import Settings
 from tests.end_to_end.processes import as_url
 
@@ -30,18 +30,18 @@ def settings(tmp_path: Path, catalog_url: str, store: str) -> Settings:
 def test_the_first_command_that_touches_a_store_binds_the_catalog_to_it(
     tmp_path: Path, catalog_url: str
 ) -> None:
-    with opened(settings(tmp_path, catalog_url, "right"), tied=False) as rooms:
-        assert rooms.catalog.home.recorded() is None
-        assert rooms.store.counts.snapshot().of().requests == 0
-    with opened(settings(tmp_path, catalog_url, "right")) as rooms:
-        home = rooms.catalog.home.recorded()
+    with open_context(settings(tmp_path, catalog_url, "right"), check_binding=False) as context:
+        assert context.catalog.home.recorded() is None
+        assert context.store.counts.snapshot().of().requests == 0
+    with open_context(settings(tmp_path, catalog_url, "right")) as context:
+        home = context.catalog.home.recorded()
         assert home is not None
-        assert home.url == rooms.store.url
-    with opened(settings(tmp_path, catalog_url, "right")) as rooms:
-        made = rooms.store.counts.snapshot()
+        assert home.url == context.store.url
+    with open_context(settings(tmp_path, catalog_url, "right")) as context:
+        made = context.store.counts.snapshot()
         assert made.of().requests == made.of(RequestKind.GET, Purpose.CHECK).requests == 1
-        assert rooms.catalog.home.recorded() == home
-    with pytest.raises(ForeignStoreError), opened(settings(tmp_path, catalog_url, "wrong")):
+        assert context.catalog.home.recorded() == home
+    with pytest.raises(ForeignStoreError), open_context(settings(tmp_path, catalog_url, "wrong")):
         pytest.fail("it goes on")
 
 
@@ -49,8 +49,8 @@ def test_the_first_command_that_touches_a_store_binds_the_catalog_to_it(
 def test_a_command_with_the_wrong_store_says_which_is_right(
     tmp_path: Path, catalog_url: str, words: list[str]
 ) -> None:
-    with opened(settings(tmp_path, catalog_url, "right")) as rooms:
-        right = rooms.store.url
+    with open_context(settings(tmp_path, catalog_url, "right")) as context:
+        right = context.store.url
     where = ["--data-dir", str(tmp_path), "--catalog", as_url(catalog_url)]
     answer = CliRunner().invoke(cli, [*words, *where, "--object-store", str(tmp_path / "wrong")])
     assert f"this catalog's objects are in {right}, and" in answer.output

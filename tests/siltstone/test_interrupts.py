@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from core.clock import ManualClock
-from siltstone.interrupts import Interrupts, whole
+from siltstone.interrupts import Interrupts, defer_signals
 from siltstone.kafka_client.connection import connect
 
 
@@ -30,7 +30,7 @@ def test_an_interrupt_is_announced_and_raised_and_the_handlers_come_back(
 def test_a_held_interrupt_is_raised_when_the_block_is_over() -> None:
     steps = []
     with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it is about the order
-        with interrupts.held() as requested:
+        with interrupts.shielded() as requested:
             signal.raise_signal(signal.SIGINT)
             steps.append(requested.is_set())
         steps.append(False)
@@ -40,7 +40,7 @@ def test_a_held_interrupt_is_raised_when_the_block_is_over() -> None:
 def test_a_second_interrupt_counts_once_a_moment_has_passed() -> None:
     """A tool that signals a process and its group would else cut the tidying up short."""
     clock = ManualClock()
-    with Interrupts(clock) as interrupts, contextlib.suppress(KeyboardInterrupt), interrupts.held():
+    with Interrupts(clock) as interrupts, contextlib.suppress(KeyboardInterrupt), interrupts.shielded():
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         clock.sleep(2)
@@ -99,7 +99,7 @@ def test_an_interrupt_shows_no_traceback_whenever_it_comes(
 
 def test_one_that_was_not_opened_takes_no_signal() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with Interrupts().held() as requested:
+    with Interrupts().shielded() as requested:
         assert not requested.is_set()
         assert signal.getsignal(signal.SIGINT) is before
 
@@ -109,7 +109,7 @@ def test_a_whole_block_ends_before_the_handler_runs(number: signal.Signals) -> N
     steps = []
     with Interrupts() as interrupts:
         handler = signal.getsignal(number)
-        with pytest.raises(KeyboardInterrupt), whole():  # noqa: PT012 - it is about the order
+        with pytest.raises(KeyboardInterrupt), defer_signals():  # noqa: PT012 - it is about the order
             signal.raise_signal(number)
             steps.append(interrupts.requested.is_set())
         assert signal.getsignal(number) == handler
@@ -117,7 +117,7 @@ def test_a_whole_block_ends_before_the_handler_runs(number: signal.Signals) -> N
 
 
 def test_an_interrupt_is_not_lost_to_an_error_of_the_whole_block() -> None:
-    with Interrupts(), pytest.raises(KeyboardInterrupt), whole():  # noqa: PT012 - both at once
+    with Interrupts(), pytest.raises(KeyboardInterrupt), defer_signals():  # noqa: PT012 - both at once
         signal.raise_signal(signal.SIGINT)
         raise ValueError
 
@@ -125,7 +125,7 @@ def test_an_interrupt_is_not_lost_to_an_error_of_the_whole_block() -> None:
 def test_what_no_handler_waits_for_is_left_as_it_was() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with whole():
+        with defer_signals():
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -137,7 +137,7 @@ def test_in_another_thread_a_block_is_whole_anyway() -> None:
 
 
 def _nothing_whole() -> None:
-    with whole():
+    with defer_signals():
         pass
 
 

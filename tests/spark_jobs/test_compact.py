@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Self, cast
@@ -19,7 +17,6 @@ from object_store.open import StoreConfig
 from spark_jobs import compact
 from spark_jobs.compact import MAX_ATTEMPTS, JobOutcome, run_jobs
 from spark_jobs.errors import JobCancelledError
-from spark_jobs.interrupts import stop_on_signals
 from spark_jobs.report import CompactionReport, JobFailure
 from spark_jobs.transport import unpack_spec
 
@@ -296,15 +293,3 @@ def test_a_job_must_be_claimed(driver: Driver, monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(InvalidInputError, match="claim it before"):
         driver.run(monkeypatch, [unclaimed])
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_stops_in_order(number: signal.Signals) -> None:
-    """And the handlers of before are back afterwards; one set back is what a second signal finds."""
-    before = signal.getsignal(number)
-    with stop_on_signals() as stopped:
-        assert not stopped.is_set()
-        os.kill(os.getpid(), number)
-        assert stopped.wait(240)
-        assert signal.getsignal(number) == before
-    assert signal.getsignal(number) == before

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = str(ROOT / "spark_jobs" / "compact.py")
 
 
 def fill(published: PublishedLog, name: str, *, submitted: bool = True) -> PartitionId:
@@ -84,8 +83,8 @@ def test_jobs_run_on_spark_and_one_that_fails_harms_no_other(
     assert done.counts["get_requests"] == 6
 
 
-def reports_of(command: Sequence[str], catalog_url: str, directory: Path) -> list[dict[str, Any]]:
-    """What an application says, which must succeed."""
+def run_command(command: Sequence[str], catalog_url: str, directory: Path) -> dict[str, Any]:
+    """Run a command that must succeed, and return its JSON report."""
     environment = {
         **os.environ,
         "JAVA_HOME": str(write_java_home(find_java(os.environ), directory / "java")),
@@ -98,10 +97,12 @@ def reports_of(command: Sequence[str], catalog_url: str, directory: Path) -> lis
         command, env=environment, cwd=directory, capture_output=True, text=True, timeout=600, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    (report,) = (json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{"))
+    assert isinstance(report, dict)
+    return report
 
 
-def test_the_script_empties_the_queue_by_a_connect_server(
+def test_the_command_runs_the_queue_on_a_connect_server(
     spark: SparkForTests,
     published: PublishedLog,
     store_config: StoreConfig,
@@ -109,43 +110,42 @@ def test_the_script_empties_the_queue_by_a_connect_server(
     catalog_url: str,
     tmp_path: Path,
 ) -> None:
-    """As a plain program."""
+    tie(published.store, catalog.home, published.ids)
     here = fill(published, "flights")
-    command = [sys.executable, SCRIPT, "--object-store", store_config.url, "--json"]
+    command = [sys.executable, "-m", "siltstone", "compact", "--once", "--object-store", store_config.url]
 
-    (report,) = reports_of([*command, "--master", spark.connect_url], catalog_url, tmp_path)
+    report = run_command(
+        [*command, "--json", "--spark-master", spark.connect_url], as_url(catalog_url), tmp_path
+    )
 
     assert report["get_requests_per_input_file"] == 2.0
     assert [each.value for each in published.read(here)] == [b"2"]
     assert catalog.jobs.counts()[JobState.COMPLETED] == 1
 
 
-def test_applications_of_spark_submit_take_its_session(
+def test_the_command_uses_the_session_of_spark_submit(
     published: PublishedLog, store_config: StoreConfig, catalog: Catalog, catalog_url: str, tmp_path: Path
 ) -> None:
-    """The script, which empties the queue, and then the command, which plans what is not in it."""
+    """It runs the job that is in the queue, and the one that it plans."""
     tie(published.store, catalog.home, published.ids)
     queued = fill(published, "flights")
-    where = ("--object-store", store_config.url, "--json")
+    planned = fill(published, "weather", submitted=False)
     submit = str(Path(sys.executable).with_name("spark-submit"))
     quick = ("--driver-java-options", "-XX:TieredStopAtLevel=1")  # it has little to compute
     conf = ("--conf", "spark.ui.enabled=false", "--driver-memory", "512m", *quick)
-    planned = fill(published, "weather", submitted=False)
 
-    script, command = reports_of(
+    report = run_command(
         [
-            *(submit, "--master", "local[1]", *conf, str(ROOT / "tests" / "spark_jobs" / "applications.py")),
-            *(SCRIPT, *where),
-            "--",
-            *(str(ROOT / "deploy" / "spark_submit.py"), "compact", "--once", *where),
+            *(submit, "--master", "local[1]", *conf, str(ROOT / "deploy" / "spark_submit.py")),
+            *("compact", "--once", "--object-store", store_config.url, "--json"),
             *("--data-dir", str(tmp_path / "data")),
         ],
         as_url(catalog_url),
         tmp_path,
     )
 
-    assert (script["jobs_completed"], script["get_requests_per_input_file"]) == (1, 2.0)
-    assert (command["rounds"], command["jobs_completed"]) == (1, 1)
+    assert (report["rounds"], report["jobs_completed"]) == (1, 2)
+    assert report["get_requests_per_input_file"] == 2.0
     assert [each.value for here in (queued, planned) for each in published.read(here)] == [b"2", b"2"]
     assert catalog.jobs.counts()[JobState.COMPLETED] == 2
 

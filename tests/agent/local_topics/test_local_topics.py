@@ -17,8 +17,8 @@ from local_tier.files.checkpoint_files import OffsetCheckpointFile
 from local_tier.files.file_names import LOG_START_OFFSET_CHECKPOINT
 from local_tier.files.file_system import RealFileSystem
 from object_store.accounting import RequestKind
-from siltstone.cli.entry import cli
-from siltstone.kafka_client.local_bounds import local_bounds
+from siltstone.cli.main import cli
+from siltstone.kafka_client.local_offsets import fetch_local_offsets
 from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, consume, produce
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire
@@ -202,7 +202,7 @@ def test_each_leader_is_asked_once_for_the_bounds_of_all_its_partitions(
         return sum(each.value for each in samples if each.labels["api"] == "list_offsets")
 
     before = requests()
-    assert [each.log_end_offset for each in local_bounds(catalog, topic)] == [1, 0] * 4
+    assert [each.log_end_offset for each in fetch_local_offsets(catalog, topic)] == [1, 0] * 4
     assert requests() - before == 2, "one for beginnings, one for ends"
 
 

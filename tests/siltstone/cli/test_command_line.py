@@ -14,8 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from core.errors import FatalError, RetryableError
-from siltstone.cli.entry import COMMANDS, cli
-from siltstone.cli.failures import explain_failure
+from siltstone.cli.main import COMMANDS, cli, report_error
 from siltstone.settings.configuration import ENVIRONMENT_PREFIX
 from tests.end_to_end.processes import as_url
 
@@ -59,7 +58,7 @@ def test_the_front_door_lists_every_command_without_loading_one() -> None:
             sys.executable,
             "-c",
             (
-                "import sys, siltstone.cli.entry as e; print([m for m in"
+                "import sys, siltstone.cli.main as e; print([m for m in"
                 " ('pyspark', 'boto3', 'fastapi', 'psycopg', 'numba', 'rich', 'confluent_kafka')"
                 " if m in sys.modules])"
             ),
@@ -172,7 +171,7 @@ def test_every_kind_of_failure_has_its_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert explain_failure(failure, debug=False) == code
+    assert report_error(failure, debug=False) == code
     said = capsys.readouterr().err
     assert words in said
     assert "Traceback" not in said
@@ -182,11 +181,11 @@ def test_a_bug_leaves_its_traceback_in_a_file_that_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    explain_failure(ZeroDivisionError("by zero"), debug=False)
+    report_error(ZeroDivisionError("by zero"), debug=False)
     (kept,) = tmp_path.iterdir()
     assert str(kept) in capsys.readouterr().err
     assert "ZeroDivisionError" in kept.read_text()
-    explain_failure(ZeroDivisionError("by zero"), debug=True)
+    report_error(ZeroDivisionError("by zero"), debug=True)
     assert "ZeroDivisionError: by zero" in capsys.readouterr().err
 
 

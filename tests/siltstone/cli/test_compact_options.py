@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from siltstone.cli import compact as module
-from siltstone.compaction.run import CompactionChoices, CompactionRun
+from siltstone.compaction.compactor import CompactionOptions, CompactionRun
 from siltstone.settings.configuration import Settings
 from spark_jobs.shuffle.plan import PlanChoice
 
@@ -45,19 +45,19 @@ def test_a_bad_combination_is_wrong_usage(arguments: list[str], sentence: str, t
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], CompactionChoices()),
-        (["--plan", "task", "--force"], CompactionChoices(force=True, plan=PlanChoice.TASK)),
-        (["--plan", "Shuffle", "--rounds", "7"], CompactionChoices(max_rounds=7, plan=PlanChoice.SHUFFLE)),
-        (["--once"], CompactionChoices(max_rounds=1)),
+        ([], CompactionOptions()),
+        (["--plan", "task", "--force"], CompactionOptions(force=True, plan=PlanChoice.TASK)),
+        (["--plan", "Shuffle", "--rounds", "7"], CompactionOptions(max_rounds=7, plan=PlanChoice.SHUFFLE)),
+        (["--once"], CompactionOptions(max_rounds=1)),
     ],
 )
 def test_choices_reach_the_run(
-    arguments: list[str], expected: CompactionChoices, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    arguments: list[str], expected: CompactionOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made: list[CompactionChoices] = []
+    made: list[CompactionOptions] = []
 
-    def compact(_settings: object, choices: CompactionChoices, **_options: object) -> CompactionRun:
-        made.append(choices)
+    def compact(_settings: object, options: CompactionOptions, **_options: object) -> CompactionRun:
+        made.append(options)
         return CompactionRun()
 
     monkeypatch.setattr(module, "_compact", compact)
@@ -70,5 +70,5 @@ def test_choices_reach_the_run(
 
 def test_who_runs_tasks_alone_is_planned_no_exact_jobs(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
-    told = {choice: CompactionChoices(plan=choice).planner(settings).exact for choice in PlanChoice}
+    told = {choice: CompactionOptions(plan=choice).planner(settings).exact for choice in PlanChoice}
     assert told == {PlanChoice.AUTO: True, PlanChoice.TASK: False, PlanChoice.SHUFFLE: True}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 from click.testing import CliRunner
 
-from siltstone.cli.entry import cli
+from siltstone.cli.main import cli
 from tests.catalog.scene import Scene, run_of
 from tests.end_to_end.processes import as_url
 

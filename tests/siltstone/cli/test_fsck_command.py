@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from catalog.open import open_catalog
 from core.clock import SystemClock
 from core.ids import SeededIds
-from siltstone.cli.entry import cli
+from siltstone.cli.main import cli
 from tests.catalog.scene import Scene, run_of
 from tests.end_to_end.processes import as_url
 

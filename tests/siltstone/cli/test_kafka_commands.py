@@ -13,8 +13,8 @@ import structlog
 from click.testing import CliRunner, Result
 
 from siltstone.cli import produce
-from siltstone.cli.entry import cli
-from siltstone.kafka_client import sending
+from siltstone.cli.main import cli
+from siltstone.kafka_client import sender
 from tests.agent.kafka.in_process_clients import consume
 from tests.end_to_end.processes import environment
 from tests.real_clients.agents import Agents, two_agents
@@ -151,14 +151,14 @@ def test_who_waits_long_for_an_acknowledgement_is_told_so(
 ) -> None:
     """An agent whose store is full says "again", and the client repeats without a word for two minutes."""
     topic = agents.create_topic()
-    tell = produce._tell_of_waiting
+    tell = produce._print_waiting
 
     def tell_and_go_on(records: int) -> None:
         tell(records)
         agents.store.gate.set()
 
-    monkeypatch.setattr(sending, "_PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(produce, "_tell_of_waiting", tell_and_go_on)
+    monkeypatch.setattr(sender, "_NOTICE_SECONDS", 0.01)
+    monkeypatch.setattr(produce, "_print_waiting", tell_and_go_on)
     agents.store.gate.clear()
     try:
         answer = run(agents, "produce", topic, stdin=b"a\n")

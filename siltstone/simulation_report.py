@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cost_model.report.figures import CURVES, FIGURES, bills
-from siltstone.output import report_console, table
+from siltstone.console import report_console, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

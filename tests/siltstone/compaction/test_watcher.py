@@ -19,9 +19,9 @@ from core.ids import SystemIds
 from object_store.binding import tie
 from object_store.local.store import LocalStore
 from object_store.open import StoreConfig, open_store
-from siltstone.compaction.run import DEAD_AFTER_MS, CompactionChoices, claim_jobs, plan_jobs
-from siltstone.compaction.watch import Watch, Watcher
-from siltstone.compaction.watch_metrics import WatchCollector, served_metrics
+from siltstone.compaction.compactor import RUN_TIMEOUT_MS, CompactionOptions, claim_jobs, plan_jobs
+from siltstone.compaction.watcher import Watcher, WatcherStatus
+from siltstone.compaction.watcher_metrics import WatcherCollector, serve_metrics
 from siltstone.context import AppContext
 from siltstone.interrupts import Interrupts
 from siltstone.settings.sources import load_settings
@@ -113,7 +113,7 @@ class Log(PublishedLog):
         self.partitions.append(here)
         self.ingest({here: [batch((b"k", b"old"), (b"k", b"new"))]})
 
-    def rooms(self) -> AppContext:
+    def context(self) -> AppContext:
         clock = SystemClock()
         return AppContext(
             catalog=self.catalog,
@@ -125,7 +125,7 @@ class Log(PublishedLog):
 
     def watcher(self, session: HereSession) -> Watcher:
         settings = load_settings({"data_dir": self.directory.parent / "data", "max_job_files": 1})
-        return Watcher(self.rooms(), settings, CompactionChoices(), interval_seconds=0.05, session=session)
+        return Watcher(self.context(), settings, CompactionOptions(), interval_seconds=0.05, session=session)
 
     def is_compacted(self) -> bool:
         return all([each.value for each in self.read(here)] == [b"new"] for here in self.partitions)
@@ -173,7 +173,7 @@ def test_two_watchers_share_the_work(log: Log) -> None:
                 stop.requested.set()
         watches = [each.result(PATIENCE_SECONDS) for each in running]
 
-    done = [watch.run.compaction.jobs_completed for watch in watches]
+    done = [status.run.compaction.jobs_completed for status in watches]
     assert min(done) > 0
     assert sum(done) == 7
     assert log.catalog.jobs.counts()[JobState.COMPLETED] == 7
@@ -185,9 +185,9 @@ def test_what_has_expired_is_not_compacted(log: Log) -> None:
     log.ingest({here: [batch((b"k", b"v"))]})
     watcher = log.watcher(HereSession(1))
 
-    watcher._look_and_log(Interrupts())
+    watcher._poll_and_log(Interrupts())
 
-    done = watcher.watch.run
+    done = watcher.status.run
     assert (done.compaction.jobs, done.expired.extents) == (0, 1)
     assert done.as_dict()["expired_bytes"] == done.expired.size > 0
 
@@ -196,16 +196,16 @@ def test_a_watcher_takes_over_from_the_dead(log: Log, catalog_url: str) -> None:
     """Once one that had claimed a job was silent for long enough, and not before."""
     log.add("flights")
     planned = log.watcher(HereSession(1))
-    plan_jobs(log.rooms(), planned._planner)
-    assert len(claim_jobs(log.rooms(), 10)) == 1  # by one that is not heard of again
+    plan_jobs(log.context(), planned._planner)
+    assert len(claim_jobs(log.context(), 10)) == 1  # by one that is not heard of again
     watcher = log.watcher(HereSession(1))
 
-    assert not watcher._look_and_log(Interrupts())
+    assert not watcher._poll_and_log(Interrupts())
     assert log.catalog.jobs.counts()[JobState.RUNNING] == 1
 
     with psycopg.connect(catalog_url) as connection:
-        connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (DEAD_AFTER_MS + 1,))
-    assert watcher._look_and_log(Interrupts())
+        connection.execute("UPDATE jobs SET heartbeat_ms = heartbeat_ms - %s", (RUN_TIMEOUT_MS + 1,))
+    assert watcher._poll_and_log(Interrupts())
     assert log.is_compacted()
 
 
@@ -215,11 +215,11 @@ def test_a_watcher_that_is_stopped_gives_its_jobs_back(log: Log) -> None:
     stop = Interrupts()
     watcher = log.watcher(HereSession(2, lambda _job: stop.requested.set()))
 
-    watch = watcher.run(stop)
+    status = watcher.run(stop)
 
     counts = log.catalog.jobs.counts()
     assert (counts[JobState.SUBMITTED], counts[JobState.RUNNING]) == (2, 0)
-    assert (watch.run.compaction.jobs_completed, watch.jobs_running) == (0, 0)
+    assert (status.run.compaction.jobs_completed, status.jobs_running) == (0, 0)
 
 
 def test_a_session_that_dies_is_started_anew(log: Log) -> None:
@@ -234,31 +234,31 @@ def test_a_session_that_dies_is_started_anew(log: Log) -> None:
     session = HereSession(1, die_once)
     watcher = log.watcher(session)
 
-    assert not watcher._look_and_log(Interrupts())
+    assert not watcher._poll_and_log(Interrupts())
     assert log.catalog.jobs.counts()[JobState.SUBMITTED] == 1
-    assert watcher._look_and_log(Interrupts())
+    assert watcher._poll_and_log(Interrupts())
 
     assert log.is_compacted()
-    assert (session.starts, watcher.watch.looks, watcher.watch.looks_failed) == (2, 2, 1)
+    assert (session.starts, watcher.status.polls, watcher.status.polls_failed) == (2, 2, 1)
 
 
 def test_metrics_are_what_the_watch_has_counted(log: Log) -> None:
     """By the names of job reports, over HTTP, from a scrape's moment."""
     log.add("flights")
     watcher = log.watcher(HereSession(1))
-    watcher._look_and_log(Interrupts())
+    watcher._poll_and_log(Interrupts())
 
-    with served_metrics(watcher.watch, ("127.0.0.1", 0)) as address:
+    with serve_metrics(watcher.status, ("127.0.0.1", 0)) as address:
         assert address is not None
         with urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=240) as answer:
             lines = answer.read().decode().splitlines()
-        with pytest.raises(InvalidInputError, match="name another"), served_metrics(Watch(), address):
+        with pytest.raises(InvalidInputError, match="name another"), serve_metrics(WatcherStatus(), address):
             pass
 
     found = dict(line.split() for line in lines if not line.startswith("#"))
     assert found["siltstone_compaction_jobs_completed_total"] == "1.0"
     assert found["siltstone_compaction_get_requests_total"] == "2.0"
-    assert found["siltstone_compaction_looks_total"] == "1.0"
+    assert found["siltstone_compaction_polls_total"] == "1.0"
     assert float(found["siltstone_compaction_peak_rss_bytes_max"]) > 0
 
 
@@ -266,15 +266,15 @@ def test_metrics_tell_what_waits_and_what_spoils_jobs(log: Log) -> None:
     """A file that fails alone is quarantined: it is not among those that wait, however old it gets."""
     log.add("flights")
     watcher = log.watcher(HereSession(1))
-    plan_jobs(log.rooms(), watcher._planner)
-    (job,) = claim_jobs(log.rooms(), 1)
+    plan_jobs(log.context(), watcher._planner)
+    (job,) = claim_jobs(log.context(), 1)
     assert job.attempt_id is not None
     log.catalog.jobs.fail(job.spec.job_id, job.attempt_id, "a batch that no worker survives")
-    watcher._look_and_log(Interrupts())
+    watcher._poll_and_log(Interrupts())
 
     found = {
         metric.name.removeprefix("siltstone_compaction_"): metric
-        for metric in WatchCollector(watcher.watch).collect()
+        for metric in WatcherCollector(watcher.status).collect()
     }
     gauges = {name: metric.samples[0].value for name, metric in found.items() if metric.type == "gauge"}
     expected = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from catalog.model import JobState
 from core.quantities import count
-from siltstone.compaction.run import DEAD_AFTER_MS
+from siltstone.compaction.compactor import RUN_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from siltstone.context import AppContext
 
 _OPEN = (JobState.SUBMITTED, JobState.RUNNING)
-_MOST = 1000
+MAX_UNFINISHED_JOBS = 1000
 
 
-def open_jobs(rooms: AppContext) -> list[Job]:
+def unfinished_jobs(context: AppContext) -> list[Job]:
     """The newest jobs that wait or run, bounded."""
-    return rooms.catalog.jobs.list(_OPEN, limit=_MOST)
+    return context.catalog.jobs.list(_OPEN, limit=MAX_UNFINISHED_JOBS)
 
 
-def job_facts(jobs: Sequence[Job], now_ms: int) -> list[dict[str, Any]]:
+def job_fields(jobs: Sequence[Job], now_ms: int) -> list[dict[str, Any]]:
     """For `--json`."""
     return [
         {
@@ -45,13 +45,13 @@ def describe_jobs(jobs: Sequence[Job], now_ms: int) -> list[str]:
         sentences.append(
             f"{count(waiting, 'job')} {_be(waiting)} in the queue, for siltstone compact to run."
         )
-    held = Counter(job.application_id for job in jobs if job.state is JobState.RUNNING)
-    for application_id, number in held.items():
+    running = Counter(job.application_id for job in jobs if job.state is JobState.RUNNING)
+    for application_id, number in running.items():
         silent = min(_silent_ms(job, now_ms) or 0 for job in jobs if job.application_id == application_id)
         sentences.append(
             f"{count(number, 'job')} {_be(number)} held by a run last heard of {silent // 1000} s ago; "
             f"{'it is' if number == 1 else 'they are'} taken over by siltstone compact after "
-            f"{DEAD_AFTER_MS // 1000} s of silence."
+            f"{RUN_TIMEOUT_MS // 1000} s of silence."
         )
     return sentences
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siltstone.demo.check import (
+from siltstone.demo.comparison import (
     Differences,
     FetchedRecord,
     RecordOutcome,
     check_outcomes,
     check_partition,
 )
-from siltstone.demo.data import Row, load_input
+from siltstone.demo.input_data import Row, load_input
 from siltstone.demo.oracle import Expected, expect, murmur2
 
 # From Kafka's own UtilsTest, whose values are signed.

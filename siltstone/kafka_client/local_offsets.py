@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from catalog.model import Broker, Topic
     from catalog.open import Catalog
 
-_PATIENCE_SECONDS = 5.0
-_ENDS = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]  # its types are partial
+_REQUEST_SECONDS = 5.0
+_SPECS = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]  # its types are partial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalBounds:
+class LocalOffsets:
     """One partition: its leader's node, None while nobody leads it, and what that node says.
 
     Offsets are None when it does not answer. Records are readable as soon as they are acknowledged, up to
@@ -38,18 +38,18 @@ class LocalBounds:
     log_end_offset: int | None = None
 
 
-def local_bounds(catalog: Catalog, topic: Topic) -> list[LocalBounds]:
+def fetch_local_offsets(catalog: Catalog, topic: Topic) -> list[LocalOffsets]:
     """Of all partitions of a topic with storage.mode=local, in order."""
     leaders = {
         partition: leader.node_id
         for partition, leader in catalog.local_leaders.of_topic(topic.topic_id).items()
     }
     brokers = catalog.brokers.live(AgentSettings().broker_silent_ms)
-    present = {broker.node_id for broker in brokers}
-    asked = [partition for partition, node in sorted(leaders.items()) if node in present]
-    found = _ask(topic.name, asked, brokers)
+    live_nodes = {broker.node_id for broker in brokers}
+    led_partitions = [partition for partition, node in sorted(leaders.items()) if node in live_nodes]
+    found = _list_offsets(topic.name, led_partitions, brokers)
     return [
-        LocalBounds(
+        LocalOffsets(
             partition=partition,
             leader=leaders.get(partition),
             log_start_offset=found[partition][0] if partition in found else None,
@@ -59,7 +59,9 @@ def local_bounds(catalog: Catalog, topic: Topic) -> list[LocalBounds]:
     ]
 
 
-def _ask(topic: str, partitions: Sequence[int], brokers: Sequence[Broker]) -> dict[int, tuple[int, int]]:
+def _list_offsets(
+    topic: str, partitions: Sequence[int], brokers: Sequence[Broker]
+) -> dict[int, tuple[int, int]]:
     """First and next offset by partition; those of whom nothing was heard in time are left out.
 
     All at once, so that leaders that do not answer take no longer than one of them.
@@ -69,14 +71,15 @@ def _ask(topic: str, partitions: Sequence[int], brokers: Sequence[Broker]) -> di
     client = connect(
         AdminClient, {"bootstrap.servers": ",".join(f"{broker.host}:{broker.port}" for broker in brokers)}
     )
-    places = [TopicPartition(topic, partition) for partition in partitions]
+    requested = [TopicPartition(topic, partition) for partition in partitions]
     earliest, latest = (
-        client.list_offsets(dict.fromkeys(places, spec), request_timeout=_PATIENCE_SECONDS) for spec in _ENDS
+        client.list_offsets(dict.fromkeys(requested, spec), request_timeout=_REQUEST_SECONDS)
+        for spec in _SPECS
     )
     found = {}
-    for place in places:
+    for each in requested:
         try:
-            found[place.partition] = (earliest[place].result().offset, latest[place].result().offset)
+            found[each.partition] = (earliest[each].result().offset, latest[each].result().offset)
         except KafkaException:
             continue
     return found

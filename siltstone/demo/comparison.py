@@ -45,11 +45,11 @@ class Differences:
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
-    def add(self, words: str) -> None:
+    def add(self, text: str) -> None:
         """Count one more."""
         self.count += 1
         if len(self.examples) < _SHOWN:
-            self.examples.append(words)
+            self.examples.append(text)
 
 
 def check_outcomes(
@@ -61,12 +61,12 @@ def check_outcomes(
 ) -> None:
     """Compare what became of rows with their placements: where one has none, its record must be refused."""
     for row, outcome in zip(rows, outcomes, strict=True):
-        placement = expected.placements[row]
-        answered = None if outcome.error is not None else (outcome.partition, outcome.offset)
-        if placement != answered or (answered is None and not outcome.is_refusal):
+        expected_placement = expected.placements[row]
+        actual = None if outcome.error is not None else (outcome.partition, outcome.offset)
+        if expected_placement != actual or (actual is None and not outcome.is_refusal):
             differences.add(
-                f"{topic}, row {row}: expected {_place(placement)}, the agent answered "
-                f"{_place(answered)}{f' ({outcome.error})' if outcome.error else ''}"
+                f"{topic}, row {row}: expected {_describe(expected_placement)}, the agent answered "
+                f"{_describe(actual)}{f' ({outcome.error})' if outcome.error else ''}"
             )
 
 
@@ -103,5 +103,9 @@ def check_partition(
     return count
 
 
-def _place(placement: tuple[int | None, int | None] | None) -> str:
-    return "a refusal" if placement is None else f"partition {placement[0]}, offset {placement[1]}"
+def _describe(expected_placement: tuple[int | None, int | None] | None) -> str:
+    return (
+        "a refusal"
+        if expected_placement is None
+        else f"partition {expected_placement[0]}, offset {expected_placement[1]}"
+    )

@@ -7,18 +7,29 @@ them with the commands themselves.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
+import tempfile
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from typing_extensions import override
 
-from siltstone.cli.failures import explain_failure
-from siltstone.interrupts import heard
+from core.errors import RetryableError, SiltstoneError
+from siltstone.interrupts import interrupt_on_signals
+from siltstone.settings.sources import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+FAILED = 1
+WRONG_USAGE = 2
+TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 COMMANDS = {
     "agent": "Run an agent: take records, write segment files, answer reads.",
@@ -35,7 +46,7 @@ COMMANDS = {
 }
 
 
-class FrontDoor(click.Group):
+class LazyGroup(click.Group):
     """A group that loads its commands by name, and turns every error into words and an exit code."""
 
     @override
@@ -58,17 +69,17 @@ class FrontDoor(click.Group):
     @override
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with heard():
+            with interrupt_on_signals():
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit):
             raise
         except (Exception, KeyboardInterrupt) as failure:  # noqa: BLE001 - the outermost place, and it says so
             debug = bool(ctx.meta.get("siltstone.debug"))
-            ctx.exit(explain_failure(failure, debug=debug))
+            ctx.exit(report_error(failure, debug=debug))
 
 
 @click.group(
-    cls=FrontDoor, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(package_name="siltstone", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -86,3 +97,38 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     cli.main(args=None if arguments is None else list(arguments), prog_name="siltstone")
     sys.exit(0)  # pragma: no cover - click has left already
+
+
+def report_error(failure: BaseException, *, debug: bool) -> int:
+    """Say what went wrong on standard error, and return the exit code; `debug` shows the traceback."""
+    if isinstance(failure, KeyboardInterrupt | click.Abort):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    if isinstance(failure, BrokenPipeError) or getattr(failure, "errno", None) == errno.EPIPE:
+        # The reader of our output has left; say nothing, and let the interpreter's last flush go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    if debug:
+        traceback.print_exception(failure)
+    if isinstance(failure, SiltstoneError):
+        click.echo(f"error: {failure}", err=True)
+        return _exit_code(failure)
+    click.echo(f"error: unexpected {type(failure).__name__}: {failure}", err=True)
+    if not debug:
+        click.echo(f"  this is a bug in Siltstone; its traceback is in {_keep(failure)}", err=True)
+    return FAILED
+
+
+def _exit_code(failure: SiltstoneError) -> int:
+    if isinstance(failure, ConfigurationError):
+        return WRONG_USAGE
+    if isinstance(failure, RetryableError):
+        return TEMPORARY_FAILURE
+    return FAILED
+
+
+def _keep(failure: BaseException) -> Path:
+    handle, name = tempfile.mkstemp(prefix="siltstone-error-", suffix=".txt")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        traceback.print_exception(failure, file=file)
+    return Path(name)

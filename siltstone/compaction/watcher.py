@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from core.errors import RetryableError
-from siltstone.compaction.run import CompactionRun, claim_jobs, collect, plan_jobs
+from siltstone.compaction.compactor import CompactionRun, claim_jobs, collect, plan_jobs
 from spark_jobs.compact import release_jobs
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
 from spark_jobs.session.manager import KeptSession
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import threading
 
     from planner.settings import PlannerSettings
-    from siltstone.compaction.run import CompactionChoices
+    from siltstone.compaction.compactor import CompactionOptions
     from siltstone.context import AppContext
     from siltstone.interrupts import Interrupts
     from siltstone.settings.configuration import Settings
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 DEFAULT_INTERVAL_SECONDS: Final = 10.0
 _MAX_JOBS: Final = 100
-_MAX_KEPT: Final = 100
+_MAX_HISTORY: Final = 100
 
 
 @dataclass(slots=True)
-class Watch:
+class WatcherStatus:
     """What a watcher has done since it began, for its metrics and its last word.
 
     Failures and cut files are kept as far as the last hundred. `rounds` are those in which jobs were run,
@@ -49,11 +49,11 @@ class Watch:
     """
 
     run: CompactionRun = field(default_factory=CompactionRun)
-    looks: int = 0
-    looks_failed: int = 0
+    polls: int = 0
+    polls_failed: int = 0
     jobs_failed: int = 0
     jobs_running: int = 0
-    last_look_ms: int = 0
+    last_poll_ms: int = 0
     jobs_waiting: int = 0
     jobs_deferred: int = 0
     ingestion_files: int = 0
@@ -72,7 +72,7 @@ class Watch:
         self.jobs_running -= 1
         self.jobs_failed += outcome.failure is not None
         for kept in (self.run.compaction.failures, self.run.compaction.cut_files):
-            del kept[:-_MAX_KEPT]
+            del kept[:-_MAX_HISTORY]
 
 
 class Watcher:
@@ -80,43 +80,43 @@ class Watcher:
 
     def __init__(
         self,
-        rooms: AppContext,
+        context: AppContext,
         settings: Settings,
-        choices: CompactionChoices,
+        options: CompactionOptions,
         *,
         interval_seconds: float = DEFAULT_INTERVAL_SECONDS,
         session: KeptSession | None = None,
     ) -> None:
-        self.watch = Watch()
-        self._rooms = rooms
+        self.status = WatcherStatus()
+        self._context = context
         self._settings = settings
-        self._choices = choices
-        self._planner: PlannerSettings = choices.planner(settings)
+        self._options = options
+        self._planner: PlannerSettings = options.planner(settings)
         self._interval_seconds = interval_seconds
         self._session = session or KeptSession(SparkSettings(master=settings.spark_master))
         self._log = structlog.get_logger("siltstone.watch")
 
-    def run(self, interrupts: Interrupts) -> Watch:
+    def run(self, interrupts: Interrupts) -> WatcherStatus:
         """Go on until `interrupts` has one. Jobs that are not over then go back to the queue."""
         try:
             with self._session:
                 while True:
-                    busy = self._look_and_log(interrupts)
+                    busy = self._poll_and_log(interrupts)
                     if not busy:
                         interrupts.requested.wait(self._interval_seconds)
         except (KeyboardInterrupt, JobCancelledError):
-            self._log.info("stopped", looks=self.watch.looks, jobs=self.watch.run.compaction.jobs)
-        return self.watch
+            self._log.info("stopped", polls=self.status.polls, jobs=self.status.run.compaction.jobs)
+        return self.status
 
-    def _look_and_log(self, interrupts: Interrupts) -> bool:
+    def _poll_and_log(self, interrupts: Interrupts) -> bool:
         """One round; whether there may be more to do at once."""
-        self.watch.looks += 1
+        self.status.polls += 1
         try:
-            return self._look(interrupts)
+            return self._poll(interrupts)
         except JobCancelledError:
             raise
         except RetryableError as error:
-            self.watch.looks_failed += 1
+            self.status.polls_failed += 1
             self._log.warning(
                 "a round ended early", error=str(error), again_in_seconds=self._interval_seconds
             )
@@ -124,19 +124,19 @@ class Watcher:
                 self._session.drop()
             return False
         finally:
-            self.watch.last_look_ms = self._rooms.clock.now_ms()
+            self.status.last_poll_ms = self._context.clock.now_ms()
 
-    def _look(self, interrupts: Interrupts) -> bool:
-        with interrupts.held():
-            planned = plan_jobs(self._rooms, self._planner)
-            self.watch.run.add_planned(planned)
-            self.watch.jobs_waiting, self.watch.jobs_deferred = planned.waiting, planned.deferred
+    def _poll(self, interrupts: Interrupts) -> bool:
+        with interrupts.shielded():
+            planned = plan_jobs(self._context, self._planner)
+            self.status.run.add_plan(planned)
+            self.status.jobs_waiting, self.status.jobs_deferred = planned.waiting, planned.deferred
         completed = 0
         if planned.waiting:
             self._start()
-            with interrupts.held() as stopped:
+            with interrupts.shielded() as stopped:
                 completed = self._run_round(stopped)
-        with interrupts.held():
+        with interrupts.shielded():
             self._collect()
         return completed > 0
 
@@ -147,32 +147,32 @@ class Watcher:
             self._session.start()
 
     def _run_round(self, stopped: threading.Event) -> int:
-        jobs = claim_jobs(self._rooms, min(self._session.slots, _MAX_JOBS))
+        jobs = claim_jobs(self._context, min(self._session.slots, _MAX_JOBS))
         if not jobs:
             return 0
-        self.watch.jobs_running = len(jobs)
+        self.status.jobs_running = len(jobs)
         self._log.info("running jobs", jobs=[str(job.spec.job_id) for job in jobs])
         try:
             report = self._session.run(
                 jobs,
-                store=self._rooms.store_config,
-                book=self._rooms.catalog.jobs,
-                clock=self._rooms.clock,
-                ids=self._rooms.ids,
-                progress=self._settle,
+                store=self._context.store_config,
+                book=self._context.catalog.jobs,
+                clock=self._context.clock,
+                ids=self._context.ids,
+                progress=self._record_outcome,
                 cancelled=stopped,
-                plan=self._choices.plan,
+                plan=self._options.plan,
             )
         except BaseException:
-            release_jobs(self._rooms.catalog.jobs, jobs)  # those that are over are nobody's, and stay so
+            release_jobs(self._context.catalog.jobs, jobs)  # those that are over are nobody's, and stay so
             raise
         finally:
-            self.watch.jobs_running = 0
-        self.watch.run.end_round(report)
+            self.status.jobs_running = 0
+        self.status.run.end_round(report)
         return report.jobs_completed
 
-    def _settle(self, outcome: JobOutcome) -> None:
-        self.watch.add(outcome)
+    def _record_outcome(self, outcome: JobOutcome) -> None:
+        self.status.add(outcome)
         job = str(outcome.job.spec.job_id)
         if outcome.failure is not None:
             failure = outcome.failure
@@ -187,13 +187,13 @@ class Watcher:
             )
 
     def _collect(self) -> None:
-        watch, left = self.watch, self._rooms.catalog.planning.backlog()
-        watch.ingestion_files, watch.ingestion_bytes = left.ingestion_files, left.ingestion_bytes
-        now_ms = self._rooms.catalog.clock.now_ms()
-        watch.ingestion_age_ms = 0 if left.oldest_ms is None else max(0, now_ms - left.oldest_ms)
-        watch.suspected_files, watch.quarantined_files = left.suspected_files, left.quarantined_files
-        report = collect(self._rooms, self._settings)
-        self.watch.dead_files += report.dead_files
-        self.watch.dead_bytes += report.dead_bytes
-        self.watch.orphans += report.orphans
-        self.watch.orphan_bytes += report.orphan_bytes
+        status, left = self.status, self._context.catalog.planning.backlog()
+        status.ingestion_files, status.ingestion_bytes = left.ingestion_files, left.ingestion_bytes
+        now_ms = self._context.catalog.clock.now_ms()
+        status.ingestion_age_ms = 0 if left.oldest_ms is None else max(0, now_ms - left.oldest_ms)
+        status.suspected_files, status.quarantined_files = left.suspected_files, left.quarantined_files
+        report = collect(self._context, self._settings)
+        self.status.dead_files += report.dead_files
+        self.status.dead_bytes += report.dead_bytes
+        self.status.orphans += report.orphans
+        self.status.orphan_bytes += report.orphan_bytes

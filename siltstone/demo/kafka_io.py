@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from siltstone.demo.check import FetchedRecord, RecordOutcome
+from siltstone.demo.comparison import FetchedRecord, RecordOutcome
 from siltstone.kafka_client.connection import connect
-from siltstone.kafka_client.reading import Reader, Start
-from siltstone.kafka_client.sending import DEFAULTS
+from siltstone.kafka_client.reader import Reader, Start
+from siltstone.kafka_client.sender import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
     from core.clock import Clock
-    from siltstone.demo.data import Row
+    from siltstone.demo.input_data import Row
 
 _SETTINGS = {**DEFAULTS, "compression.type": "zstd", "linger.ms": "100"}
 _POLL_SECONDS = 0.1
 _ROWS_PER_POLL = 1_000
-_UNANSWERED = RecordOutcome(None, None, "it was never answered")
+_NO_RESPONSE = RecordOutcome(None, None, "it was never answered")
 
 
 def produce(
@@ -36,11 +36,16 @@ def produce(
     """
     keyed = connect(Producer, {**_SETTINGS, "bootstrap.servers": bootstrap, "enable.idempotence": "true"})
     keyless = connect(Producer, {**_SETTINGS, "bootstrap.servers": bootstrap})
-    outcomes = [[_UNANSWERED] * len(rows) for _, rows in topics]
-    for number, (lane, row) in enumerate(_interleaved([len(rows) for _, rows in topics])):
-        name, rows = topics[lane]
+    outcomes = [[_NO_RESPONSE] * len(rows) for _, rows in topics]
+    for number, (topic_index, row) in enumerate(_interleaved([len(rows) for _, rows in topics])):
+        name, rows = topics[topic_index]
         record = rows[row]
-        _send(keyless if record.key is None else keyed, name, record, partial(_note, outcomes[lane], row))
+        _send(
+            keyless if record.key is None else keyed,
+            name,
+            record,
+            partial(_record_outcome, outcomes[topic_index], row),
+        )
         if number % _ROWS_PER_POLL == 0:
             keyed.poll(0)
             advance(min(number, _ROWS_PER_POLL))
@@ -55,9 +60,9 @@ def _interleaved(lengths: list[int]) -> Iterator[tuple[int, int]]:
     """(list, index) of everything in lists of these lengths, so that all of them end together."""
     longest = max(lengths)
     for step in range(longest):
-        for lane, length in enumerate(lengths):
+        for topic_index, length in enumerate(lengths):
             for row in range(length * step // longest, length * (step + 1) // longest):
-                yield lane, row
+                yield topic_index, row
 
 
 def _send(
@@ -74,7 +79,9 @@ def _send(
             return
 
 
-def _note(outcomes: list[RecordOutcome], row: int, error: KafkaError | None, message: Message) -> None:
+def _record_outcome(
+    outcomes: list[RecordOutcome], row: int, error: KafkaError | None, message: Message
+) -> None:
     if error is None:
         outcomes[row] = RecordOutcome(message.partition(), message.offset(), None)
     else:
@@ -88,8 +95,8 @@ def read_back(
     found: list[list[FetchedRecord]] = [[] for _ in range(partitions)]
     reader = Reader({"bootstrap.servers": bootstrap, "group.id": "demo"}, topic, clock)
     try:
-        reader.begin(None, Start("earliest"))
-        for messages in reader.batches(follow=False, most=None):
+        reader.start_at(None, Start("earliest"))
+        for messages in reader.batches(follow=False, max_records=None):
             for message in messages:
                 partition, offset = message.partition(), message.offset()
                 assert partition is not None

@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from catalog.model import Job
     from maintenance.garbage_collection import GarbageReport
     from planner.settings import PlannerSettings
+    from siltstone.console import ProgressDisplay
     from siltstone.context import AppContext
-    from siltstone.output import Narrator
     from siltstone.settings.configuration import Settings
 
-JOBS_AT_ONCE = 100
+MAX_CLAIMED_JOBS = 100
 MAX_ROUNDS = 100
 # Heartbeats come every few seconds; whoever missed this many is gone.
-DEAD_AFTER_MS = 60_000
+RUN_TIMEOUT_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionChoices:
+class CompactionOptions:
     """What a user may say about how to compact.
 
     `force` cleans whatever has something to clean; `max_rounds` is how often to plan and run; `plan` says by
@@ -90,7 +90,7 @@ class CompactionRun:
         if outcome.failure is not None:
             self.compaction.failures.append(outcome.failure)
 
-    def add_planned(self, planned: PlannedJobs) -> None:
+    def add_plan(self, planned: PlannedJobs) -> None:
         """Take in what was done for a plan."""
         self.jobs_lost += planned.lost
         self.expired.extents += planned.expired.extents
@@ -105,10 +105,10 @@ class CompactionRun:
 
 
 def compact(
-    rooms: AppContext,
+    context: AppContext,
     settings: Settings,
-    narrator: Narrator,
-    choices: CompactionChoices | None = None,
+    display: ProgressDisplay,
+    options: CompactionOptions | None = None,
     *,
     interrupts: Interrupts | None = None,
 ) -> CompactionRun:
@@ -117,40 +117,40 @@ def compact(
     Raises KeyboardInterrupt when `interrupts` has one, in whatever phase; what was published until then
     stays, and jobs that are not over are back in the queue.
     """
-    choices = choices or CompactionChoices()
+    options = options or CompactionOptions()
     done = CompactionRun()
-    held = (interrupts or Interrupts()).held
-    planner = choices.planner(settings)
+    shielded = (interrupts or Interrupts()).shielded
+    planner = options.planner(settings)
     jobs: list[Job] = []
     try:
-        with held():
-            waiting = _plan(rooms, planner, narrator, done)
+        with shielded():
+            waiting = _plan(context, planner, display, done)
         if not waiting:
             return done
         with contextlib.ExitStack() as session:
-            with narrator.phase(f"Start Spark at {settings.spark_master}"):
+            with display.phase(f"Start Spark at {settings.spark_master}"):
                 spark = session.enter_context(spark_session(SparkSettings(master=settings.spark_master)))
             run = partial(
                 run_jobs,
                 spark,
-                store=rooms.store_config,
-                book=rooms.catalog.jobs,
-                clock=rooms.clock,
-                ids=rooms.ids,
-                plan=choices.plan,
+                store=context.store_config,
+                book=context.catalog.jobs,
+                clock=context.clock,
+                ids=context.ids,
+                plan=options.plan,
             )
             while waiting:
-                with held() as cancelled:
-                    jobs = claim_jobs(rooms, JOBS_AT_ONCE)
-                    progressed = _run_round(partial(run, cancelled=cancelled), jobs, narrator, done)
+                with shielded() as cancelled:
+                    jobs = claim_jobs(context, MAX_CLAIMED_JOBS)
+                    progressed = _run_round(partial(run, cancelled=cancelled), jobs, display, done)
                     jobs = []
-                    if not progressed or done.rounds == choices.max_rounds or cancelled.is_set():
+                    if not progressed or done.rounds == options.max_rounds or cancelled.is_set():
                         break
-                    waiting = _plan(rooms, planner, narrator, done)
+                    waiting = _plan(context, planner, display, done)
     except JobCancelledError:
         raise KeyboardInterrupt from None
     finally:
-        _give_back(rooms, jobs, held)
+        _give_back(context, jobs, shielded)
     return done
 
 
@@ -166,47 +166,49 @@ class PlannedJobs(NamedTuple):
     expired: RetentionReport
 
 
-def plan_jobs(rooms: AppContext, planner: PlannerSettings) -> PlannedJobs:
+def plan_jobs(context: AppContext, planner: PlannerSettings) -> PlannedJobs:
     """Plan and submit, after taking back what the dead had claimed.
 
     Retention comes first: nobody shall rewrite what has expired.
     """
-    rooms.catalog.jobs.release_expired(DEAD_AFTER_MS)
-    expired = expire(rooms.catalog)
-    done = plan_and_submit(rooms.catalog, rooms.clock, rooms.ids, planner)
-    return PlannedJobs(rooms.catalog.jobs.counts()[JobState.SUBMITTED], done.lost, done.deferred, expired)
+    context.catalog.jobs.release_expired(RUN_TIMEOUT_MS)
+    expired = expire(context.catalog)
+    done = plan_and_submit(context.catalog, context.clock, context.ids, planner)
+    return PlannedJobs(context.catalog.jobs.counts()[JobState.SUBMITTED], done.lost, done.deferred, expired)
 
 
-def claim_jobs(rooms: AppContext, limit: int) -> list[Job]:
+def claim_jobs(context: AppContext, limit: int) -> list[Job]:
     """Take jobs of the queue, as many as there are; none when others were faster."""
     # An application that claims twice is given the same jobs, so each claim is one of its own.
-    return rooms.catalog.jobs.claim(f"siltstone-{rooms.ids.new_uuid()}", limit)
+    return context.catalog.jobs.claim(f"siltstone-{context.ids.new_uuid()}", limit)
 
 
 def _give_back(
-    rooms: AppContext, jobs: list[Job], held: Callable[[], AbstractContextManager[object]]
+    context: AppContext, jobs: list[Job], shielded: Callable[[], AbstractContextManager[object]]
 ) -> None:
     """Release what was claimed and did not come to its end; a second ^C must not get in between."""
     if jobs:
-        with contextlib.suppress(KeyboardInterrupt), held():
-            release_jobs(rooms.catalog.jobs, jobs)
+        with contextlib.suppress(KeyboardInterrupt), shielded():
+            release_jobs(context.catalog.jobs, jobs)
 
 
-def _plan(rooms: AppContext, planner: PlannerSettings, narrator: Narrator, done: CompactionRun) -> int:
-    with narrator.phase("Plan" if not done.rounds else "Plan again"):
-        planned = plan_jobs(rooms, planner)
-    done.add_planned(planned)
+def _plan(
+    context: AppContext, planner: PlannerSettings, display: ProgressDisplay, done: CompactionRun
+) -> int:
+    with display.phase("Plan" if not done.rounds else "Plan again"):
+        planned = plan_jobs(context, planner)
+    done.add_plan(planned)
     return planned.waiting
 
 
 def _run_round(
-    run: Callable[..., CompactionReport], jobs: list[Job], narrator: Narrator, done: CompactionRun
+    run: Callable[..., CompactionReport], jobs: list[Job], display: ProgressDisplay, done: CompactionRun
 ) -> bool:
     """Run jobs to their end; whether any was completed."""
     if not jobs:
         return False
     files = sum(len(job.spec.inputs) for job in jobs)
-    with narrator.phase(f"Compact {count(files, 'file')} in {count(len(jobs), 'job')}", len(jobs)) as advance:
+    with display.phase(f"Compact {count(files, 'file')} in {count(len(jobs), 'job')}", len(jobs)) as advance:
 
         def tell(outcome: JobOutcome) -> None:
             advance(1)
@@ -217,7 +219,7 @@ def _run_round(
     return report.jobs_completed > 0
 
 
-def collect(rooms: AppContext, settings: Settings) -> GarbageReport:
+def collect(context: AppContext, settings: Settings) -> GarbageReport:
     """Delete what is past its grace."""
     wanted = GarbageSettings(grace_ms=settings.grace_seconds * 1000)
-    return collect_garbage(rooms.catalog, rooms.store, rooms.clock, wanted)
+    return collect_garbage(context.catalog, context.store, context.clock, wanted)

@@ -12,7 +12,7 @@ import structlog
 from structlog.testing import capture_logs
 from typing_extensions import override
 
-from siltstone.logs import configure_logs
+from siltstone.logging_setup import configure_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,15 +66,15 @@ def test_a_traceback_has_no_values_of_variables(
 
 def test_what_the_pool_says_of_each_try_is_for_those_who_debug(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own error says once why there is no connection; psycopg's pool would say so once a second."""
-    heard = []
+    interrupt_on_signals = []
     for level in ("info", "debug"):
         written = io.StringIO()
         monkeypatch.setattr("sys.stderr", written)
         configure_logs(level)
         logging.getLogger("psycopg.pool").warning("error connecting in 'pool-1'")
         logging.getLogger("botocore").warning("other libraries are heard")
-        heard.append([json.loads(line)["logger"] for line in written.getvalue().splitlines()])
-    assert heard == [["botocore"], ["psycopg.pool", "botocore"]]
+        interrupt_on_signals.append([json.loads(line)["logger"] for line in written.getvalue().splitlines()])
+    assert interrupt_on_signals == [["botocore"], ["psycopg.pool", "botocore"]]
 
 
 def test_a_logger_that_was_used_follows_what_is_configured_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +84,6 @@ def test_a_logger_that_was_used_follows_what_is_configured_later(monkeypatch: py
     logger = structlog.get_logger("agent.test")
     logger.warning("before")
     structlog.reset_defaults()
-    with capture_logs() as heard:
+    with capture_logs() as interrupt_on_signals:
         logger.warning("after")
-    assert heard == [{"event": "after", "log_level": "warning"}]
+    assert interrupt_on_signals == [{"event": "after", "log_level": "warning"}]

@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from core.errors import InvalidInputError
-from siltstone.kafka_client import lines as lines_module
-from siltstone.kafka_client.lines import (
+from siltstone.kafka_client import text_records
+from siltstone.kafka_client.text_records import (
     ENCODINGS,
-    Outgoing,
-    TextForm,
-    decoded,
-    encoded,
-    json_line,
-    json_parser,
+    OutgoingRecord,
+    TextFormat,
+    create_json_parser,
+    create_text_parser,
+    create_text_renderer,
+    decode,
+    encode,
     read_lines,
-    text_parser,
-    text_renderer,
+    render_json,
 )
 
 
@@ -60,39 +60,39 @@ def test_lines_that_are_there_are_given_before_more_are_waited_for() -> None:
 
 
 def test_a_line_without_an_end_is_refused_rather_than_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(text_records, "MAX_LINE_BYTES", 10)
     with pytest.raises(InvalidInputError, match="longer than 10 bytes"):
         list(read_lines(io.BytesIO(b"x" * 11)))
 
 
 def test_a_line_becomes_key_and_value_at_the_first_separator() -> None:
-    parse = text_parser(TextForm(key_separator="::"))
-    assert parse("line 1", b"k::v::w") == Outgoing(b"k", b"v::w")
+    parse = create_text_parser(TextFormat(key_separator="::"))
+    assert parse("line 1", b"k::v::w") == OutgoingRecord(b"k", b"v::w")
     with pytest.raises(InvalidInputError, match="line 7 has no '::'"):
         parse("line 7", b"kv")
 
 
 def test_a_line_without_a_separator_is_a_value_of_the_one_key() -> None:
-    assert text_parser(TextForm())("line 1", b"a:b") == Outgoing(None, b"a:b")
-    form = TextForm(key=b"k", headers=(("by", b"me"),))
-    assert text_parser(form)("line 1", b"v") == Outgoing(b"k", b"v", (("by", b"me"),))
+    assert create_text_parser(TextFormat())("line 1", b"a:b") == OutgoingRecord(None, b"a:b")
+    form = TextFormat(key=b"k", headers=(("by", b"me"),))
+    assert create_text_parser(form)("line 1", b"v") == OutgoingRecord(b"k", b"v", (("by", b"me"),))
 
 
 def test_a_chosen_text_means_null() -> None:
-    parse = text_parser(TextForm(key_separator=":", null="-"))
-    assert parse("line 1", b"-:-") == Outgoing(None, None)
-    assert parse("line 1", b":") == Outgoing(b"", b"")
+    parse = create_text_parser(TextFormat(key_separator=":", null="-"))
+    assert parse("line 1", b"-:-") == OutgoingRecord(None, None)
+    assert parse("line 1", b":") == OutgoingRecord(b"", b"")
 
 
 @given(data=st.binary(), encoding=st.sampled_from(ENCODINGS))
 def test_every_encoding_gives_back_what_it_took(data: bytes, encoding: str) -> None:
-    assert decoded(encoded(data, encoding), encoding) == data
+    assert decode(encode(data, encoding), encoding) == data
 
 
 @pytest.mark.parametrize("encoding", ["base64", "hex"])
 def test_text_that_is_not_of_its_encoding_is_named(encoding: str) -> None:
     with pytest.raises(InvalidInputError, match=f"the value on line 3 is not {encoding}"):
-        text_parser(TextForm(value_encoding=encoding))("line 3", b"!")
+        create_text_parser(TextFormat(value_encoding=encoding))("line 3", b"!")
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_text_that_is_not_of_its_encoding_is_named(encoding: str) -> None:
 )
 def test_a_line_that_is_no_json_record_is_named(line: bytes, words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        json_parser(())("line 3", line)
+        create_json_parser(())("line 3", line)
 
 
 class _Message:
     """As far as rendering looks at one."""
 
-    def __init__(self, record: Outgoing, offset: int) -> None:
+    def __init__(self, record: OutgoingRecord, offset: int) -> None:
         self._record = record
         self._offset = offset
 
@@ -139,7 +139,7 @@ class _Message:
 
 _BYTES = st.none() | st.binary(max_size=10)
 _RECORDS = st.builds(
-    Outgoing,
+    OutgoingRecord,
     key=_BYTES,
     value=_BYTES,
     headers=st.lists(st.tuples(st.text(max_size=5), _BYTES), max_size=3).map(tuple),
@@ -149,13 +149,15 @@ _RECORDS = st.builds(
 
 
 @given(record=_RECORDS, offset=st.integers(0, 2**62))
-def test_a_record_that_is_read_as_json_can_be_sent_as_it_is(record: Outgoing, offset: int) -> None:
-    line: Any = json_line(_Message(record, offset))  # type: ignore[arg-type]  # a message as far as it is used
-    assert json_parser(())("line 1", line) == record
+def test_a_record_that_is_read_as_json_can_be_sent_as_it_is(record: OutgoingRecord, offset: int) -> None:
+    line: Any = render_json(_Message(record, offset))  # type: ignore[arg-type]  # a message as far as it is used
+    assert create_json_parser(())("line 1", line) == record
 
 
 @given(record=_RECORDS)
-def test_a_record_that_is_read_as_encoded_text_can_be_sent_again(record: Outgoing) -> None:
-    form = TextForm(key_separator=":", key_encoding="hex", value_encoding="base64", null="null")
-    line = text_renderer(form)(_Message(record, 0))  # type: ignore[arg-type]  # as above
-    assert text_parser(form)("line 1", line.removesuffix(b"\n")) == Outgoing(record.key, record.value)
+def test_a_record_that_is_read_as_encoded_text_can_be_sent_again(record: OutgoingRecord) -> None:
+    form = TextFormat(key_separator=":", key_encoding="hex", value_encoding="base64", null="null")
+    line = create_text_renderer(form)(_Message(record, 0))  # type: ignore[arg-type]  # as above
+    assert create_text_parser(form)("line 1", line.removesuffix(b"\n")) == OutgoingRecord(
+        record.key, record.value
+    )

@@ -33,7 +33,7 @@ def report_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
 
 
-class Narrator:
+class ProgressDisplay:
     """Tells people who wait what is going on, on standard error: bars on a terminal, lines elsewhere."""
 
     def __init__(self, clock: Clock, *, quiet: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from siltstone.kafka_client.nearby_agents import NoAgentError, announced, bootstrap_servers
+from siltstone.kafka_client.agent_discovery import NoAgentError, announce, bootstrap_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,14 +45,14 @@ def listening(health: bytes) -> Iterator[str]:
 
 
 def test_an_agent_is_found_while_it_serves(tmp_path: Path, listening: str) -> None:
-    with announced(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}):
+    with announce(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}):
         assert bootstrap_servers(tmp_path) == "127.0.0.1:9092"
     with pytest.raises(NoAgentError, match=r"no agent serves from data directory .*siltstone agent"):
         bootstrap_servers(tmp_path)
 
 
 def test_all_agents_that_answer_are_given(tmp_path: Path, listening: str) -> None:
-    with announced(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}):
+    with announce(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}):
         other = tmp_path / "agents" / "other.json"
         other.write_text(f'{{"http": "{listening}", "kafka": "[::1]:9093"}}')
         assert set(bootstrap_servers(tmp_path).split(",")) == {"127.0.0.1:9092", "[::1]:9093"}
@@ -60,13 +60,13 @@ def test_all_agents_that_answer_are_given(tmp_path: Path, listening: str) -> Non
 
 def test_an_agent_on_every_interface_is_reached_over_loopback(tmp_path: Path, listening: str) -> None:
     port = listening.rpartition(":")[2]
-    with announced(tmp_path, {"http": f"0.0.0.0:{port}", "kafka": "0.0.0.0:9092"}):
+    with announce(tmp_path, {"http": f"0.0.0.0:{port}", "kafka": "0.0.0.0:9092"}):
         assert bootstrap_servers(tmp_path) == "127.0.0.1:9092"
 
 
 def test_an_agent_without_a_kafka_listener_is_named(tmp_path: Path, listening: str) -> None:
     with (
-        announced(tmp_path, {"http": listening}),
+        announce(tmp_path, {"http": listening}),
         pytest.raises(NoAgentError, match=f"http://{listening} serves no Kafka clients"),
     ):
         bootstrap_servers(tmp_path)
@@ -79,7 +79,7 @@ def test_what_a_killed_agent_left_is_passed_over_and_swept(tmp_path: Path, liste
     (tmp_path / "agents" / "1.json").write_text("not JSON")
     with pytest.raises(NoAgentError, match=r"http://127\.0\.0\.1:9 did not answer"):
         bootstrap_servers(tmp_path)
-    with announced(tmp_path, {"http": listening, "kafka": "127.0.0.1:11"}):
+    with announce(tmp_path, {"http": listening, "kafka": "127.0.0.1:11"}):
         assert not left.exists()
         assert (tmp_path / "agents" / f"{os.getpid()}.json").exists()
         assert bootstrap_servers(tmp_path) == "127.0.0.1:11"
@@ -98,7 +98,7 @@ def test_what_a_killed_agent_left_is_passed_over_and_swept(tmp_path: Path, liste
 def test_an_agent_that_is_not_well_is_quoted(tmp_path: Path, listening: str, words: str) -> None:
     """Who looks for an agent and finds one in trouble learns which trouble, not that there is none."""
     with (
-        announced(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}),
+        announce(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}),
         pytest.raises(NoAgentError, match=f"http://{listening} {words}"),
     ):
         bootstrap_servers(tmp_path)

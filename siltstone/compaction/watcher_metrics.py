@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from siltstone.compaction.watch import Watch
+    from siltstone.compaction.watcher import WatcherStatus
 
 _PREFIX: Final = "siltstone_compaction"
 _GAUGES: Final = frozenset(
     {
         "jobs_running",
-        "last_look_ms",
+        "last_poll_ms",
         "jobs_waiting",
         "jobs_deferred",
         "ingestion_files",
@@ -37,11 +37,11 @@ _GAUGES: Final = frozenset(
 )
 
 
-class WatchCollector(Collector):
+class WatcherCollector(Collector):
     """`siltstone_compaction_…`: the names of job reports (see `spark_jobs.report`) and of `Watch`."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, status: WatcherStatus) -> None:
+        self._watch = status
 
     @override
     def collect(self) -> Iterator[Metric]:
@@ -62,7 +62,7 @@ class WatchCollector(Collector):
 
 
 @contextlib.contextmanager
-def served_metrics(watch: Watch, address: tuple[str, int] | None) -> Iterator[tuple[str, int] | None]:
+def serve_metrics(status: WatcherStatus, address: tuple[str, int] | None) -> Iterator[tuple[str, int] | None]:
     """Serve `/metrics` at host and port (0: any free one) for the block; it is given where.
 
     Without an address, nothing. InvalidInputError when it cannot be listened on.
@@ -71,7 +71,7 @@ def served_metrics(watch: Watch, address: tuple[str, int] | None) -> Iterator[tu
         yield None
         return
     registry = CollectorRegistry()
-    registry.register(WatchCollector(watch))
+    registry.register(WatcherCollector(status))
     host, port = address
     try:
         server, thread = start_http_server(port, host, registry)

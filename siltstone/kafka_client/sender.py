@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from siltstone.kafka_client.connection import Troubles, connect, explained
+from siltstone.kafka_client.connection import ClientErrors, connect, to_siltstone_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from confluent_kafka import Message
 
-    from siltstone.kafka_client.lines import Outgoing
+    from siltstone.kafka_client.text_records import OutgoingRecord
 
 Tag = TypeVar("Tag")
 DEFAULTS = {
@@ -28,13 +28,13 @@ DEFAULTS = {
     "message.max.bytes": str(16 * 1024 * 1024),
 }
 _POLL_SECONDS = 0.1
-_PATIENCE_SECONDS = 5.0
-_NOW = 0  # what librdkafka takes for: the time of sending
+_NOTICE_SECONDS = 5.0
+_SEND_TIME = 0  # what librdkafka takes for: the time of sending
 _HINTS = {
     KafkaError.INVALID_RECORD: " (a compacted topic takes no record without a key, nor the batch it is in)"
 }
 # After these, nobody knows; after all others the record is not in the log.
-_IN_DOUBT = frozenset(
+_UNCONFIRMED = frozenset(
     {
         KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - its public names for errors of the client's own
         KafkaError._PURGE_INFLIGHT,  # noqa: SLF001 - as above
@@ -49,7 +49,7 @@ _IN_DOUBT = frozenset(
 
 
 @dataclass(slots=True)
-class Tally:
+class DeliveryCounts:
     """What has become of the records of one topic so far; `partitions` has the acknowledged ones' bounds."""
 
     topic: str
@@ -61,13 +61,13 @@ class Tally:
     def add(self, partition: int, offset: int) -> None:
         """Count one that was acknowledged; with acks 0 nobody knows its offset, which is then negative."""
         self.accepted += 1
-        place = self.partitions.get(partition)
-        if place is None:
-            place = {"records": 0, "first_offset": offset, "last_offset": offset}
-            self.partitions[partition] = place
-        place["records"] += 1
-        place["first_offset"] = min(place["first_offset"], offset)
-        place["last_offset"] = max(place["last_offset"], offset)
+        counts = self.partitions.get(partition)
+        if counts is None:
+            counts = {"records": 0, "first_offset": offset, "last_offset": offset}
+            self.partitions[partition] = counts
+        counts["records"] += 1
+        counts["first_offset"] = min(counts["first_offset"], offset)
+        counts["last_offset"] = max(counts["last_offset"], offset)
 
     def report(self) -> dict[str, Any]:
         """For `--json`."""
@@ -76,7 +76,7 @@ class Tally:
             "accepted": self.accepted,
             "refused": self.refused,
             "unconfirmed": self.unconfirmed,
-            "partitions": {str(number): place for number, place in sorted(self.partitions.items())},
+            "partitions": {str(number): counts for number, counts in sorted(self.partitions.items())},
         }
 
 
@@ -91,12 +91,12 @@ class Sender(Generic[Tag]):
         self,
         configuration: Mapping[str, Any],
         topic: str,
-        tell: Callable[[Tag, str, bool], None],
+        on_failure: Callable[[Tag, str, bool], None],
     ) -> None:
-        self.troubles = Troubles()
-        self.producer: Producer = connect(Producer, {**DEFAULTS, **configuration}, self.troubles)
-        self.tally = Tally(topic)
-        self._tell = tell
+        self.errors = ClientErrors()
+        self.producer: Producer = connect(Producer, {**DEFAULTS, **configuration}, self.errors)
+        self.tally = DeliveryCounts(topic)
+        self._on_failure = on_failure
         self._done = threading.Event()
         self._polling = threading.Thread(target=self._poll, name="delivery reports", daemon=True)
 
@@ -112,7 +112,7 @@ class Sender(Generic[Tag]):
         while not self._done.is_set():
             self.producer.poll(_POLL_SECONDS)
 
-    def send(self, tag: Tag, record: Outgoing, partition: int | None = None) -> None:
+    def send(self, tag: Tag, record: OutgoingRecord, partition: int | None = None) -> None:
         """Hand one record over; waits while the client's queue is full."""
         chosen = record.partition if partition is None else partition
         delivered = partial(self._delivered, tag)
@@ -123,7 +123,7 @@ class Sender(Generic[Tag]):
                     value=record.value,
                     key=record.key,
                     partition=-1 if chosen is None else chosen,
-                    timestamp=_NOW if record.timestamp is None else record.timestamp,
+                    timestamp=_SEND_TIME if record.timestamp is None else record.timestamp,
                     headers=list(record.headers),
                     on_delivery=delivered,
                 )
@@ -143,12 +143,12 @@ class Sender(Generic[Tag]):
             self._failed(tag, error)
 
     def _failed(self, tag: Tag, error: KafkaError) -> None:
-        in_doubt = error.code() in _IN_DOUBT
-        if in_doubt:
+        is_unconfirmed = error.code() in _UNCONFIRMED
+        if is_unconfirmed:
             self.tally.unconfirmed += 1
         else:
             self.tally.refused += 1
-        self._tell(tag, f"{error.name()}: {error.str()}{_HINTS.get(error.code(), '')}", in_doubt)
+        self._on_failure(tag, f"{error.name()}: {error.str()}{_HINTS.get(error.code(), '')}", is_unconfirmed)
 
     def finish(self, seconds: float | None = None, waiting: Callable[[int], None] | None = None) -> None:
         """Wait until every record is accounted for; after `seconds`, those that are not are unconfirmed.
@@ -157,7 +157,7 @@ class Sender(Generic[Tag]):
         after a few seconds, of how many records nothing is known. The client is silent as long as it tries.
         """
         if seconds is None and waiting is not None:
-            left = self.producer.flush(_PATIENCE_SECONDS)
+            left = self.producer.flush(_NOTICE_SECONDS)
             if left:
                 waiting(left)
         if self.producer.flush(-1 if seconds is None else seconds):
@@ -166,5 +166,5 @@ class Sender(Generic[Tag]):
 
     def raise_if_unable(self) -> None:
         """Raise what the client cannot recover from: going on would only queue."""
-        if self.troubles.fatal is not None:
-            raise explained(self.troubles.fatal, self.tally.topic)
+        if self.errors.fatal is not None:
+            raise to_siltstone_error(self.errors.fatal, self.tally.topic)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from core.errors import InvalidInputError, NotFoundError
-from siltstone.kafka_client.connection import Troubles, connect, explained, partitions_of
+from siltstone.kafka_client.connection import ClientErrors, connect, fetch_partitions, to_siltstone_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _BATCH_RECORDS = 1_000
 _POLL_SECONDS = 0.1
-_PATIENCE_SECONDS = 30.0
+_REQUEST_SECONDS = 30.0
 # What ListOffsets takes for a time.
 _LATEST = -1
 _EARLIEST = -2
@@ -48,16 +48,16 @@ class Reader:
     def __init__(self, configuration: Mapping[str, Any], topic: str, clock: Clock) -> None:
         self._topic = topic
         self._clock = clock
-        self._troubles = Troubles()
-        self._consumer = connect(Consumer, {**DEFAULTS, **configuration}, self._troubles)
-        self._ends: dict[int, int] = {}
+        self._errors = ClientErrors()
+        self._consumer = connect(Consumer, {**DEFAULTS, **configuration}, self._errors)
+        self._log_end_offsets: dict[int, int] = {}
         self._at_end: set[int] = set()
         self._is_member = False
         self._is_assigned = False
         self.next_offsets: dict[int, int] = {}
         self.count = 0
 
-    def begin(self, partition: int | None, start: Start) -> None:
+    def start_at(self, partition: int | None, start: Start) -> None:
         """Read one partition or all of them, without a group."""
         known = self._partitions()
         if partition is not None and partition not in known:
@@ -66,9 +66,12 @@ class Reader:
                 remedy=f"see: siltstone topics describe {self._topic}",
             )
         chosen = known if partition is None else [partition]
-        begins, self._ends = self._offsets(chosen, _EARLIEST), self._offsets(chosen, _LATEST)
-        self.next_offsets = self._first_offsets(start, begins)
-        self._at_end = {each for each in chosen if self.next_offsets[each] >= self._ends[each]}
+        log_start_offsets, self._log_end_offsets = (
+            self._offsets(chosen, _EARLIEST),
+            self._offsets(chosen, _LATEST),
+        )
+        self.next_offsets = self._first_offsets(start, log_start_offsets)
+        self._at_end = {each for each in chosen if self.next_offsets[each] >= self._log_end_offsets[each]}
         self._consumer.assign([TopicPartition(self._topic, each, self.next_offsets[each]) for each in chosen])
         self._is_assigned = True
 
@@ -79,40 +82,43 @@ class Reader:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked)
 
     def _partitions(self) -> list[int]:
-        return partitions_of(self._consumer, self._topic, self._troubles, self._clock)
+        return fetch_partitions(self._consumer, self._topic, self._errors, self._clock)
 
     def _offsets(self, partitions: list[int], time: int) -> dict[int, int]:
         """Offsets by time (milliseconds, or a word of ListOffsets); -1 where no record is as late."""
         asked = [TopicPartition(self._topic, each, time) for each in partitions]
         try:
-            found = self._consumer.offsets_for_times(asked, timeout=_PATIENCE_SECONDS)
+            found = self._consumer.offsets_for_times(asked, timeout=_REQUEST_SECONDS)
         except KafkaException as failure:
-            raise explained(failure, self._topic) from failure
+            raise to_siltstone_error(failure, self._topic) from failure
         for each in found:
             if each.error is not None:
-                raise explained(each.error, self._topic)
+                raise to_siltstone_error(each.error, self._topic)
         return {each.partition: each.offset for each in found}
 
-    def _first_offsets(self, start: Start, begins: dict[int, int]) -> dict[int, int]:
+    def _first_offsets(self, start: Start, log_start_offsets: dict[int, int]) -> dict[int, int]:
         match start.kind:
             case "earliest":
-                return begins
+                return log_start_offsets
             case "latest":
-                return dict(self._ends)
+                return dict(self._log_end_offsets)
             case "last":
-                return {each: max(begins[each], self._ends[each] - start.value) for each in begins}
+                return {
+                    each: max(log_start_offsets[each], self._log_end_offsets[each] - start.value)
+                    for each in log_start_offsets
+                }
             case "timestamp":
-                found = self._offsets(list(begins), start.value)
-                return {each: self._ends[each] if at < 0 else at for each, at in found.items()}
+                found = self._offsets(list(log_start_offsets), start.value)
+                return {each: self._log_end_offsets[each] if at < 0 else at for each, at in found.items()}
             case _:
-                for each, begin in begins.items():
-                    if not begin <= start.value <= self._ends[each]:
+                for each, start_at in log_start_offsets.items():
+                    if not start_at <= start.value <= self._log_end_offsets[each]:
                         raise InvalidInputError(
                             f"offset {start.value} is outside of {self._topic}-{each}, "
-                            f"which has {begin} to {self._ends[each]}",
+                            f"which has {start_at} to {self._log_end_offsets[each]}",
                             remedy="begin at one of these, at earliest or at latest",
                         )
-                return dict.fromkeys(begins, start.value)
+                return dict.fromkeys(log_start_offsets, start.value)
 
     def _assigned(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._is_assigned = True
@@ -125,41 +131,43 @@ class Reader:
     def is_at_end(self) -> bool:
         """Whether all that there was is read: when reading began, or, in a group, when it was last looked."""
         mine = (
-            {each.partition for each in self._consumer.assignment()} if self._is_member else set(self._ends)
+            {each.partition for each in self._consumer.assignment()}
+            if self._is_member
+            else set(self._log_end_offsets)
         )
         return self._is_assigned and mine <= self._at_end
 
-    def batches(self, *, follow: bool, most: int | None) -> Iterator[list[Message]]:
+    def batches(self, *, follow: bool, max_records: int | None) -> Iterator[list[Message]]:
         """Records as they come, `most` of them at the most; without `follow`, until the end is reached.
 
         A batch counts as read, and may be committed, once the next one is asked for.
         """
         waiting: deque[Message] = deque()
-        while most is None or self.count < most:
-            left = _BATCH_RECORDS if most is None else min(_BATCH_RECORDS, most - self.count)
+        while max_records is None or self.count < max_records:
+            left = _BATCH_RECORDS if max_records is None else min(_BATCH_RECORDS, max_records - self.count)
             if not waiting:
                 if not follow and self.is_at_end:
                     return
                 waiting.extend(self._consumer.consume(_BATCH_RECORDS, _POLL_SECONDS))
-            records = self._take(waiting, left)
+            records = self._take_records(waiting, left)
             if records:
                 yield records
-                self._hand_over(records)
-            elif self._troubles.fatal is not None:
-                raise explained(self._troubles.fatal, self._topic)
+                self._mark_consumed(records)
+            elif self._errors.fatal is not None:
+                raise to_siltstone_error(self._errors.fatal, self._topic)
 
-    def _take(self, waiting: deque[Message], most: int) -> list[Message]:
+    def _take_records(self, waiting: deque[Message], max_records: int) -> list[Message]:
         records: list[Message] = []
-        while waiting and len(records) < most:
+        while waiting and len(records) < max_records:
             message = waiting.popleft()
             error = message.error()
             if error is None:
                 records.append(message)
             else:
-                self._heed(error, message)
+                self._handle_error(error, message)
         return records
 
-    def _heed(self, error: KafkaError, message: Message) -> None:
+    def _handle_error(self, error: KafkaError, message: Message) -> None:
         partition = message.partition()
         if error.code() == KafkaError._PARTITION_EOF and partition is not None:  # noqa: SLF001 - its public name
             self._at_end.add(partition)
@@ -170,9 +178,9 @@ class Reader:
                 remedy="its records were deleted meanwhile; begin again at earliest",
             )
         if not error.retriable():
-            raise explained(error, self._topic)
+            raise to_siltstone_error(error, self._topic)
 
-    def _hand_over(self, records: list[Message]) -> None:
+    def _mark_consumed(self, records: list[Message]) -> None:
         self.count += len(records)
         latest: dict[int, int] = {}
         for message in records:
@@ -181,7 +189,7 @@ class Reader:
             assert offset is not None
             latest[partition] = offset + 1
         self.next_offsets.update(latest)
-        self._at_end |= {each for each, at in latest.items() if at >= self._ends.get(each, at + 1)}
+        self._at_end |= {each for each, at in latest.items() if at >= self._log_end_offsets.get(each, at + 1)}
         if self._is_member:
             with suppress(KafkaException):  # a partition that was taken away is for its new reader to commit
                 self._consumer.store_offsets(

@@ -28,11 +28,11 @@ class NoAgentError(RetryableError):
 
 
 @contextlib.contextmanager
-def announced(data_dir: Path, addresses: Mapping[str, str]) -> Iterator[None]:
+def announce(data_dir: Path, addresses: Mapping[str, str]) -> Iterator[None]:
     """Leave this process's addresses in the data directory for as long as the block runs."""
     directory = data_dir / "agents"
     directory.mkdir(parents=True, exist_ok=True)
-    _sweep(directory)
+    _remove_stale_files(directory)
     file = directory / f"{os.getpid()}.json"
     draft = file.with_suffix(".tmp")
     draft.write_bytes(orjson.dumps({**addresses, "pid": os.getpid()}))
@@ -52,9 +52,9 @@ def bootstrap_servers(data_dir: Path) -> str:
     found = []
     for addresses in _announced_addresses(data_dir / "agents"):
         url = f"http://{_reachable(addresses['http'])}"
-        trouble = _trouble_of(url)
-        if trouble is not None:
-            tried.append(f"{url} {trouble}")
+        problem = _problem_of(url)
+        if problem is not None:
+            tried.append(f"{url} {problem}")
         elif "kafka" not in addresses:
             tried.append(f"{url} serves no Kafka clients")
         else:
@@ -69,18 +69,18 @@ def bootstrap_servers(data_dir: Path) -> str:
     )
 
 
-def _trouble_of(url: str) -> str | None:
+def _problem_of(url: str) -> str | None:
     """What keeps the agent at `url` from serving, as it says itself; None when it is well."""
     try:
-        answer = httpx.get(f"{url}/healthz", timeout=_PROBE_SECONDS, trust_env=False)
+        response = httpx.get(f"{url}/healthz", timeout=_PROBE_SECONDS, trust_env=False)
     except httpx.HTTPError:
         return "did not answer"
-    if answer.is_success:
+    if response.is_success:
         return None
     with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        told = orjson.loads(answer.content)["problems"]
-        return f"is not well: {', '.join(f'{name} {what}' for name, what in told.items())}"
-    return f"answered {answer.status_code}"
+        problems = orjson.loads(response.content)["problems"]
+        return f"is not well: {', '.join(f'{name} {what}' for name, what in problems.items())}"
+    return f"answered {response.status_code}"
 
 
 def _announced_addresses(directory: Path) -> list[dict[str, str]]:
@@ -88,10 +88,10 @@ def _announced_addresses(directory: Path) -> list[dict[str, str]]:
     for file in directory.glob("*.json"):
         # The agent may leave, and take its file along, between any two of these calls.
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
-            told = orjson.loads(file.read_bytes())
-            addresses = {"http": str(told["http"])}
-            if "kafka" in told:
-                addresses["kafka"] = str(told["kafka"])
+            body = orjson.loads(file.read_bytes())
+            addresses = {"http": str(body["http"])}
+            if "kafka" in body:
+                addresses["kafka"] = str(body["kafka"])
             found.append((file.stat().st_mtime, addresses))
     return [addresses for _, addresses in sorted(found, key=lambda each: each[0], reverse=True)]
 
@@ -102,14 +102,14 @@ def _reachable(address: str) -> str:
     return f"{_LOOPBACK_OF.get(host, host)}:{port}"
 
 
-def _sweep(directory: Path) -> None:
+def _remove_stale_files(directory: Path) -> None:
     """Remove what agents left that were killed."""
     for file in directory.glob("*.json"):
-        if file.stem.isdecimal() and not _lives(int(file.stem)):
+        if file.stem.isdecimal() and not _is_running(int(file.stem)):
             file.unlink(missing_ok=True)
 
 
-def _lives(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

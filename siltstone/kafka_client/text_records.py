@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     Headers = Sequence[tuple[str, bytes | None]]
-    Parse = Callable[[str, bytes], "Outgoing"]
+    Parse = Callable[[str, bytes], "OutgoingRecord"]
     Render = Callable[[Message], bytes]
 
 READ_BYTES = 1024 * 1024
@@ -34,7 +34,7 @@ ENCODINGS = ("text", "base64", "hex")
 _RECORD = TypeAdapter(RecordBody)
 
 
-class Outgoing(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record to send; what is left out of timestamp and partition, the client chooses."""
 
     key: bytes | None
@@ -45,7 +45,7 @@ class Outgoing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextForm:
+class TextFormat:
     """How a line stands for a record: its parts, their encodings, and the text that means null."""
 
     key_separator: str | None = None
@@ -70,14 +70,14 @@ def read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
         yield [rest]
 
 
-def text_parser(form: TextForm) -> Parse:
+def create_text_parser(form: TextFormat) -> Parse:
     """Lines are values, or keys and values with a separator between them."""
     separator = None if form.key_separator is None else form.key_separator.encode()
     null = None if form.null is None else form.null.encode()
     if separator == b"":
         raise click.UsageError("--key-separator is empty")
 
-    def parse(where: str, line: bytes) -> Outgoing:
+    def parse(where: str, line: bytes) -> OutgoingRecord:
         key, value = form.key, line
         if separator is not None:
             text, found, value = line.partition(separator)
@@ -87,7 +87,7 @@ def text_parser(form: TextForm) -> Parse:
                     remedy="correct --key-separator",
                 )
             key = _part(where, "key", text, form.key_encoding, null)
-        return Outgoing(key, _part(where, "value", value, form.value_encoding, null), form.headers)
+        return OutgoingRecord(key, _part(where, "value", value, form.value_encoding, null), form.headers)
 
     return parse
 
@@ -96,14 +96,14 @@ def _part(where: str, name: str, text: bytes, encoding: str, null: bytes | None)
     if text == null:
         return None
     try:
-        return decoded(text, encoding)
+        return decode(text, encoding)
     except ValueError as failure:
         raise InvalidInputError(
             f"the {name} on {where} is not {encoding}: {failure}", remedy=f"correct it, or --{name}-encoding"
         ) from None
 
 
-def decoded(text: bytes, encoding: str) -> bytes:
+def decode(text: bytes, encoding: str) -> bytes:
     """The bytes that a text of one of `ENCODINGS` stands for; ValueError where it stands for none."""
     match encoding:
         case "base64":
@@ -114,7 +114,7 @@ def decoded(text: bytes, encoding: str) -> bytes:
             return text
 
 
-def encoded(data: bytes | None, encoding: str, null: bytes = b"") -> bytes:
+def encode(data: bytes | None, encoding: str, null: bytes = b"") -> bytes:
     """The inverse of `decoded`."""
     if data is None:
         return null
@@ -127,14 +127,14 @@ def encoded(data: bytes | None, encoding: str, null: bytes = b"") -> bytes:
             return data
 
 
-def json_parser(headers: Headers) -> Parse:
+def create_json_parser(headers: Headers) -> Parse:
     """Lines are records as JSON; `headers` come behind those of each record."""
 
-    def parse(where: str, line: bytes) -> Outgoing:
+    def parse(where: str, line: bytes) -> OutgoingRecord:
         try:
             body = _RECORD.validate_json(line)
             own = tuple((header["key"], get_bytes(header, "value")) for header in body.get("headers", ()))
-            return Outgoing(
+            return OutgoingRecord(
                 get_bytes(body, "key"),
                 get_bytes(body, "value"),
                 (*own, *headers),
@@ -164,21 +164,21 @@ def _explained(failure: ValidationError) -> str:
     return f"field {place}: {detail['msg']}" if place else detail["msg"]
 
 
-def text_renderer(form: TextForm) -> Render:
+def create_text_renderer(form: TextFormat) -> Render:
     """Key, separator, value; without a separator the value alone."""
     separator = None if form.key_separator is None else form.key_separator.encode()
     null = (form.null or "").encode()
 
     def render(message: Message) -> bytes:
-        value = encoded(message.value(), form.value_encoding, null)
+        value = encode(message.value(), form.value_encoding, null)
         if separator is None:
             return value + b"\n"
-        return encoded(message.key(), form.key_encoding, null) + separator + value + b"\n"
+        return encode(message.key(), form.key_encoding, null) + separator + value + b"\n"
 
     return render
 
 
-def json_line(message: Message) -> bytes:
+def render_json(message: Message) -> bytes:
     """Everything that a consumer is given of a record, lossless, as `json_parser` takes it."""
     body: dict[str, object] = {
         "partition": message.partition(),

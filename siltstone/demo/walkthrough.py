@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from catalog.model import FileKind
-from siltstone.compaction.run import compact
-from siltstone.context import opened
+from siltstone.compaction.compactor import compact
+from siltstone.context import open_context
 from siltstone.demo.agent_process import running_agent
-from siltstone.demo.check import Differences, check_outcomes, check_partition
-from siltstone.demo.data import load_input
-from siltstone.demo.exchange import produce, read_back
+from siltstone.demo.comparison import Differences, check_outcomes, check_partition
+from siltstone.demo.input_data import load_input
+from siltstone.demo.kafka_io import produce, read_back
 from siltstone.demo.oracle import expect
 from siltstone.demo.report import DemoReport, SampleRead, TopicFigures
 from siltstone.demo.topics import FLIGHTS, WEATHER, recreate
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     from catalog.model import Topic
     from core.clock import Clock
+    from siltstone.console import ProgressDisplay
     from siltstone.context import AppContext
-    from siltstone.demo.check import FetchedRecord, RecordOutcome
-    from siltstone.demo.data import DemoInput, Row
+    from siltstone.demo.comparison import FetchedRecord, RecordOutcome
+    from siltstone.demo.input_data import DemoInput, Row
     from siltstone.demo.oracle import ExpectedTopic
     from siltstone.demo.topics import DemoTopic
     from siltstone.interrupts import Interrupts
-    from siltstone.output import Narrator
     from siltstone.settings.configuration import Settings
     from spark_jobs.report import CompactionReport
 
@@ -46,7 +46,7 @@ _SAMPLES = 2
 
 
 @dataclass(slots=True)
-class _Lane:
+class _TopicRun:
     """One topic on its way: its rows, what must become of them, and what did."""
 
     plan: DemoTopic
@@ -77,11 +77,11 @@ class _Lane:
         )
 
 
-class _Stopwatch:
+class _PhaseTimer:
     """Seconds by phase, in order."""
 
-    def __init__(self, rooms: AppContext) -> None:
-        self._clock = rooms.clock
+    def __init__(self, context: AppContext) -> None:
+        self._clock = context.clock
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
@@ -91,70 +91,81 @@ class _Stopwatch:
         self.seconds[name] = self._clock.monotonic() - begun
 
 
-def run_demo(
-    settings: Settings, narrator: Narrator, *, rows: int | None, options: str, interrupts: Interrupts
+def run_walkthrough(
+    settings: Settings, display: ProgressDisplay, *, rows: int | None, options: str, interrupts: Interrupts
 ) -> DemoReport:
     """Run the main job; `rows` limits the flights, `options` are what leads other commands to the data."""
-    with opened(settings) as rooms:
-        watch = _Stopwatch(rooms)
-        with watch.time("input"), narrator.phase("Read the input and work out what must come of it"):
+    with open_context(settings) as context:
+        watch = _PhaseTimer(context)
+        with watch.time("input"), display.phase("Read the input and work out what must come of it"):
             data = load_input(rows)
-            lanes = _lanes(data, recreate(rooms, settings.data_dir))
+            topic_runs = _topic_runs(data, recreate(context, settings.data_dir))
         with contextlib.ExitStack() as running:
-            with watch.time("agent"), narrator.phase("Start an agent, as a process of its own"):
+            with watch.time("agent"), display.phase("Start an agent, as a process of its own"):
                 bootstrap = running.enter_context(
                     running_agent(settings, settings.data_dir / "demo-agent.log")
                 )
             with watch.time("produce"):
-                _produce(bootstrap, lanes, narrator)
-            before = [_measure(rooms, lane.topic) for lane in lanes]
+                _produce(bootstrap, topic_runs, display)
+            before = [_measure(context, topic_run.topic) for topic_run in topic_runs]
             with watch.time("compact"):
-                compaction = compact(rooms, settings, narrator, interrupts=interrupts).compaction
-            after = [_measure(rooms, lane.topic) for lane in lanes]
+                compaction = compact(context, settings, display, interrupts=interrupts).compaction
+            after = [_measure(context, topic_run.topic) for topic_run in topic_runs]
             with watch.time("read back"):
-                _read_back(bootstrap, lanes, rooms.clock, narrator)
-        for lane, (_, bytes_before), (_, bytes_after) in zip(lanes, before, after, strict=True):
-            lane.bytes_before, lane.bytes_after = bytes_before, bytes_after
+                _read_back(bootstrap, topic_runs, context.clock, display)
+        for topic_run, (_, bytes_before), (_, bytes_after) in zip(topic_runs, before, after, strict=True):
+            topic_run.bytes_before, topic_run.bytes_after = bytes_before, bytes_after
         ingestion_files = _files(before, FileKind.INGESTION)
         compacted_files = _files(after, FileKind.COMPACTED)
         return _report(
-            settings, rooms, lanes, compaction, watch, ingestion_files, compacted_files, options=options
+            settings,
+            context,
+            topic_runs,
+            compaction,
+            watch,
+            ingestion_files,
+            compacted_files,
+            options=options,
         )
 
 
-def _lanes(data: DemoInput, topics: tuple[Topic, Topic]) -> list[_Lane]:
+def _topic_runs(data: DemoInput, topics: tuple[Topic, Topic]) -> list[_TopicRun]:
     return [
-        _Lane(plan, topic, rows, expect(rows, plan.partitions, compacted=plan.compacted))
+        _TopicRun(plan, topic, rows, expect(rows, plan.partitions, compacted=plan.compacted))
         for plan, topic, rows in zip((FLIGHTS, WEATHER), topics, (data.flights, data.weather), strict=True)
     ]
 
 
-def _produce(bootstrap: str, lanes: list[_Lane], narrator: Narrator) -> None:
-    total = sum(len(lane.rows) for lane in lanes)
-    with narrator.phase("Produce as a Kafka client", total) as advance:
-        answers = produce(bootstrap, [(lane.plan.name, lane.rows) for lane in lanes], advance)
-    for lane, outcomes in zip(lanes, answers, strict=True):
-        _take_in(lane, outcomes)
+def _produce(bootstrap: str, topic_runs: list[_TopicRun], display: ProgressDisplay) -> None:
+    total = sum(len(topic_run.rows) for topic_run in topic_runs)
+    with display.phase("Produce as a Kafka client", total) as advance:
+        outcomes_by_topic = produce(
+            bootstrap, [(topic_run.plan.name, topic_run.rows) for topic_run in topic_runs], advance
+        )
+    for topic_run, outcomes in zip(topic_runs, outcomes_by_topic, strict=True):
+        _record_outcomes(topic_run, outcomes)
 
 
-def _take_in(lane: _Lane, outcomes: list[RecordOutcome]) -> None:
-    check_outcomes(lane.plan.name, range(len(outcomes)), outcomes, lane.expected, lane.differences)
+def _record_outcomes(topic_run: _TopicRun, outcomes: list[RecordOutcome]) -> None:
+    check_outcomes(
+        topic_run.plan.name, range(len(outcomes)), outcomes, topic_run.expected, topic_run.differences
+    )
     for row, outcome in enumerate(outcomes):
         if outcome.error is None:
-            lane.accepted += 1
+            topic_run.accepted += 1
         elif outcome.is_refusal:
-            lane.refused += 1
-            lane.first_refusal = lane.first_refusal or f"row {row:,} of the file: {outcome.error}"
+            topic_run.refused += 1
+            topic_run.first_refusal = topic_run.first_refusal or f"row {row:,} of the file: {outcome.error}"
 
 
-def _measure(rooms: AppContext, topic: Topic) -> tuple[set[tuple[UUID, FileKind]], int]:
+def _measure(context: AppContext, topic: Topic) -> tuple[set[tuple[UUID, FileKind]], int]:
     """The files that a topic's live extents lie in, and how many bytes of them are the topic's."""
     files: set[tuple[UUID, FileKind]] = set()
     size = 0
-    for state in rooms.catalog.topics.partitions(topic.topic_id):
+    for state in context.catalog.topics.partitions(topic.topic_id):
         offset = state.log_start_offset
         while offset < state.log_end_offset:
-            extents = rooms.catalog.log.extents(
+            extents = context.catalog.log.extents(
                 topic.topic_id, state.partition, offset, max_extents=_EXTENTS_PER_QUERY, max_bytes=2**62
             )
             files.update((extent.file_id, extent.file_kind) for extent in extents)
@@ -167,16 +178,20 @@ def _files(measured: list[tuple[set[tuple[UUID, FileKind]], int]], kind: FileKin
     return len({file_id for files, _ in measured for file_id, file_kind in files if file_kind is kind})
 
 
-def _read_back(bootstrap: str, lanes: list[_Lane], clock: Clock, narrator: Narrator) -> None:
-    total = sum(lane.expected.record_count for lane in lanes)
-    with narrator.phase("Read everything back and compare", total) as advance:
-        for lane in lanes:
-            name = lane.plan.name
-            read = read_back(bootstrap, name, lane.plan.partitions, clock, advance)
-            for partition, (records, expected) in enumerate(zip(read, lane.expected.partitions, strict=True)):
-                lane.read_back += check_partition(name, partition, records, expected, lane.differences)
-                if records and len(lane.samples) < _SAMPLES // len(lanes):
-                    lane.samples.append(_sample(name, partition, records[len(records) // 2]))
+def _read_back(bootstrap: str, topic_runs: list[_TopicRun], clock: Clock, display: ProgressDisplay) -> None:
+    total = sum(topic_run.expected.record_count for topic_run in topic_runs)
+    with display.phase("Read everything back and compare", total) as advance:
+        for topic_run in topic_runs:
+            name = topic_run.plan.name
+            read = read_back(bootstrap, name, topic_run.plan.partitions, clock, advance)
+            for partition, (records, expected) in enumerate(
+                zip(read, topic_run.expected.partitions, strict=True)
+            ):
+                topic_run.read_back += check_partition(
+                    name, partition, records, expected, topic_run.differences
+                )
+                if records and len(topic_run.samples) < _SAMPLES // len(topic_runs):
+                    topic_run.samples.append(_sample(name, partition, records[len(records) // 2]))
 
 
 def _sample(topic: str, partition: int, record: FetchedRecord) -> SampleRead:
@@ -191,16 +206,16 @@ def _sample(topic: str, partition: int, record: FetchedRecord) -> SampleRead:
 
 def _report(
     settings: Settings,
-    rooms: AppContext,
-    lanes: list[_Lane],
+    context: AppContext,
+    topic_runs: list[_TopicRun],
     compaction: CompactionReport,
-    watch: _Stopwatch,
+    watch: _PhaseTimer,
     ingestion_files: int,
     compacted_files: int,
     *,
     options: str,
 ) -> DemoReport:
-    flights, weather = lanes
+    flights, weather = topic_runs
     return DemoReport(
         flights=flights.figures(),
         weather=weather.figures(),
@@ -208,12 +223,12 @@ def _report(
         ingestion_files=ingestion_files,
         compacted_files=compacted_files,
         compaction=compaction,
-        differences=sum(lane.differences.count for lane in lanes),
-        examples=[example for lane in lanes for example in lane.differences.examples],
-        samples=[sample for lane in lanes for sample in lane.samples],
+        differences=sum(topic_run.differences.count for topic_run in topic_runs),
+        examples=[example for topic_run in topic_runs for example in topic_run.differences.examples],
+        samples=[sample for topic_run in topic_runs for sample in topic_run.samples],
         seconds=watch.seconds,
         data_dir=settings.data_dir,
-        object_store=rooms.store.url,
+        object_store=context.store.url,
         program=_program(),
         options=options,
     )

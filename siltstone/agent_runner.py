@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from agent.process import run
 from agent.runtime.slow_start_warning import warn_if_slow
-from siltstone.context import catalog_url, make_data_dir, require_store, store_config
-from siltstone.kafka_client.nearby_agents import announced
-from siltstone.output import emit_json
+from siltstone.console import emit_json
+from siltstone.context import catalog_url, check_store, create_data_dir, store_config
+from siltstone.kafka_client.agent_discovery import announce
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,21 +24,23 @@ if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings
 
 
-def serve(settings: Settings, *, stop_on_eof: bool) -> None:
+def run_agent(settings: Settings, *, stop_on_eof: bool) -> None:
     """Run an agent until SIGTERM or SIGINT, or with `stop_on_eof` until standard input ends."""
-    make_data_dir(settings)  # an agent leaves there how to find it
-    require_store(settings)
+    create_data_dir(settings)  # an agent leaves there how to find it
+    check_store(settings)
     with contextlib.ExitStack() as serving:
         with warn_if_slow("starting the PostgreSQL of the data directory"):
             url = serving.enter_context(catalog_url(settings))
 
-        def tell(addresses: Mapping[str, str]) -> None:
-            serving.enter_context(announced(settings.data_dir, addresses))
+        def on_ready(addresses: Mapping[str, str]) -> None:
+            serving.enter_context(announce(settings.data_dir, addresses))
             emit_json({"event": "ready", **addresses, "pid": os.getpid(), "data_dir": str(settings.data_dir)})
             if stop_on_eof:
                 threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
 
-        run(settings.agent_settings(), store_config=store_config(settings), catalog_url=url, on_ready=tell)
+        run(
+            settings.agent_settings(), store_config=store_config(settings), catalog_url=url, on_ready=on_ready
+        )
 
 
 def _stop_at_end_of_input() -> None:

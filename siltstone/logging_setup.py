@@ -8,7 +8,7 @@ import sys
 import structlog
 
 # Libraries whose warnings repeat, once for each of their tries, what our own errors say once.
-_SPOKEN_FOR = ("psycopg.pool",)
+_QUIET_LOGGERS = ("psycopg.pool",)
 
 
 def configure_logs(level: str) -> None:
@@ -34,7 +34,7 @@ def configure_logs(level: str) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=threshold, force=True)
-    for name in _SPOKEN_FOR:
+    for name in _QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.DEBUG if threshold == logging.DEBUG else logging.ERROR)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

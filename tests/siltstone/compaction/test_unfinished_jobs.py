@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import pytest
 
 from catalog.model import Job, JobState
-from siltstone.compaction.open_jobs import describe_jobs
+from siltstone.compaction.unfinished_jobs import describe_jobs
 
 
 def _job(application_id: str | None, heartbeat_ms: int | None) -> Job:

@@ -1,1 +1,0 @@
-"""Shows what simulations tell: tables, curves of text, pictures, JSON."""
