@@ -29,12 +29,12 @@ from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.fetch_sessions import FetchSessions
 from agent.kafka.listener import create_brokers
 from agent.kafka.services import KafkaServices
-from agent.local_topics.disks import Disks
+from agent.local_topics.service import LocalLogService
 from agent.metrics_snapshot import metrics_snapshot
-from agent.read.commit_watch import CommitWatch
+from agent.read.catalog_cache import BoundsCache
+from agent.read.commit_notifier import CommitNotifier
 from agent.read.hot_tail import HotTail
-from agent.read.known_log import KnownBounds
-from agent.read.log_view import LogView
+from agent.read.log_lookup import LogLookup
 from agent.read.memory_reads import MemoryReads
 from agent.read.object_reader import ObjectReader
 from agent.read.range_cache import RangeCache
@@ -48,8 +48,7 @@ from agent.runtime.retry import RetryPolicy
 from agent.runtime.slow_start_warning import warn_if_slow
 from agent.runtime.sockets import bind, listen
 from agent.warm_up import warm_up
-from agent.write.announcements import Announcements
-from agent.write.commit_listeners import AppendCounting
+from agent.write.commit_listeners import AppendMetrics, CommitAnnouncer
 from agent.write.write_path import WritePath
 
 if TYPE_CHECKING:
@@ -112,19 +111,19 @@ class Agent:
         )
         self.cache = RangeCache(settings.cache_bytes)
         self.tail = HotTail(settings.tail_bytes)
-        known_bounds = KnownBounds(
+        bounds_cache = BoundsCache(
             clock, bounds_ms=settings.known_bounds_ms, limit=settings.max_known_partitions
         )
         # Who it is to those that hear of commits; sessions may change.
         origin = ids.new_uuid()
-        self._announcements = Announcements(partial(catalog.log.announce, origin=origin), self.pools.catalog)
-        self.watch = CommitWatch(
-            catalog.watcher(deaf_to=origin), known_bounds, health=self.catalog_health, retry=retry
+        self._announcer = CommitAnnouncer(partial(catalog.log.announce, origin=origin), self.pools.catalog)
+        self.watch = CommitNotifier(
+            catalog.watcher(deaf_to=origin), bounds_cache, health=self.catalog_health, retry=retry
         )
         self.directory = TopicDirectory(
             catalog.topics, pool=self.pools.catalog, clock=clock, keep_ms=settings.topic_cache_ms
         )
-        self.disks = Disks(
+        self.disks = LocalLogService(
             settings=settings,
             catalog=catalog,
             directory=self.directory,
@@ -146,12 +145,12 @@ class Agent:
             # Tail and bounds before the watch: those who are woken shall find what was written.
             listeners=(
                 self.tail,
-                known_bounds,
-                AppendCounting(self.metrics),
+                bounds_cache,
+                AppendMetrics(self.metrics),
                 self.directory,
                 self.disks.copies,
                 self.watch,
-                self._announcements,
+                self._announcer,
             ),
         )
         self.appends = self.disks.route(self.write_path)
@@ -166,11 +165,11 @@ class Agent:
         self._timestamps = TimestampLookup(catalog.log, reader, self.pools, settings, self.disks.reads)
         self.read_path = ReadPath(
             settings=settings,
-            log=LogView(
+            log=LogLookup(
                 settings=settings,
                 bounds=catalog.topics,
                 extents=catalog.log,
-                known_bounds=known_bounds,
+                bounds_cache=bounds_cache,
                 pool=self.pools.catalog,
                 clock=clock,
             ),
@@ -185,7 +184,7 @@ class Agent:
         )
         self._memory_reads = MemoryReads(
             tail=self.tail,
-            bounds=known_bounds,
+            bounds=bounds_cache,
             budget=self.read_path.budget,
             watch=self.watch,
             clock=clock,
@@ -201,7 +200,21 @@ class Agent:
             most_partitions=settings.max_fetch_session_partitions,
             evict_ms=settings.fetch_session_evict_ms,
         )
-        self.metrics.expose(StoreCollector(store), CatalogCollector(catalog), metrics_snapshot(self))
+        self.metrics.expose(
+            StoreCollector(store),
+            CatalogCollector(catalog),
+            metrics_snapshot(
+                write_path=self.write_path,
+                read_path=self.read_path,
+                tail=self.tail,
+                cache=self.cache,
+                local_logs=self.disks,
+                fetch_sessions=self.fetch_sessions,
+                request_budget=self.request_budget,
+                pools=self.pools,
+                loop_lag=self.loop_lag,
+            ),
+        )
         self._services = HttpContext(
             settings=settings,
             topics=catalog.topics,
@@ -349,7 +362,7 @@ class Agent:
         await _before(deadline, "commit everything that was taken", self.write_path.stop())
         await self.write_path.abandon()
         await _before(deadline, "close the local logs", self.disks.stop())
-        await _before(deadline, "tell other agents of the last commits", self._announcements.stop())
+        await _before(deadline, "tell other agents of the last commits", self._announcer.stop())
         await _before(deadline, "end the session", self.session.stop())
         await _before(deadline, "stop listening for commits", self.watch.stop())
         await self.loop_lag.stop()

@@ -1,60 +1,85 @@
-"""Numbers that an agent's parts have at hand: bytes held, calls under way, and what memory answered."""
+"""Metrics that are read from the parts of an agent at each scrape: memory, calls under way, cache hits."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.runtime.metrics import NumbersCollector
+from agent.runtime.metrics import SnapshotCollector
+from agent.runtime.process_resources import open_file_count, open_file_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from agent.kafka.fetch_sessions import FetchSessions
+    from agent.local_topics.service import LocalLogService
+    from agent.read.hot_tail import HotTail
+    from agent.read.range_cache import RangeCache
+    from agent.read.read_path import ReadPath
+    from agent.runtime.byte_budget import ByteBudget
+    from agent.runtime.health import LoopLag
+    from agent.runtime.metrics import MetricReaders
+    from agent.runtime.pools import Pools
+    from agent.write.write_path import WritePath
 
-    from agent.app import Agent
 
-
-def metrics_snapshot(agent: Agent) -> NumbersCollector:
-    """What is read off the agent when somebody asks for its metrics."""
-    gauges: dict[str, tuple[str, Callable[[], float]]] = {
-        "siltstone_write_buffer_bytes": ("Taken, not answered yet", lambda: agent.write_path.budget.held),
-        "siltstone_write_files_in_flight": (
-            "Files closed, not answered yet",
-            lambda: agent.write_path.files_in_flight,
+def metrics_snapshot(
+    *,
+    write_path: WritePath,
+    read_path: ReadPath,
+    tail: HotTail,
+    cache: RangeCache,
+    local_logs: LocalLogService,
+    fetch_sessions: FetchSessions,
+    request_budget: ByteBudget,
+    pools: Pools,
+    loop_lag: LoopLag,
+) -> SnapshotCollector:
+    """Return a collector of the current values of these parts."""
+    gauges: MetricReaders = {
+        "siltstone_write_buffer_bytes": (
+            "Bytes of batches that were accepted and are not acknowledged yet",
+            lambda: write_path.budget.held,
         ),
-        "siltstone_request_bytes": ("Request bodies in memory", lambda: agent.request_budget.held),
-        "siltstone_fetch_bytes": ("Fetched, not handed out yet", lambda: agent.read_path.budget.held),
-        "siltstone_tail_bytes": ("Newest batches in memory", lambda: agent.tail.size),
-        "siltstone_cache_bytes": ("Ranges of objects in memory", lambda: agent.cache.size),
-        "siltstone_loop_lag_seconds": ("How late the event loop is", lambda: agent.loop_lag.seconds),
+        "siltstone_write_files_in_flight": (
+            "Ingestion files that are closed and not committed yet",
+            lambda: write_path.files_in_flight,
+        ),
+        "siltstone_request_bytes": ("Bytes of request bodies in memory", lambda: request_budget.held),
+        "siltstone_fetch_bytes": (
+            "Bytes that were fetched and are not sent yet",
+            lambda: read_path.budget.held,
+        ),
+        "siltstone_tail_bytes": ("Bytes of the newest batches in memory", lambda: tail.size),
+        "siltstone_cache_bytes": ("Bytes of cached object ranges", lambda: cache.size),
+        "siltstone_loop_lag_seconds": ("Delay of the event loop", lambda: loop_lag.seconds),
+        "siltstone_fetch_sessions": ("Fetch sessions", lambda: len(fetch_sessions)),
+        "siltstone_fetch_session_partitions": (
+            "Partitions in fetch sessions",
+            lambda: fetch_sessions.partition_count,
+        ),
+        "siltstone_open_files": ("Files that the process has open", open_file_count),
+        "siltstone_open_file_limit": ("Files that the process may have open", open_file_limit),
+        **local_logs.gauges(),
     }
-    gauges["siltstone_fetch_sessions"] = ("Fetch sessions", lambda: len(agent.fetch_sessions))
-    gauges["siltstone_fetch_session_partitions"] = (
-        "Partitions in fetch sessions",
-        lambda: agent.fetch_sessions.partition_count,
-    )
-    gauges |= agent.disks.gauges()
-    for pool in agent.pools.all():
+    for pool in pools.all():
         name = f"siltstone_pool_{pool.name.replace(' ', '_')}_calls"
-        gauges[name] = (f"Calls under way or waiting: {pool.name}", partial(getattr, pool, "pending"))
-    return NumbersCollector(
-        gauges=gauges,
-        counters={
-            **agent.disks.counters(),
-            "siltstone_tail_hits": ("Reads that the tail in memory served", lambda: agent.tail.hits),
-            "siltstone_cache_hits": ("Ranges found in memory", lambda: agent.cache.hits),
-            "siltstone_cache_misses": ("Ranges that were read", lambda: agent.cache.misses),
-            "siltstone_cache_joined": ("Ranges another read brought", lambda: agent.cache.joined),
-            "siltstone_fetch_session_evictions": (
-                "Fetch sessions that others took the place of",
-                lambda: agent.fetch_sessions.evictions,
-            ),
-            "siltstone_write_refusals": (
-                "Appends refused by a full buffer",
-                lambda: agent.write_path.budget.refusals,
-            ),
-            "siltstone_request_refusals": (
-                "Requests refused for want of memory",
-                lambda: agent.request_budget.refusals,
-            ),
-        },
-    )
+        gauges[name] = (f"Running and waiting calls: {pool.name}", partial(getattr, pool, "pending"))
+    counters: MetricReaders = {
+        "siltstone_tail_hits": ("Reads that were served from the tail in memory", lambda: tail.hits),
+        "siltstone_cache_hits": ("Object ranges that were in the cache", lambda: cache.hits),
+        "siltstone_cache_misses": ("Object ranges that were read from the store", lambda: cache.misses),
+        "siltstone_cache_joined": ("Object ranges that another read was loading", lambda: cache.joined),
+        "siltstone_fetch_session_evictions": (
+            "Fetch sessions that were evicted to make room for others",
+            lambda: fetch_sessions.evictions,
+        ),
+        "siltstone_write_refusals": (
+            "Appends that were rejected because the write buffer was full",
+            lambda: write_path.budget.refusals,
+        ),
+        "siltstone_request_refusals": (
+            "Requests that were rejected because the memory for request bodies was full",
+            lambda: request_budget.refusals,
+        ),
+        **local_logs.counters(),
+    }
+    return SnapshotCollector(gauges=gauges, counters=counters)

@@ -9,8 +9,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from agent.app import Agent
-from agent.runtime.freed_memory import keep_freed_memory
-from agent.runtime.open_files import raise_limit
+from agent.runtime.process_resources import keep_freed_memory, raise_open_file_limit
 from agent.runtime.slow_start_warning import warn_if_slow
 from catalog.open import open_catalog
 from core.clock import SystemClock
@@ -48,7 +47,7 @@ def run(
 
     A second signal ends the process at once. Raises what keeps the agent from starting.
     """
-    raise_limit()
+    raise_open_file_limit()
     keep_freed_memory()
     clock = SystemClock()
     ids = SystemIds(clock)

@@ -32,13 +32,13 @@ from agent.kafka.codec import Cursor, Message
 from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.fetch_sessions import FetchSessions
 from agent.local_topics.append_router import AppendRouter
-from agent.local_topics.disk_reads import DiskReads
-from agent.local_topics.tail_copies import TailCopies
+from agent.local_topics.reader import LocalLogReader
+from agent.local_topics.tail_cache import TailCache
 from agent.process import settle_garbage
-from agent.read.commit_watch import CommitWatch
+from agent.read.catalog_cache import BoundsCache
+from agent.read.commit_notifier import CommitNotifier
 from agent.read.hot_tail import HotTail
-from agent.read.known_log import KnownBounds
-from agent.read.log_view import LogView
+from agent.read.log_lookup import LogLookup
 from agent.read.memory_reads import MemoryReads
 from agent.read.read_path import ReadPath
 from agent.runtime.health import CallHealth
@@ -46,7 +46,7 @@ from agent.runtime.metrics import AgentMetrics
 from agent.runtime.pools import Pools
 from agent.runtime.retry import RetryPolicy
 from agent.settings import AgentSettings
-from agent.write.commit_listeners import AppendCounting
+from agent.write.commit_listeners import AppendMetrics
 from agent.write.write_path import WritePath
 from benchmarks.kafka_wire import BATCH_BYTES, FETCH, PARTITIONS, PRODUCE, fetch_request, produce_request
 from benchmarks.kafka_wire import request_frame as frame_of
@@ -60,9 +60,9 @@ from object_format.record_batch.records import Record, encode_records
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from agent.cluster.commits import CommittedFile
     from agent.cluster.session import Session
     from agent.kafka.services import KafkaServices
-    from agent.write.ingestion_file import SealedFile
     from catalog.model import FileCommit, SectionCommit
     from object_store.interface import Buffer, ObjectStore
 
@@ -109,8 +109,8 @@ class _Places:
             runs=tuple(runs),
         )
 
-    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
-        del sealed, results
+    def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
+        del file, results
         self.asked["settled"] = process_time()
         self.settled.set()
 
@@ -154,9 +154,9 @@ class _Bench:
         health = CallHealth(clock, limit_seconds=1.0)
         retry = RetryPolicy(attempts=1, first_pause=1.0, max_pause=1.0, ids=ids)
         tail = HotTail(settings.tail_bytes)
-        bounds = KnownBounds(clock, bounds_ms=settings.known_bounds_ms, limit=settings.max_known_partitions)
+        bounds = BoundsCache(clock, bounds_ms=settings.known_bounds_ms, limit=settings.max_known_partitions)
         directory = TopicDirectory(cast("Any", places), pool=pools.catalog, clock=clock, keep_ms=_DAY_MS)
-        watch = CommitWatch(cast("Any", None), bounds, health=health, retry=retry)
+        watch = CommitNotifier(cast("Any", None), bounds, health=health, retry=retry)
         self.write_path = WritePath(
             settings=settings,
             store=cast("ObjectStore", places),
@@ -168,16 +168,16 @@ class _Bench:
             ids=ids,
             metrics=metrics,
             store_health=health,
-            listeners=(tail, bounds, AppendCounting(metrics), directory, watch, places),
+            listeners=(tail, bounds, AppendMetrics(metrics), directory, watch, places),
         )
-        disks = DiskReads(TailCopies(directory, max_waiting_bytes=1), pools.disks)
+        disks = LocalLogReader(TailCache(directory, max_waiting_bytes=1), pools.disks)
         read_path = ReadPath(
             settings=settings,
-            log=LogView(
+            log=LogLookup(
                 settings=settings,
                 bounds=places,
                 extents=cast("Any", None),
-                known_bounds=bounds,
+                bounds_cache=bounds,
                 pool=pools.catalog,
                 clock=clock,
             ),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
     from uuid import UUID
 
+    from agent.cluster.commits import CommittedFile
     from agent.runtime.work_pool import WorkPool
-    from agent.write.ingestion_file import SealedFile
     from catalog.model import SectionResult, Topic
     from core.clock import Clock
 
@@ -140,9 +140,9 @@ class TopicDirectory:
         if known is not None:
             self._by_id.pop(known[1].topic_id, None)
 
-    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+    def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
         """Forget topics that the catalog does not know any more."""
-        del sealed
+        del file
         gone: set[UUID] = {
             result.topic_id
             for result in results

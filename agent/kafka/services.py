@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from agent.groups.coordinator import GroupCoordinator
     from agent.kafka.fetch_sessions import FetchSessions
     from agent.local_topics.append_router import AppendRouter
-    from agent.local_topics.disk_reads import DiskReads
     from agent.local_topics.leaders import LeaderDirectory
+    from agent.local_topics.reader import LocalLogReader
     from agent.read.memory_reads import MemoryReads
     from agent.read.read_path import ReadPath
     from agent.read.timestamp_lookup import TimestampLookup
@@ -33,7 +33,7 @@ class KafkaServices:
     catalog: Catalog
     directory: TopicDirectory
     appends: AppendRouter
-    disks: DiskReads
+    disks: LocalLogReader
     leaders: LeaderDirectory
     read_path: ReadPath
     memory_reads: MemoryReads

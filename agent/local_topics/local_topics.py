@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from agent.cluster.brokers import Brokers
     from agent.local_topics.leaders import LeaderDirectory
-    from agent.read.commit_watch import CommitWatch
+    from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_plan import Cursor
     from agent.runtime.work_pool import WorkPool
     from agent.write.validation import ValidatedBatches
@@ -69,7 +69,7 @@ class LocalTopics:
         brokers: Brokers,
         *,
         pool: WorkPool,
-        watch: CommitWatch,
+        watch: CommitNotifier,
         max_waiting_bytes: int,
     ) -> None:
         self._manager = manager

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from agent.write.ingestion_file import AppendedBatches, SealedFile
+    from agent.cluster.commits import AppendedBatches, CommittedFile
     from catalog.model import SectionResult
 
 # About what the lists, the view and the share in its file cost beside the bytes of a batch.
@@ -81,16 +81,15 @@ class HotTail:
         self._topics: dict[UUID, dict[int, Line]] = {}  # a UUID is slow to look up
         self._files: deque[list[tuple[PartitionId, int, int]]] = deque()
 
-    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+    def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
         """Keep what was appended; told of every committed file in commit order."""
         if self.limit == 0:
             return
         kept: list[tuple[PartitionId, int, int]] = []
-        for section, result in zip(sealed.sections, results, strict=True):
+        file_id = file.commit.file_id
+        for section, result in zip(file.sections, results, strict=True):
             partition = PartitionId(result.topic_id, result.partition)
-            count, size = self._keep(
-                partition, section.appended(result), result.leader_epoch, sealed.commit.file_id
-            )
+            count, size = self._keep(partition, section.appended(result), result.leader_epoch, file_id)
             if count:
                 kept.append((partition, count, size))
         self._files.append(kept)

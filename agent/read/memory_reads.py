@@ -1,7 +1,8 @@
-"""Fetches that memory alone can answer, for many partitions at a time.
+"""Fetches that are served from memory alone: cached bounds and the hot tail.
 
-The rules are those of `ReadPath.fetch`, of which this is the shortest way: bounds that may be believed, and
-batches of the tail. It says nothing where anything else is needed.
+`MemoryRead` is the one implementation. `MemoryReads` offers it to the Kafka fast path, which reads many
+partitions at once and holds their memory; `ReadPath.fetch` tries it before it asks the catalog. Neither gives
+a partial result: where anything else than memory is needed, the whole fetch goes the general way.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from catalog.model import PartitionId
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.read.commit_watch import CommitWatch
+    from agent.read.catalog_cache import BoundsCache
+    from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_memory import FetchMemory
     from agent.read.hot_tail import HotTail, TailRead
-    from agent.read.known_log import KnownBounds
     from agent.runtime.metrics import AgentMetrics
     from catalog.model import PartitionState, Topic
     from core.clock import Clock
@@ -69,9 +70,9 @@ class MemoryReads:
         self,
         *,
         tail: HotTail,
-        bounds: KnownBounds,
+        bounds: BoundsCache,
         budget: FetchMemory,
-        watch: CommitWatch,
+        watch: CommitNotifier,
         clock: Clock,
         metrics: AgentMetrics,
         max_fetch_bytes: int,
@@ -116,17 +117,17 @@ class MemoryReads:
                     await asyncio.sleep(0)
         return self._end(reading, min_bytes)
 
-    def _begin(self, max_bytes: int) -> _Reading | None:
+    def _begin(self, max_bytes: int) -> MemoryRead | None:
         """A look at everything; None where there is no room for what it would find."""
         if self._budget.free < min(MIN_SHARE, max(max_bytes, 1)):
             return None
         most = min(max_bytes, self._budget.share, self._max_fetch_bytes)
-        return _Reading(self._tail, self._bounds, self._clock.monotonic(), most)
+        return MemoryRead(self._tail, self._bounds, self._clock.monotonic(), most)
 
-    def _end(self, reading: _Reading, min_bytes: int) -> _Read:
+    def _end(self, reading: MemoryRead, min_bytes: int) -> _Read:
         """What was found, if it is all that there is, and enough."""
         found, size = reading.found, reading.most - reading.left
-        if (reading.left > 0 and reading.is_short) or not self._budget.has_room_for(size):
+        if not reading.is_complete or not self._budget.has_room_for(size):
             return Unread.NOT_KNOWN
         # As Kafka's brokers do, nobody is kept waiting for more than may be handed out.
         if size < min(min_bytes, reading.most) and not _has_more(found):
@@ -185,7 +186,7 @@ class MemoryReads:
         self._bytes.inc(size)
 
 
-class _Reading:
+class MemoryRead:
     """One look at the tail, topic by topic, with `most` bytes to hand out.
 
     `served` partitions have records; where it `is_short`, there are records that memory does not have.
@@ -193,7 +194,7 @@ class _Reading:
 
     __slots__ = ("_bounds", "_now", "_tail", "found", "is_short", "left", "most", "served")
 
-    def __init__(self, tail: HotTail, bounds: KnownBounds, now: float, most: int) -> None:
+    def __init__(self, tail: HotTail, bounds: BoundsCache, now: float, most: int) -> None:
         self._tail = tail
         self._bounds = bounds
         self._now = now
@@ -201,6 +202,11 @@ class _Reading:
         self.found: list[Remembered] = []
         self.served = 0
         self.is_short = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True if memory has all records that the limit of bytes allows."""
+        return self.left <= 0 or not self.is_short
 
     def take(self, topic: Topic, parts: Sequence[WantedNumbers]) -> bool:
         """What there is of one topic's partitions; whether memory tells.

@@ -31,7 +31,8 @@ from agent.read.fetch_plan import (
     plan_cursor,
     share_limits,
 )
-from agent.read.fetch_result import fault_of, is_enough, result_of, unknown_partition
+from agent.read.fetch_result import is_enough, result_of, unknown_partition
+from agent.read.memory_reads import MemoryRead
 from agent.read.object_reader import WantedRange
 from agent.read.read_ahead import ReadAhead
 from catalog.model import PartitionId
@@ -40,13 +41,11 @@ from object_store.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
-    from agent.local_topics.disk_reads import DiskReads
-    from agent.read.commit_watch import CommitWatch
+    from agent.read.commit_notifier import CommitNotifier
     from agent.read.fetch_result import FetchResult
-    from agent.read.hot_tail import TailRead
-    from agent.read.log_view import LogView
+    from agent.read.hot_tail import HotTail
+    from agent.read.log_lookup import LogLookup
     from agent.read.object_reader import ObjectReader
     from agent.read.range_cache import ByteRange
     from agent.read.timestamp_lookup import TimestampLookup
@@ -55,19 +54,34 @@ if TYPE_CHECKING:
     from agent.settings import AgentSettings
     from catalog.model import Extent, PartitionState, Topic
     from core.clock import Clock
+    from local_tier.segment.time_index import TimestampOffset
     from object_format.segment_file import SectionIndex
 
 _MAX_ROUNDS = 64
 _MAX_VANISHED = 5
 
 
-class Tail(Protocol):
-    """What is held of the newest batches, and asked before the object store."""
+class LocalReader(Protocol):
+    """Reads from this agent's disks: local topics, and the tail cache of object topics."""
 
-    def read(
-        self, partition: PartitionId, offset: int, max_bytes: int, *, file_id: UUID | None = None
-    ) -> TailRead | None:
-        """Batches from the one with `offset` on; with `file_id`, those that this file brought."""
+    async def find_bounds(self, cursors: Sequence[Cursor], /) -> list[Cursor]:
+        """Set the states or errors of the cursors of local topics; return the other cursors."""
+        ...
+
+    async def serve(self, cursors: Sequence[Cursor], max_bytes: int, /) -> None:
+        """Serve what can be served without the extents of a partition."""
+        ...
+
+    async def serve_within_extents(self, cursors: Sequence[Cursor], /) -> None:
+        """Serve compacted topics from extents that were not compacted yet."""
+        ...
+
+    async def offset_by_time(self, topic: Topic, partition: int, timestamp: int, /) -> TimestampOffset | None:
+        """Return the first record of a local topic at or after a timestamp."""
+        ...
+
+    async def state(self, topic: Topic, partition: int, /) -> PartitionState:
+        """Return the bounds of a partition of a local topic."""
         ...
 
 
@@ -78,15 +92,15 @@ class ReadPath:
         self,
         *,
         settings: AgentSettings,
-        log: LogView,
-        tail: Tail,
+        log: LogLookup,
+        tail: HotTail,
         reader: ObjectReader,
-        watch: CommitWatch,
+        watch: CommitNotifier,
         pools: Pools,
         clock: Clock,
         metrics: AgentMetrics,
         timestamps: TimestampLookup,
-        disks: DiskReads,
+        disks: LocalReader,
     ) -> None:
         # Held here while a fetch reads; who gets its result holds it on until that is handed out.
         self.budget = FetchMemory(settings.max_fetches_bytes)
@@ -134,7 +148,7 @@ class ReadPath:
         min_bytes = min(min_bytes, max_bytes)  # as Kafka's brokers do: there cannot be more
         believing = max_wait_ms > 0
         if believing:
-            at_once = self._from_memory(wanted, max_bytes)
+            at_once = self._read_from_memory(wanted, max_bytes)
             if at_once is not None and is_enough(wanted, at_once, min_bytes):
                 self._count(at_once)
                 return at_once
@@ -190,16 +204,19 @@ class ReadPath:
             raise unknown_partition(f"{topic.name}-{partition}")
         return state
 
-    def _from_memory(self, wanted: Sequence[PartitionFetch], max_bytes: int) -> list[FetchResult] | None:
-        """The whole fetch without asking anybody; None when that cannot be."""
-        cursors = [Cursor.at(fetch) for fetch in wanted]
-        for cursor in cursors:
-            cursor.state = self._log.known_state(cursor.fetch)
-            if cursor.state is None or fault_of(cursor) is not None:
+    def _read_from_memory(self, wanted: Sequence[PartitionFetch], max_bytes: int) -> list[FetchResult] | None:
+        """Return the results of the whole fetch, or None if memory does not have all of them."""
+        read = MemoryRead(self._tail, self._log.bounds_cache, self._clock.monotonic(), max_bytes)
+        for fetch in wanted:
+            if not read.take(fetch.topic, ((fetch.partition, fetch.offset, fetch.max_bytes, -1),)):
                 return None
-        left = self._serve_from_tail(cursors, max_bytes)
-        if left > 0 and not all(cursor.is_done for cursor in cursors):
+        if not read.is_complete:
             return None
+        cursors = [Cursor.at(fetch) for fetch in wanted]
+        for cursor, (state, found) in zip(cursors, read.found, strict=True):
+            cursor.state = state
+            if found is not None:
+                cursor.served.take(found)
         return [result_of(cursor) for cursor in cursors]
 
     async def _fetch_now(

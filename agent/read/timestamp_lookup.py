@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from agent.local_topics.disk_reads import DiskReads
     from agent.read.object_reader import ObjectReader
     from agent.runtime.byte_budget import ByteBudget
     from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
     from catalog.model import Extent, Topic
+    from local_tier.segment.time_index import TimestampOffset
     from object_format.segment_file import SectionIndex
 
 _MAX_STEPS = 64
@@ -49,6 +49,16 @@ class TimedExtents(Protocol):
         ...
 
 
+class TimedTailCache(Protocol):
+    """Look-ups by time in the copies of the tail on this agent's disks."""
+
+    async def offset_in_extent(
+        self, topic: Topic, extent: Extent, timestamp: int, log_start_offset: int, /
+    ) -> TimestampOffset | None:
+        """Return the first record at or after a timestamp if it lies in `extent` and a copy has it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TimedOffset:
     """A record's offset and its timestamp."""
@@ -66,10 +76,10 @@ class TimestampLookup:
         reader: ObjectReader,
         pools: Pools,
         settings: AgentSettings,
-        disks: DiskReads,
+        tail_cache: TimedTailCache,
     ) -> None:
         self._log = log
-        self._disks = disks
+        self._tail_cache = tail_cache
         self._reader = reader
         self._pools = pools
         self._settings = settings
@@ -87,7 +97,7 @@ class TimestampLookup:
         for _ in range(_MAX_STEPS):
             if extent is None:
                 return None
-            near = await self._disks.offset_in_extent(topic, extent, timestamp, log_start_offset)
+            near = await self._tail_cache.offset_in_extent(topic, extent, timestamp, log_start_offset)
             if near is not None:
                 return TimedOffset(near.offset, near.timestamp)
             try:

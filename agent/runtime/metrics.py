@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,12 +17,15 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from prometheus_client.metrics_core import Metric
 
     from catalog.open import Catalog
     from object_store.interface import ObjectStore
+
+MetricReaders: TypeAlias = "dict[str, tuple[str, Callable[[], float]]]"
+"""Name → (description, function that reads the value)."""
 
 # They would be a second series for each, which nobody asks for.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no annotation there
@@ -173,21 +176,16 @@ class CatalogCollector(Collector):
             yield family
 
 
-class NumbersCollector(Collector):
-    """Single numbers that some part keeps: name → (what it is, how to read it)."""
+class SnapshotCollector(Collector):
+    """Values that other parts of the agent keep, read at each scrape."""
 
-    def __init__(
-        self,
-        *,
-        gauges: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
-        counters: Mapping[str, tuple[str, Callable[[], float]]] | None = None,
-    ) -> None:
-        self._gauges = gauges or {}
-        self._counters = counters or {}
+    def __init__(self, *, gauges: MetricReaders, counters: MetricReaders) -> None:
+        self._gauges = gauges
+        self._counters = counters
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """One sample per number."""
+        """Yield one sample per value."""
         for name, (text, read) in self._gauges.items():
             yield GaugeMetricFamily(name, text, value=read())
         for name, (text, read) in self._counters.items():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
+from agent.cluster.commits import AppendedBatches
 from agent.write.pending_append import AppendResult
 from catalog.model import BatchRun, FileCommit, PartitionId, SectionCommit
 from object_format.record_batch.headers import set_base_offsets, stored_checksums
@@ -55,14 +56,6 @@ class SealedSection(NamedTuple):
             if run.refusal is None and not run.duplicate
         ]
         return AppendedBatches(*zip(*kept, strict=True)) if kept else _NOTHING
-
-
-class AppendedBatches(NamedTuple):
-    """Batches of one section in the order of the log: their bytes, first offsets, and how many offsets."""
-
-    batches: Sequence[memoryview]
-    base_offsets: Sequence[int]
-    offset_counts: Sequence[int]
 
 
 _NOTHING = AppendedBatches((), (), ())

@@ -43,6 +43,7 @@ from object_store.interface import Purpose
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from agent.cluster.commits import CommitListener
     from agent.cluster.session import Session
     from agent.runtime.health import CallHealth
     from agent.runtime.metrics import AgentMetrics
@@ -66,14 +67,6 @@ class CommitLog(Protocol):
 
     def commit(self, commit: FileCommit, /) -> tuple[SectionResult, ...]:
         """Make an uploaded file part of the log, once, however often it is called."""
-        ...
-
-
-class CommitListener(Protocol):
-    """Told of every committed file, in commit order, on the event loop: caches, the tail, the local tier."""
-
-    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
-        """`results` is in the order of the file's sections. Must not block."""
         ...
 
 

@@ -92,7 +92,7 @@ def test_a_reader_that_is_further_than_this_agent_knows_is_not_refused(
     writer, other = start_broker(), start_broker(known_bounds_ms=3_600_000)
     topic = writer.create_topic("t", PARTITIONS)
     _produce(writer, topic, "a")
-    known = other.agent.read_path._log._known_bounds
+    known = other.agent.read_path._log.bounds_cache
     before = other.catalog.topics.states(
         [PartitionId(topic.topic_id, number) for number in range(PARTITIONS)]
     )

@@ -19,10 +19,10 @@ from core.errors import SiltstoneError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from agent.read.known_log import KnownBounds
+    from agent.cluster.commits import CommittedFile
+    from agent.read.catalog_cache import BoundsCache
     from agent.runtime.health import CallHealth
     from agent.runtime.retry import RetryPolicy
-    from agent.write.ingestion_file import SealedFile
     from catalog.model import SectionResult
 
 _log = structlog.get_logger(__name__)
@@ -44,7 +44,7 @@ class Watcher(Protocol):
 
 
 class Waiter:
-    """One who waits for some partitions; made by `CommitWatch.waiting`."""
+    """One who waits for some partitions; made by `CommitNotifier.waiting`."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
@@ -66,13 +66,13 @@ class Waiter:
         return woken
 
 
-class CommitWatch:
+class CommitNotifier:
     """Brings commits to those who wait for them. Belongs to the event loop, but for its one thread."""
 
     def __init__(
         self,
         watcher: Watcher,
-        bounds: KnownBounds,
+        bounds: BoundsCache,
         *,
         health: CallHealth,
         retry: RetryPolicy,
@@ -138,9 +138,9 @@ class CommitWatch:
                 if not waiters:
                     del self._waiters[partition]
 
-    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+    def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
         """This agent's own commits need no notification to be known."""
-        del sealed
+        del file
         self.wake(PartitionId(result.topic_id, result.partition) for result in results)
 
     def wake(self, partitions: Iterable[PartitionId]) -> None:

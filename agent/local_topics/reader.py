@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.local_topics.local_topics import LocalTopics
-    from agent.local_topics.tail_copies import TailCopies
+    from agent.local_topics.tail_cache import TailCache
     from agent.read.fetch_plan import Cursor
     from agent.runtime.work_pool import WorkPool
     from catalog.model import Extent, PartitionState, Topic
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from local_tier.topic_partition import TopicPartition
 
 
-class DiskReads:
+class LocalLogReader:
     """Reads by fetches' cursors. Belongs to the event loop; an agent without disks has an empty one.
 
     `copy_hits` counts what copies have answered, and the object store has not been asked for.
     """
 
-    def __init__(self, copies: TailCopies, pool: WorkPool) -> None:
+    def __init__(self, copies: TailCache, pool: WorkPool) -> None:
         self._pool = pool
         self._copies = copies
         self.local: LocalTopics | None = None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import capture_logs
 
-from agent.read.commit_watch import CommitWatch
-from agent.read.known_log import KnownBounds
+from agent.read.catalog_cache import BoundsCache
+from agent.read.commit_notifier import CommitNotifier
 from agent.runtime.health import CallHealth
 from agent.runtime.retry import RetryPolicy
 from catalog.errors import CatalogUnavailableError
@@ -46,9 +46,9 @@ class _Watcher:
 async def test_an_outage_is_told_less_and_less_often_and_its_end_once(clock: Clock, ids: Ids) -> None:
     """The first, second, fourth and eighth failure of nine are logged: an hour takes a dozen lines."""
     answered = asyncio.Event()
-    watch = CommitWatch(
+    watch = CommitNotifier(
         _Watcher(asyncio.get_running_loop(), answered),
-        KnownBounds(clock, bounds_ms=1, limit=1),
+        BoundsCache(clock, bounds_ms=1, limit=1),
         health=CallHealth(clock, limit_seconds=1),
         retry=RetryPolicy(attempts=1, first_pause=0.001, max_pause=0.001, ids=ids),
     )

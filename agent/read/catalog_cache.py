@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from uuid import UUID
 
-    from agent.write.ingestion_file import SealedFile
+    from agent.cluster.commits import CommittedFile
     from catalog.model import Extent, PartitionState, SectionResult
     from core.clock import Clock
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _NOTHING_KNOWN: Mapping[int, tuple[float, PartitionState]] = {}
 
 
-class KnownBounds:
+class BoundsCache:
     """Where partitions begin and end. Belongs to the event loop."""
 
     def __init__(self, clock: Clock, *, bounds_ms: int, limit: int) -> None:
@@ -99,9 +99,9 @@ class KnownBounds:
         while len(self._known) > self._limit:
             self._drop(next(iter(self._known)))
 
-    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+    def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
         """This agent's own commits: they come in the log's order, and tell all."""
-        del sealed
+        del file
         for result in results:
             partition = PartitionId(result.topic_id, result.partition)
             for wanted in self._looking.values():
@@ -133,7 +133,7 @@ class KnownBounds:
             wanted.clear()
 
 
-class KnownExtents:
+class ExtentCache:
     """Runs of neighbouring extents by partition. Belongs to the event loop."""
 
     def __init__(self, clock: Clock, *, extents_ms: int, limit: int) -> None:

@@ -27,8 +27,8 @@ from object_format.record_batch.headers import set_base_offsets, trim_batches
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent.cluster.commits import AppendedBatches, CommittedFile
     from agent.cluster.topic_directory import TopicDirectory
-    from agent.write.ingestion_file import AppendedBatches, SealedFile
     from catalog.model import SectionResult, Topic
     from local_tier.log.unified_log import UnifiedLog
     from local_tier.manager.log_manager import LogManager
@@ -39,7 +39,7 @@ _Run = tuple[int, list[memoryview]]
 _MAX_WAITING_FILES = 1_000
 
 
-class TailCopies:
+class TailCache:
     """Copies of the tail. `committed` belongs to the event loop, reads to any thread."""
 
     def __init__(self, directory: TopicDirectory, *, max_waiting_bytes: int) -> None:
@@ -57,16 +57,16 @@ class TailCopies:
         """From now on there are disks."""
         self._manager = manager
 
-    def committed(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+    def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
         """Have what was appended written behind what is there."""
         if self._manager is None:
             return
-        size = sum(len(piece.data) for section in sealed.sections for piece in section.pieces)
+        size = sum(sum(map(len, section.batches)) for section in file.sections)
         if self.waiting_bytes + size > self._limit or len(self._writes) >= _MAX_WAITING_FILES:
             self.dropped_files += 1
             return
         work: list[tuple[Topic, int, list[_Run]]] = []
-        for section, result in zip(sealed.sections, results, strict=True):
+        for section, result in zip(file.sections, results, strict=True):
             topic = self._directory.known(result.topic_id)
             if topic is not None:
                 runs = _runs(section.appended(result), result.leader_epoch)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from agent.read.catalog_cache import ExtentCache
 from agent.read.fetch_result import fault_of
-from agent.read.known_log import KnownExtents
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from agent.read.catalog_cache import BoundsCache
     from agent.read.fetch_plan import Cursor, PartitionFetch
-    from agent.read.known_log import KnownBounds
     from agent.runtime.work_pool import WorkPool
     from agent.settings import AgentSettings
     from catalog.model import Extent, PartitionState
@@ -39,7 +39,7 @@ class Extents(Protocol):
         ...
 
 
-class LogView:
+class LogLookup:
     """The catalog's log, as fetches see it. Belongs to the event loop."""
 
     def __init__(
@@ -48,15 +48,15 @@ class LogView:
         settings: AgentSettings,
         bounds: Bounds,
         extents: Extents,
-        known_bounds: KnownBounds,
+        bounds_cache: BoundsCache,
         pool: WorkPool,
         clock: Clock,
     ) -> None:
         self._settings = settings
         self._bounds = bounds
         self._extents = extents
-        self._known_bounds = known_bounds
-        self._known_extents = KnownExtents(
+        self.bounds_cache = bounds_cache
+        self._extent_cache = ExtentCache(
             clock, extents_ms=settings.known_extents_ms, limit=settings.max_known_extents
         )
         self._pool = pool
@@ -67,9 +67,8 @@ class LogView:
         states = await self._pool.run(partial(self._bounds.states, [partition]))
         return states[0] if states else None
 
-    def known_state(self, fetch: PartitionFetch) -> PartitionState | None:
-        """Where the partition begins and ends, if that may be believed without asking."""
-        return None if fetch.topic.config.compacts else self._known_bounds.get(fetch.partition_id)
+    def _cached_state(self, fetch: PartitionFetch) -> PartitionState | None:
+        return None if fetch.topic.config.compacts else self.bounds_cache.get(fetch.partition_id)
 
     async def find_bounds(self, cursors: Sequence[Cursor], *, believing: bool) -> None:
         """Set the cursors' states, or what is wrong with them.
@@ -79,14 +78,14 @@ class LogView:
         """
         unknown = []
         for cursor in cursors:
-            cursor.state = self.known_state(cursor.fetch) if believing else None
+            cursor.state = self._cached_state(cursor.fetch) if believing else None
             if cursor.state is None or fault_of(cursor) is not None:
                 unknown.append(cursor)
         if unknown:
             ids = [cursor.fetch.partition_id for cursor in unknown]
-            with self._known_bounds.looking_up(ids) as undisturbed:
+            with self.bounds_cache.looking_up(ids) as undisturbed:
                 found = await self._pool.run(partial(self._bounds.states, ids))
-                self._known_bounds.remember(found, undisturbed)
+                self.bounds_cache.remember(found, undisturbed)
             states = {PartitionId(state.topic_id, state.partition): state for state in found}
             for cursor in unknown:
                 cursor.state = states.get(cursor.fetch.partition_id)
@@ -99,7 +98,7 @@ class LogView:
         for cursor in cursors:
             cursor.extents = ()
             if not cursor.fetch.topic.config.compacts:
-                cursor.extents = self._known_extents.get(cursor.fetch.partition_id, cursor.served.next_offset)
+                cursor.extents = self._extent_cache.get(cursor.fetch.partition_id, cursor.served.next_offset)
             if not cursor.extents:
                 unknown.append(cursor)
         if not unknown:
@@ -108,7 +107,7 @@ class LogView:
         await self._pool.run(partial(self._look_up, unknown, max_bytes))
         for cursor in unknown:
             if not cursor.fetch.topic.config.compacts:
-                self._known_extents.remember(cursor.fetch.partition_id, cursor.extents, looked_up)
+                self._extent_cache.remember(cursor.fetch.partition_id, cursor.extents, looked_up)
 
     def _look_up(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """Bring extents up to date; blocking."""
@@ -128,4 +127,4 @@ class LogView:
     def forget_extents(self, cursors: Sequence[Cursor]) -> None:
         """They named an object that is gone."""
         for cursor in cursors:
-            self._known_extents.forget(cursor.fetch.partition_id)
+            self._extent_cache.forget(cursor.fetch.partition_id)

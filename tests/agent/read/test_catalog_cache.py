@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
-from agent.read.known_log import KnownBounds, KnownExtents
+from agent.read.catalog_cache import BoundsCache, ExtentCache
 from catalog.model import Extent, FileKind, PartitionId, PartitionState, SectionResult
 from core.clock import ManualClock
 
 if TYPE_CHECKING:
-    from agent.write.ingestion_file import SealedFile
+    from agent.cluster.commits import CommittedFile
 
 TOPIC = UUID(int=1)
 ONE, TWO = PartitionId(TOPIC, 1), PartitionId(TOPIC, 2)
@@ -30,7 +30,7 @@ def _state(partition: int, high_watermark: int, log_start: int = 0) -> Partition
     )
 
 
-def _commit(bounds: KnownBounds, high_watermark: int, log_start: int = 0) -> None:
+def _commit(bounds: BoundsCache, high_watermark: int, log_start: int = 0) -> None:
     result = SectionResult(
         topic_id=TOPIC,
         partition=1,
@@ -39,15 +39,15 @@ def _commit(bounds: KnownBounds, high_watermark: int, log_start: int = 0) -> Non
         leader_epoch=0,
         runs=(),
     )
-    bounds.committed(cast("SealedFile", None), [result])
+    bounds.committed(cast("CommittedFile", None), [result])
 
 
-def _bounds(limit: int = 10) -> tuple[KnownBounds, ManualClock]:
+def _bounds(limit: int = 10) -> tuple[BoundsCache, ManualClock]:
     clock = ManualClock()
-    return KnownBounds(clock, bounds_ms=1000, limit=limit), clock
+    return BoundsCache(clock, bounds_ms=1000, limit=limit), clock
 
 
-def _learn(bounds: KnownBounds, *states: PartitionState) -> None:
+def _learn(bounds: BoundsCache, *states: PartitionState) -> None:
     with bounds.looking_up(PartitionId(state.topic_id, state.partition) for state in states) as undisturbed:
         bounds.remember(states, undisturbed)
 
@@ -136,7 +136,7 @@ def _extents(*bases: int) -> list[Extent]:
 
 
 def test_extents_are_given_from_the_one_that_covers_the_offset() -> None:
-    known = KnownExtents(ManualClock(), extents_ms=1000, limit=10)
+    known = ExtentCache(ManualClock(), extents_ms=1000, limit=10)
     extents = _extents(10, 20, 30)
     known.remember(ONE, extents, 0.0)
     assert known.get(ONE, 10) == extents
@@ -148,7 +148,7 @@ def test_extents_are_given_from_the_one_that_covers_the_offset() -> None:
 
 def test_extents_are_forgotten_in_time_counted_from_before_the_look_up() -> None:
     clock = ManualClock()
-    known = KnownExtents(clock, extents_ms=1000, limit=10)
+    known = ExtentCache(clock, extents_ms=1000, limit=10)
     begun = clock.monotonic()
     clock.advance(0.6)
     known.remember(ONE, _extents(0), begun)
@@ -159,7 +159,7 @@ def test_extents_are_forgotten_in_time_counted_from_before_the_look_up() -> None
 
 
 def test_extents_are_bounded_in_number_over_all_partitions() -> None:
-    known = KnownExtents(ManualClock(), extents_ms=1000, limit=3)
+    known = ExtentCache(ManualClock(), extents_ms=1000, limit=3)
     known.remember(ONE, _extents(0, 10), 0.0)
     known.remember(TWO, _extents(0, 10), 0.0)
     assert (known.get(ONE, 0), len(known.get(TWO, 0))) == ((), 2)

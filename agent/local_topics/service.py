@@ -10,21 +10,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from agent.local_topics.append_router import AppendRouter
-from agent.local_topics.disk_reads import DiskReads
 from agent.local_topics.leaders import LeaderDirectory
 from agent.local_topics.local_topics import LocalTopics
+from agent.local_topics.reader import LocalLogReader
 from agent.local_topics.storage import LocalStorage, StorageIdentity, free_directory, node_of
-from agent.local_topics.tail_copies import TailCopies
-from agent.runtime import open_files
+from agent.local_topics.tail_cache import TailCache
 from core.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from agent.cluster.brokers import Brokers
     from agent.cluster.topic_directory import TopicDirectory
-    from agent.read.commit_watch import CommitWatch
+    from agent.read.commit_notifier import CommitNotifier
+    from agent.runtime.metrics import MetricReaders
     from agent.runtime.pools import Pools
     from agent.settings import AgentSettings
     from agent.write.write_path import WritePath
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _TRIES = 4
 
 
-class Disks:
+class LocalLogService:
     """Copies of the tail, and the local topics that this agent leads. Belongs to the event loop.
 
     `copies` hears of commits, `reads` serves the read path; `storage` has the logs once they are open.
@@ -59,8 +59,8 @@ class Disks:
         self.storage: LocalStorage | None = None
         self._local: LocalTopics | None = None
         self.node_id = -1
-        self.copies = TailCopies(directory, max_waiting_bytes=settings.max_copy_bytes)
-        self.reads = DiskReads(self.copies, pools.disks)
+        self.copies = TailCache(directory, max_waiting_bytes=settings.max_copy_bytes)
+        self.reads = LocalLogReader(self.copies, pools.disks)
 
     def route(self, write_path: WritePath) -> AppendRouter:
         """The door for batches, in front of `write_path`."""
@@ -105,7 +105,7 @@ class Disks:
         """Whether this agent has disks."""
         return self.storage is not None
 
-    async def lead(self, brokers: Brokers, watch: CommitWatch) -> LeaderDirectory:
+    async def lead(self, brokers: Brokers, watch: CommitNotifier) -> LeaderDirectory:
         """Serve local topics as the node that `brokers` say, if there are disks; who leads which."""
         leaders = LeaderDirectory(self._catalog.local_leaders, pool=self._pools.catalog, clock=self._clock)
         if self.storage is None:
@@ -131,7 +131,7 @@ class Disks:
         if storage is not None:
             await asyncio.to_thread(storage.close)
 
-    def gauges(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
+    def gauges(self) -> MetricReaders:
         """For `/metrics`: what the disks hold now."""
         return {
             "siltstone_local_logs": ("Logs on local disks", lambda: self._metric("logs")),
@@ -140,15 +140,13 @@ class Disks:
                 "Log directories whose disk has failed",
                 lambda: self._metric("offline_log_directory_count"),
             ),
-            "siltstone_open_files": ("Files that the process has open", open_files.count),
-            "siltstone_open_file_limit": ("Files that it may have open", open_files.limit),
             "siltstone_local_copy_waiting_bytes": (
                 "Committed, not yet written to copies of the tail",
                 lambda: self.copies.waiting_bytes,
             ),
         }
 
-    def counters(self) -> Mapping[str, tuple[str, Callable[[], float]]]:
+    def counters(self) -> MetricReaders:
         """For `/metrics`: what the disks have done."""
         return {
             "siltstone_local_copy_hits": (
