@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 - pydantic evaluates the annotations when it parses a section
 
-from agent.groups.settings import GroupSettings
+from agent.group_settings import GroupSettings
 from core.settings import Bytes, check_bounds, check_order, internal, setting
 
 KIB = 1024

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from agent.group_settings import GroupSettings
     from agent.groups.cache.cached_group import Brokers, CachedGroup
     from agent.groups.messages import (
         JoinRequest,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         SyncAnswer,
         SyncRequest,
     )
-    from agent.groups.settings import GroupSettings
     from agent.runtime.work_pool import WorkPool
     from catalog.config.group_config import GroupConfig
     from catalog.groups.offsets import CommittedOffset, OffsetCommit

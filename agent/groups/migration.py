@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
+    from agent.group_settings import GroupSettings
     from agent.groups.consumer.messages import Assignment
     from agent.groups.consumer.topics import TopicView
-    from agent.groups.settings import GroupSettings
 
 
 def check_upgrade(group_id: str, kept: GroupSnapshot, settings: GroupSettings) -> None:

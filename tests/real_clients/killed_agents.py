@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from typing import TYPE_CHECKING
 
-from agent.groups.settings import GroupSettings
+from agent.group_settings import GroupSettings
 from agent.process import run
 from agent.settings import AgentSettings
 

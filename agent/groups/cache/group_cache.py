@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from uuid import UUID
 
+    from agent.group_settings import GroupSettings
     from agent.groups.cache.cached_group import Brokers, GroupTable
     from agent.groups.consumer.configs import GroupConfigViews
     from agent.groups.consumer.snapshot import ConsumerGroupSnapshot
     from agent.groups.messages import GroupSnapshot
-    from agent.groups.settings import GroupSettings
     from agent.runtime.work_pool import WorkPool
     from catalog.groups.repository import GroupRecord
     from catalog.model import Broker

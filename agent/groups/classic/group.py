@@ -16,6 +16,7 @@ from agent.groups.messages import GroupState, MemberStamp, SyncAnswer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent.group_settings import GroupSettings
     from agent.groups.messages import (
         GroupSnapshot,
         JoinReply,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         SyncReply,
         SyncRequest,
     )
-    from agent.groups.settings import GroupSettings
     from core.clock import Clock
     from core.ids import Ids
 

@@ -36,9 +36,9 @@ from agent.groups.messages import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from agent.group_settings import GroupSettings
     from agent.groups.counts import GroupCounts
     from agent.groups.messages import Save
-    from agent.groups.settings import GroupSettings
     from core.clock import Clock
 
 _log = structlog.get_logger(__name__)

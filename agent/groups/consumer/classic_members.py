@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from agent.group_settings import MigrationPolicy
 from agent.groups.classic.embedded_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     Subscription,
@@ -26,7 +27,6 @@ from agent.groups.consumer.member import ConsumerMember, MemberState
 from agent.groups.consumer.messages import NOTHING
 from agent.groups.consumer.state_machine import ConsumerStateMachine, Downgrade, Waiting
 from agent.groups.messages import JoinAnswer, SyncAnswer
-from agent.groups.settings import MigrationPolicy
 from agent.kafka.errors import ErrorCode, KafkaError
 from catalog.model import PartitionId
 

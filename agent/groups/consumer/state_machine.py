@@ -23,10 +23,10 @@ from agent.groups.deadlines import Deadlines
 from catalog.config.group_config import GroupConfig
 
 if TYPE_CHECKING:
+    from agent.group_settings import GroupSettings
     from agent.groups.consumer.member import ConsumerMember
     from agent.groups.consumer.messages import Assignment
     from agent.groups.consumer.topics import SeenTopic, TopicView
-    from agent.groups.settings import GroupSettings
     from agent.kafka.errors import ErrorCode
     from catalog.model import PartitionId
     from core.clock import Clock

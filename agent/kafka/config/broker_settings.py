@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent.groups.settings import GroupSettings
+from agent.group_settings import GroupSettings
 from agent.settings import AgentSettings
 from catalog.config.topic_settings import SETTINGS
 from core.settings import description_of

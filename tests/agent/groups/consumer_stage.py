@@ -7,12 +7,12 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
+from agent.group_settings import GroupSettings
 from agent.groups.consumer.checks import check_heartbeat
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.messages import NOTHING, Assignment, ConsumerHeartbeat, HeartbeatAnswer
 from agent.groups.consumer.snapshot import consumer_record_of, consumer_snapshot_of
 from agent.groups.consumer.topics import SeenTopic, TopicView
-from agent.groups.settings import GroupSettings
 from agent.kafka.errors import ErrorCode, KafkaError
 from catalog.model import PartitionId
 from core.clock import ManualClock

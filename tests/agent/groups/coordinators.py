@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from agent.group_settings import GroupSettings
 from agent.groups.coordinator import GroupCoordinator
-from agent.groups.settings import GroupSettings
 from agent.runtime.work_pool import WorkPool
 from catalog.model import Broker
 

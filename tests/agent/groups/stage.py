@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from agent.group_settings import GroupSettings
 from agent.groups.classic.group import ClassicGroup
 from agent.groups.messages import (
     GroupSnapshot,
@@ -18,7 +19,6 @@ from agent.groups.messages import (
     SyncAnswer,
     SyncRequest,
 )
-from agent.groups.settings import GroupSettings
 from core.clock import ManualClock
 from core.ids import SeededIds
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.group_settings import GroupSettings
 from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
 from agent.groups.messages import MemberStamp
 from agent.groups.metrics import GroupCollector
-from agent.groups.settings import GroupSettings
 from catalog.groups.offsets import CommittedOffset
 from tests.agent.groups.coordinators import coordinating
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.group_settings import GroupSettings
 from agent.groups.consumer.messages import ConsumerHeartbeat
-from agent.groups.settings import GroupSettings
 from catalog.config.group_config import GroupConfig
 from catalog.errors import InvalidConfigError
 from core.errors import InvalidInputError

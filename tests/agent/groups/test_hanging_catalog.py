@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pytest
 
+from agent.group_settings import GroupSettings
 from agent.groups.consumer.configs import GroupConfigViews
 from agent.groups.consumer.group import ConsumerGroup
 from agent.groups.consumer.messages import NOTHING, Assignment, ConsumerHeartbeat
 from agent.groups.consumer.topics import TopicViews
-from agent.groups.settings import GroupSettings
 from catalog.config.group_config import GroupConfig
 from core.clock import ManualClock
 from core.errors import RetryableError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
+from agent.group_settings import GroupSettings
 from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
-from agent.groups.settings import GroupSettings
 from agent.kafka.errors import ErrorCode, KafkaError
 from core.clock import ManualClock
 from tests.agent.groups.coordinators import coordinating

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from agent.group_settings import GroupSettings
 from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
 from agent.groups.messages import JoinRequest, MemberStamp
-from agent.groups.settings import GroupSettings
 from agent.kafka.errors import ErrorCode, KafkaError
 from tests.agent.groups.coordinators import coordinating
 from tests.agent.groups.stage import RANGE

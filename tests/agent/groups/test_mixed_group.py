@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from agent.group_settings import GroupSettings, MigrationPolicy
 from agent.groups.classic.embedded_protocol import read_assignment, write_assignment
 from agent.groups.consumer.messages import NOTHING
 from agent.groups.consumer.state_machine import Downgrade
 from agent.groups.messages import GroupSnapshot, LeavingMember, MemberSnapshot, Protocol
 from agent.groups.migration import check_upgrade, downgraded, upgraded
-from agent.groups.settings import GroupSettings, MigrationPolicy
 from agent.kafka.errors import ErrorCode, KafkaError
 from tests.agent.groups.consumer_stage import ConsumerStage, parts, view
 from tests.agent.groups.mixed_stage import ClassicMember, subscription

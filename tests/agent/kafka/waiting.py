@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from agent.groups.settings import GroupSettings
+from agent.group_settings import GroupSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

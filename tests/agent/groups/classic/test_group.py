@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from agent.group_settings import GroupSettings
 from agent.groups.messages import GroupState, LeavingMember, MemberStamp, Protocol
-from agent.groups.settings import GroupSettings
 from tests.agent.groups.stage import RANGE, ROBIN, Stage, subscription
 
 

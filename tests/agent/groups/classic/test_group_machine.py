@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kio.schema.errors import ErrorCode
 from typing_extensions import override
 
+from agent.group_settings import GroupSettings
 from agent.groups.messages import GroupState, JoinAnswer, LeavingMember, SyncAnswer
-from agent.groups.settings import GroupSettings
 from tests.agent.groups.stage import RANGE, ROBIN, Call, Stage
 
 _GONE = {ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id}

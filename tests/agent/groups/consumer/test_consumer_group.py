@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from agent.group_settings import GroupSettings
 from agent.groups.consumer.checks import check_heartbeat
 from agent.groups.consumer.messages import NOTHING, ConsumerGroupState, ConsumerHeartbeat
-from agent.groups.settings import GroupSettings
 from agent.kafka.errors import ErrorCode, KafkaError
 from tests.agent.groups.consumer_stage import ConsumerStage, StageMember, parts, view
 

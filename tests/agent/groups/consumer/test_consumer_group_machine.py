@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from typing_extensions import override
 
+from agent.group_settings import GroupSettings, MigrationPolicy
 from agent.groups.consumer.messages import NOTHING, Assignment, HeartbeatAnswer
-from agent.groups.settings import GroupSettings, MigrationPolicy
 from agent.kafka.errors import ErrorCode, KafkaError
 from tests.agent.groups.consumer_stage import ConsumerStage, StageMember, parts, view
 from tests.agent.groups.mixed_stage import ClassicMember

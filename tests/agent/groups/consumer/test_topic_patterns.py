@@ -10,10 +10,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.group_settings import GroupSettings
 from agent.groups.consumer import topics as topics_module
 from agent.groups.consumer.messages import NOTHING, ConsumerHeartbeat
 from agent.groups.consumer.topics import TopicView, TopicViews
-from agent.groups.settings import GroupSettings
 from catalog.config.topic_config import TopicConfig
 from catalog.model import Topic
 from core.clock import ManualClock

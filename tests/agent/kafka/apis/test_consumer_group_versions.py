@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent.group_settings import MigrationPolicy
 from agent.groups.classic.embedded_protocol import read_assignment
-from agent.groups.settings import MigrationPolicy
 from agent.kafka.codec import Struct, message_versions
 from agent.kafka.errors import ErrorCode
 from tests.agent.groups.stage import subscription
