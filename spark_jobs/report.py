@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from core.errors import (
     CorruptDataError,
@@ -20,38 +20,63 @@ if TYPE_CHECKING:
 
     from catalog.model import JobResult
 
-# From a task's counts: summed over jobs, and the largest of all jobs.
-SUMS = (
-    "input_files",
-    "input_files_read_once",
-    "input_files_cut",
-    "stretches",
-    "stretches_read_once",
-    "get_requests",
-    "resumes",
-    "retries",
-    "partitions",
-    "records_in",
-    "records_out",
-    "records_dropped",
-    "records_invalid",
-    "tombstones_dropped",
-    "keys",
-    "keys_outside_table",
-    "bytes_in",
-    "bytes_out",
-    "merged_bytes_saved",
-    "compacted_files",
-    "compacted_bytes",
-    "shuffled_jobs",
-    "shares",
-    "buckets",
-    "shuffle_bytes",
-)
-PEAKS = ("table_bytes", "largest_buffer_bytes", "peak_rss_bytes")
-# Milliseconds, summed: what a task does one after the other, and what takes time in that.
-_PHASES = ("find_survivors_ms", "write_ms", "complete_ms")
-_PARTS = ("read_objects_ms", "decompress_ms", "kernels_ms", "compress_ms", "write_objects_ms")
+# Counts of a task by name, with the description of their sum over all jobs.
+SUMS: Final[Mapping[str, str]] = {
+    "input_files": "Input files that jobs read",
+    "input_files_read_once": "Input files that one pass was enough for",
+    "input_files_cut": "Input files that several tasks of a job read, each a part of them",
+    "stretches": "Parts of input files that were read by tasks of their own",
+    "stretches_read_once": "Parts of input files that one pass was enough for",
+    "get_requests": "GET requests for input files, without resumed streams",
+    "resumes": "GET requests that resumed a broken stream",
+    "retries": "Requests to the object store that were repeated",
+    "partitions": "Partitions that jobs rewrote",
+    "records_in": "Records that jobs read",
+    "records_out": "Records that jobs wrote",
+    "records_dropped": "Records that jobs removed",
+    "records_invalid": "Records that jobs could not parse",
+    "tombstones_dropped": "Tombstones that jobs removed after their delete horizon",
+    "keys": "Distinct keys of deduplicated partitions",
+    "keys_outside_table": "Keys that did not fit into a key table, so that superseded records may remain",
+    "bytes_in": "Bytes that jobs read from the object store",
+    "bytes_out": "Bytes that jobs wrote to the object store",
+    "merged_bytes_saved": "Bytes saved by merging small record batches",
+    "compacted_files": "Compacted files that jobs wrote",
+    "compacted_bytes": "Bytes of the compacted files that jobs wrote",
+    "shuffled_jobs": "Jobs that ran with Spark's shuffle",
+    "shares": "Shares of the input of shuffled jobs, each read by one task",
+    "buckets": "Buckets over which shuffled jobs distributed their keys",
+    "shuffle_bytes": "Bytes of fingerprints that were shuffled",
+}
+# Counts of a task by name, with the description of the largest of all tasks.
+PEAKS: Final[Mapping[str, str]] = {
+    "table_bytes": "Largest key table of a task",
+    "largest_buffer_bytes": "Largest buffer of a task",
+    "peak_rss_bytes": "Largest resident memory of a task",
+}
+# Milliseconds of a task, summed, by the name of the seconds in a report: first the phases, one after the
+# other, then what takes time within them.
+_MILLISECONDS: Final = {
+    "find_survivors": "find_survivors_ms",
+    "write": "write_ms",
+    "complete": "complete_ms",
+    "read_objects": "read_objects_ms",
+    "decompress": "decompress_ms",
+    "kernels": "kernels_ms",
+    "compress": "compress_ms",
+    "write_objects": "write_objects_ms",
+}
+SECONDS: Final[Mapping[str, str]] = {
+    "total": "Seconds in which jobs ran",
+    "find_survivors": "Seconds of all tasks in the phase that finds surviving records",
+    "write": "Seconds of all tasks in the phase that writes surviving records",
+    "complete": "Seconds of all tasks in the phase that completes files",
+    "read_objects": "Seconds of all tasks in reading objects",
+    "decompress": "Seconds of all tasks in decompression",
+    "kernels": "Seconds of all tasks in parsing, hashing, key look-ups and filtering",
+    "compress": "Seconds of all tasks in compression",
+    "write_objects": "Seconds of all tasks in writing objects",
+}
 
 _KINDS = (
     ("retryable", RetryableError),
@@ -203,8 +228,7 @@ class CompactionReport:
             setattr(self, name, getattr(self, name) + counts.get(name, 0))
         for name in PEAKS:
             setattr(self, name, max(getattr(self, name), counts.get(name, 0)))
-        for name in (*_PHASES, *_PARTS):
-            phase = name.removesuffix("_ms")
+        for phase, name in _MILLISECONDS.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + counts.get(name, 0) / 1000
 
     def as_dict(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -12,7 +11,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from core.errors import InvalidInputError
-from spark_jobs.report import PEAKS, SUMS
+from spark_jobs.report import PEAKS, SECONDS, SUMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,43 +21,53 @@ if TYPE_CHECKING:
     from siltstone.compaction.watcher import WatcherStatus
 
 _PREFIX: Final = "siltstone_compaction"
-_GAUGES: Final = frozenset(
-    {
-        "jobs_running",
-        "last_poll_ms",
-        "jobs_waiting",
-        "jobs_deferred",
-        "ingestion_files",
-        "ingestion_bytes",
-        "ingestion_age_ms",
-        "suspected_files",
-        "quarantined_files",
-    }
-)
+# Fields of `WatcherStatus`, with their descriptions.
+_COUNTERS: Final = {
+    "polls": "Polls of the watcher, including those that found nothing to do",
+    "polls_failed": "Polls that an error ended",
+    "jobs_failed": "Jobs that failed, including those that are retried",
+    "dead_files": "Unreferenced files that were deleted",
+    "dead_bytes": "Bytes of unreferenced files that were deleted",
+    "orphans": "Objects without a catalog entry that were deleted",
+    "orphan_bytes": "Bytes of objects without a catalog entry that were deleted",
+}
+_GAUGES: Final = {
+    "jobs_running": "Jobs that this watcher runs now",
+    "last_poll_ms": "End of the last poll, in milliseconds since 1970",
+    "jobs_waiting": "Jobs in the queue at the last poll",
+    "jobs_deferred": "Jobs that the hourly budget deferred at the last poll",
+    "ingestion_files": "Ingestion files without a job at the last poll",
+    "ingestion_bytes": "Bytes of the ingestion files without a job at the last poll",
+    "ingestion_age_ms": "Age of the oldest ingestion file without a job at the last poll, in milliseconds",
+    "suspected_files": "Files that are tried in smaller jobs because a job with them failed",
+    "quarantined_files": "Files that compaction leaves out because every job with them fails",
+}
 
 
 class WatcherCollector(Collector):
-    """`siltstone_compaction_…`: the names of job reports (see `spark_jobs.report`) and of `Watch`."""
+    """Metrics of a watcher, with the names of job reports (`spark_jobs.report`) and of `WatcherStatus`."""
 
     def __init__(self, status: WatcherStatus) -> None:
-        self._watch = status
+        self._status = status
 
     @override
     def collect(self) -> Iterator[Metric]:
-        run = self._watch.run
+        run = self._status.run
         compaction = run.compaction
-        for name in ("jobs", "jobs_completed", *SUMS):
-            yield _counter(name, getattr(compaction, name))
-        for phase, seconds in list(compaction.seconds.items()):
-            yield _counter(f"{phase.replace(' ', '_')}_seconds", seconds)
-        for name in PEAKS:
-            yield _gauge(f"{name}_max", getattr(compaction, name))
-        yield _counter("rounds", run.rounds)
-        yield _counter("jobs_lost", run.jobs_lost)
-        for each in fields(self._watch):
-            if each.name != "run":
-                make = _gauge if each.name in _GAUGES else _counter
-                yield make(each.name, getattr(self._watch, each.name))
+        yield _counter("jobs", "Jobs that this watcher ran", compaction.jobs)
+        yield _counter("jobs_completed", "Jobs whose results were published", compaction.jobs_completed)
+        yield _counter("jobs_lost", "Planned jobs that another planner submitted first", run.jobs_lost)
+        yield _counter("rounds", "Polls in which jobs ran", run.rounds)
+        for name, text in SUMS.items():
+            yield _counter(name, text, getattr(compaction, name))
+        for name, text in SECONDS.items():
+            yield _counter(f"{name}_seconds", text, compaction.seconds.get(name, 0.0))
+        for name, text in PEAKS.items():
+            yield _gauge(f"{name}_max", text, getattr(compaction, name))
+        for name, text in _COUNTERS.items():
+            yield _counter(name, text, getattr(self._status, name))
+        for name, text in _GAUGES.items():
+            yield _gauge(name, text, getattr(self._status, name))
 
 
 @contextlib.contextmanager
@@ -87,9 +96,9 @@ def serve_metrics(status: WatcherStatus, address: tuple[str, int] | None) -> Ite
         thread.join()
 
 
-def _counter(name: str, value: float) -> Metric:
-    return CounterMetricFamily(f"{_PREFIX}_{name}", name.replace("_", " "), value=value)
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"{_PREFIX}_{name}", text, value=value)
 
 
-def _gauge(name: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"{_PREFIX}_{name}", name.replace("_", " "), value=value)
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{_PREFIX}_{name}", text, value=value)
