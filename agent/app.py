@@ -196,8 +196,8 @@ class Agent:
         self.fetch_sessions = FetchSessions(
             clock=clock,
             ids=ids,
-            most_sessions=settings.max_fetch_sessions,
-            most_partitions=settings.max_fetch_session_partitions,
+            max_sessions=settings.max_fetch_sessions,
+            max_partitions=settings.max_fetch_session_partitions,
             evict_ms=settings.fetch_session_evict_ms,
         )
         self.metrics.expose(

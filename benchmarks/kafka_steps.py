@@ -191,7 +191,7 @@ class _Bench:
             disks=disks,
         )
         sessions = FetchSessions(
-            clock=clock, ids=ids, most_sessions=REQUESTS + 1, most_partitions=1000, evict_ms=-1
+            clock=clock, ids=ids, max_sessions=REQUESTS + 1, max_partitions=1000, evict_ms=-1
         )
         services = SimpleNamespace(
             settings=settings,

@@ -1,15 +1,15 @@
-"""What a client may do, as the bit fields that describe-requests ask for (KIP-430).
+"""Authorized operations, as the bit fields that describe requests ask for (KIP-430).
 
-Without an authorizer that is everything that Kafka knows of a resource (AclEntry.supportedOperations); bits
-are the codes of its operations.
+Without an authorizer, a client may do every operation that Kafka knows for a resource
+(AclEntry.supportedOperations). The bit positions are Kafka's codes of the operations.
 """
 
 from __future__ import annotations
 
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
 _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
-# The answer to those who did not ask.
-NOT_ASKED = -(2**31)
+NOT_REQUESTED = -(2**31)
+"""The value for a client that did not ask for authorized operations."""
 
 
 def _bits(*operations: int) -> int:
@@ -23,6 +23,6 @@ ON_CLUSTER = _bits(
 )
 
 
-def permitted(operations: int, *, asked: object) -> int:
-    """The operations, for those who asked."""
-    return operations if asked else NOT_ASKED
+def operations_if_requested(operations: int, *, requested: object) -> int:
+    """Return the operations if the client asked for them, and `NOT_REQUESTED` otherwise."""
+    return operations if requested else NOT_REQUESTED

@@ -1,7 +1,7 @@
-"""Kafka's error codes for what goes wrong here, chosen by what a client then does.
+"""Kafka's error codes for our errors, chosen by how clients react to each code.
 
-What is refused before anything was written is NOT_ENOUGH_REPLICAS, what may have been written is
-NOT_ENOUGH_REPLICAS_AFTER_APPEND: clients repeat both, and only the second one leaves them in doubt.
+An append that failed before anything was written is NOT_ENOUGH_REPLICAS. An append that may have been written
+is NOT_ENOUGH_REPLICAS_AFTER_APPEND. Clients retry both; only the second leaves the outcome open.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _log = structlog.get_logger(__name__)
 
 
 class KafkaError(SiltstoneError):
-    """What a client is told by one of Kafka's codes."""
+    """An error with its Kafka error code. Its message is safe for clients."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
         self.code = code
 
 
-# The first that fits decides.
+# The first matching class decides.
 _CODES: tuple[tuple[type[SiltstoneError], ErrorCode], ...] = (
     (OffsetOutOfRangeError, ErrorCode.offset_out_of_range),
     (TopicCollisionError, ErrorCode.invalid_topic_exception),
@@ -76,7 +76,7 @@ _REFUSALS = {
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """What a client is told about `error`; UNKNOWN_SERVER_ERROR for what nobody expected."""
+    """Return the error code for `error`; UNKNOWN_SERVER_ERROR for an unexpected exception."""
     if isinstance(error, KafkaError):
         return error.code
     if isinstance(error, InvalidRecordError):
@@ -85,20 +85,23 @@ def code_of(error: BaseException) -> ErrorCode:
 
 
 def message_of(error: BaseException) -> str | None:
-    """The words for a client; of our own errors only. What is not for clients is logged instead."""
+    """Return the error message for a client; None for an exception that is not our own.
+
+    A message that is not safe for clients is logged, and the client gets its general cause instead.
+    """
     if not isinstance(error, SiltstoneError):
         return None
     if isinstance(error, KafkaError) or is_client_safe(error):
         return str(error)
-    _log.warning("a client is told no more than that it failed", reason=str(error))
+    _log.warning("an error message is withheld from a client", reason=str(error))
     return plain_cause(error)
 
 
 def to_kafka_error(error: SiltstoneError) -> KafkaError:
-    """What a client is told of `error`, for all items that it came in the way of; logged once at the most."""
+    """Return `error` as clients see it. Convert once for all items of a request, so that it is logged once."""
     return KafkaError(code_of(error), message_of(error) or "")
 
 
 def code_of_refusal(refusal: RunRefusal) -> ErrorCode:
-    """What a producer is told whose batch the catalog refused."""
+    """Return the error code for a batch that the catalog rejected."""
     return _REFUSALS[refusal]

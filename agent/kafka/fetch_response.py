@@ -1,6 +1,6 @@
-"""What a Fetch request is told: read from wherever it lies, partition by partition.
+"""The ordinary way to serve a Fetch request: read each partition from memory, disk or the object store.
 
-The way of requests that memory alone cannot answer (`fast_path.fetch`), and of all that is wrong with any.
+Requests that memory alone can serve take `fast_path.fetch` instead. Requests with any error come here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from uuid import UUID
 from agent.cluster.brokers import choose, partition_subject
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from agent.kafka.fetch_sessions import Seen
-from agent.kafka.topics.lookup import check_partition, find_each
+from agent.kafka.fetch_sessions import PartitionStatus
+from agent.kafka.topics.lookup import check_partition, find_topics_by_key
 from agent.read.fetch_plan import PartitionFetch
 from agent.read.pending_fetch import fetch_held
 from catalog.model import PartitionId
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.kafka.api_definition import RequestContext
-    from agent.kafka.fetch_sessions import FetchContext, Key
+    from agent.kafka.fetch_sessions import FetchContext, PartitionKey
     from agent.read.fetch_result import FetchResult
     from agent.read.memory_reads import Wanted
 
-IDENTIFIERS_SINCE = 13
-"""Version in which topics are named by their identifiers."""
+TOPIC_IDS_SINCE = 13
+"""The first version that names topics by their ids."""
 
 _ZSTD_SINCE = 10
-_NO_IDENTIFIER = bytes(16)
+_NO_TOPIC_ID = bytes(16)
 
 
 class FetchLimits(NamedTuple):
-    """How much a request wants, for how long it waits (in milliseconds), and where its client is."""
+    """How much a request wants, how long it waits for it (in milliseconds), and its client's rack."""
 
     max_wait: int
     min_bytes: int
@@ -49,7 +49,7 @@ class FetchLimits(NamedTuple):
 
 @dataclass(slots=True)
 class _Item:
-    """One partition of a request."""
+    """One partition of a request, with exactly one of a result, an error and a redirect in the end."""
 
     name: str
     topic_id: UUID | None
@@ -57,74 +57,81 @@ class _Item:
     fetch: PartitionFetch | None = None
     result: FetchResult | None = None
     error: Exception | None = None
-    # The answer that names an agent nearer to the client: nothing is read here.
+    # The response that names an agent in the client's rack. Nothing is read for it.
     redirect: Struct | None = None
 
 
-async def build_fetch_response(reads: FetchContext, limits: FetchLimits, context: RequestContext) -> Struct:
-    """Read what there is, or wait for it; the request has begun in its session."""
-    by_id = context.version >= IDENTIFIERS_SINCE
-    items = [_item(key, wanted, by_id=by_id) for key, wanted in reads.wanted.items()]
+async def build_fetch_response(
+    session_request: FetchContext, limits: FetchLimits, context: RequestContext
+) -> Struct:
+    """Read all partitions, wait if there is too little, and return the response.
+
+    The caller has called `begin` on the session's request.
+    """
+    by_id = context.version >= TOPIC_IDS_SINCE
+    items = [_item(key, wanted, by_id=by_id) for key, wanted in session_request.wanted.items()]
     await _find_topics(items, context)
-    await _redirect(items, limits.rack, context)
+    await _redirect_to_rack(items, limits.rack, context)
     await _fetch(items, limits, context)
     if context.version < _ZSTD_SINCE:
-        await context.services.pools.kernels.run(partial(_refuse_zstd, items))
-    answers = [_partition(item) for item in items]
-    session_id, news = reads.answered(map(_seen, answers))
+        await context.services.pools.kernels.run(partial(_reject_zstd, items))
+    partitions = [_partition(item) for item in items]
+    session_id, changed = session_request.complete(map(_status, partitions))
     topics: dict[tuple[str, UUID | None], Struct] = {}
-    for item, each, is_news in zip(items, answers, repeat(True) if news is None else news, strict=False):
-        if is_news:
+    included = repeat(True) if changed is None else changed
+    for item, response, is_included in zip(items, partitions, included, strict=False):
+        if is_included:
             name = item.name, item.topic_id
             topic = topics.setdefault(name, Struct(topic=item.name, topic_id=item.topic_id, partitions=[]))
-            topic.partitions.append(each)
+            topic.partitions.append(response)
     return Struct(session_id=session_id, responses=list(topics.values()))
 
 
-def _item(key: Key, wanted: Wanted, *, by_id: bool) -> _Item:
+def _item(key: PartitionKey, wanted: Wanted, *, by_id: bool) -> _Item:
     name, _ = key
     if by_id:
-        return _Item("", None if name == _NO_IDENTIFIER else UUID(bytes=name), wanted)
+        return _Item("", None if name == _NO_TOPIC_ID else UUID(bytes=name), wanted)
     return _Item(name.decode(), None, wanted)
 
 
-def _seen(answer: Struct) -> Seen:
-    """The same, to the session."""
-    fields = answer.__dict__
-    return Seen(
-        answer.high_watermark,
+def _status(partition: Struct) -> PartitionStatus:
+    """Return what the session needs to know of a partition's response."""
+    fields = partition.__dict__
+    return PartitionStatus(
+        partition.high_watermark,
         fields.get("log_start_offset", -1),
-        any(map(len, answer.records)),
+        any(map(len, partition.records)),
         failed=bool(fields.get("error_code", 0)),
         redirected="preferred_read_replica" in fields,
     )
 
 
-async def _redirect(items: Sequence[_Item], rack: str, context: RequestContext) -> None:
-    """Name the agent in the client's rack that it should ask, where that is another one.
+async def _redirect_to_rack(items: Sequence[_Item], rack: str, context: RequestContext) -> None:
+    """Redirect the client to an agent in its own rack, if this agent is in another one (KIP-392).
 
-    As Kafka has it, not for an offset that the log does not have: it is refused here and not sent to and fro.
+    As in Kafka, an offset outside the log is not redirected. It fails here; otherwise the agents could
+    redirect the client back and forth.
     """
     services = context.services
     if not rack or rack == services.brokers.own.rack:
         return
-    near = [broker for broker in await services.brokers.live() if broker.rack == rack]
-    asked = [item.fetch for item in items if item.fetch is not None]
-    if not near or not asked:
+    in_rack = [broker for broker in await services.brokers.live() if broker.rack == rack]
+    fetches = [item.fetch for item in items if item.fetch is not None]
+    if not in_rack or not fetches:
         return
-    ids = [PartitionId(fetch.topic.topic_id, fetch.partition) for fetch in asked]
+    ids = [PartitionId(fetch.topic.topic_id, fetch.partition) for fetch in fetches]
     try:
         found = await services.pools.catalog.run(partial(services.catalog.topics.states, ids))
     except SiltstoneError:
-        return  # it is only a hint
+        return  # the redirect is only a hint
     states = {PartitionId(state.topic_id, state.partition): state for state in found}
     for item in items:
         fetch = item.fetch
-        part = None if fetch is None else PartitionId(fetch.topic.topic_id, fetch.partition)
-        state = None if part is None else states.get(part)
+        partition = None if fetch is None else PartitionId(fetch.topic.topic_id, fetch.partition)
+        state = None if partition is None else states.get(partition)
         if fetch is None or state is None:
             continue
-        nearest = choose(near, partition_subject(fetch.topic.topic_id, fetch.partition))
+        replica = choose(in_rack, partition_subject(fetch.topic.topic_id, fetch.partition))
         if state.log_start_offset <= fetch.offset <= state.high_watermark:
             item.fetch = None
             item.redirect = Struct(
@@ -133,15 +140,15 @@ async def _redirect(items: Sequence[_Item], rack: str, context: RequestContext) 
                 last_stable_offset=state.last_stable_offset,
                 log_start_offset=state.log_start_offset,
                 aborted_transactions=(),
-                preferred_read_replica=nearest.node_id,
+                preferred_read_replica=replica.node_id,
                 records=(),
             )
 
 
 async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
-    by_id = context.version >= IDENTIFIERS_SINCE
+    by_id = context.version >= TOPIC_IDS_SINCE
     keys = ((item.name, item.topic_id) for item in items)
-    found = await find_each(context.services.directory, keys, by_id=by_id)
+    found = await find_topics_by_key(context.services.directory, keys, by_id=by_id)
     for item in items:
         topic, wanted = found[item.name, item.topic_id], item.wanted
         if isinstance(topic, SiltstoneError):
@@ -161,28 +168,29 @@ async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
 
 
 async def _fetch(items: Sequence[_Item], limits: FetchLimits, context: RequestContext) -> None:
-    good = [item for item in items if item.fetch is not None]
-    if not good:
+    """Read all partitions together. A request with an error in any partition does not wait."""
+    valid = [item for item in items if item.fetch is not None]
+    if not valid:
         return
     try:
         held = await fetch_held(
             context.services.read_path,
-            [item.fetch for item in good if item.fetch],
+            [item.fetch for item in valid if item.fetch],
             max_bytes=limits.max_bytes,
             min_bytes=limits.min_bytes,
-            max_wait_ms=limits.max_wait if len(good) == len(items) else 0,
+            max_wait_ms=limits.max_wait if len(valid) == len(items) else 0,
         )
     except SiltstoneError as error:
-        await _fetch_apart(good, error, context)
+        await _fetch_one_by_one(valid, error, context)
         return
     context.releases.append(held.release)
-    for item, result in zip(good, held.results, strict=True):
+    for item, result in zip(valid, held.results, strict=True):
         item.result = result
         item.error = result.error
 
 
-async def _fetch_apart(items: Sequence[_Item], error: SiltstoneError, context: RequestContext) -> None:
-    """Something is wrong with one of them, perhaps: read each alone, so that it alone is refused."""
+async def _fetch_one_by_one(items: Sequence[_Item], error: SiltstoneError, context: RequestContext) -> None:
+    """Read each partition alone after a read of all failed, so that only the bad ones fail."""
     for item in items:
         item.error = error
     for item in items if len(items) > 1 else ():
@@ -199,12 +207,13 @@ async def _fetch_apart(items: Sequence[_Item], error: SiltstoneError, context: R
                 item.error = item.result.error
 
 
-def _refuse_zstd(items: Sequence[_Item]) -> None:
+def _reject_zstd(items: Sequence[_Item]) -> None:
     for item in items:
-        runs = item.result.batches if item.result is not None else ()
-        if any(header.codec is Codec.ZSTD for run in runs for _, header in iter_headers(run)):
+        buffers = item.result.batches if item.result is not None else ()
+        if any(header.codec is Codec.ZSTD for buffer in buffers for _, header in iter_headers(buffer)):
             item.error = KafkaError(
-                ErrorCode.unsupported_compression_type, f"zstd needs fetch requests of version {_ZSTD_SINCE}"
+                ErrorCode.unsupported_compression_type,
+                f"the records are compressed with zstd, which needs Fetch version {_ZSTD_SINCE} or later",
             )
 
 
@@ -213,7 +222,7 @@ def _partition(item: _Item) -> Struct:
     if item.redirect is not None:
         return item.redirect
     if item.error is not None or result is None:
-        code = ErrorCode.unknown_server_error if item.error is None else _code(item.error)
+        code = ErrorCode.unknown_server_error if item.error is None else _fetch_error_code(item.error)
         return Struct(
             partition_index=item.wanted.partition,
             error_code=code,
@@ -231,8 +240,8 @@ def _partition(item: _Item) -> Struct:
     )
 
 
-def _code(error: Exception) -> ErrorCode:
+def _fetch_error_code(error: Exception) -> ErrorCode:
+    """Return the error's code, with the retriable codes of other requests replaced by Fetch's own."""
     code = code_of(error)
-    # What Fetch knows of "try again"; the others are for producers and admins.
     retriable = {ErrorCode.not_enough_replicas, ErrorCode.request_timed_out}
     return ErrorCode.kafka_storage_error if code in retriable else code

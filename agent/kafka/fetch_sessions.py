@@ -1,8 +1,9 @@
-"""Fetch sessions (KIP-227): what a client reads is remembered, and it only says and hears what changes.
+"""Fetch sessions (KIP-227): the agent remembers which partitions a client reads.
 
-Sessions are this agent's alone: a client that comes to another agent, or to this one after a restart, is told
-that its session is not known, and begins a new one. There is room for so many; whoever finds none is served
-without a session. The rules are those of Kafka's FetchSession.scala.
+In a session, a request names only the partitions that change, and a response only those with news. Sessions
+belong to one agent. After a restart, or at another agent, the session is not found, and the client starts a
+new one. The number of sessions is bounded; a client that gets none is served without a session. The rules are
+those of Kafka's FetchSession.scala.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 NO_SESSION = 0
-FINAL = -1
+FINAL_EPOCH = -1
 """The epoch of a request that ends its session, or has none."""
 
-_INITIAL = 0
+_INITIAL_EPOCH = 0
 _MAX_EPOCH = 2**31 - 1
-Key: TypeAlias = "tuple[bytes, int]"
-"""A partition as requests name it: the topic's name as bytes or, `by_id`, its identifier, and a number."""
+PartitionKey: TypeAlias = "tuple[bytes, int]"
+"""A partition as requests name it: the bytes of the topic's name, or `by_id` of its id, and the index."""
 
 
 class SessionRequest(NamedTuple):
-    """What a request says of its session and of partitions."""
+    """The session and the partitions that a request names."""
 
     session_id: int
     epoch: int
-    wanted: Mapping[Key, Wanted]
-    forgotten: Sequence[Key]
+    wanted: Mapping[PartitionKey, Wanted]
+    forgotten: Sequence[PartitionKey]
     by_id: bool
 
 
-class Seen(NamedTuple):
-    """What the answer for one partition would say; one that `failed` or is `redirected` is told each time."""
+class PartitionStatus(NamedTuple):
+    """The outcome for one partition. The client gets it every time if it `failed` or was `redirected`."""
 
     high_watermark: int
     log_start_offset: int
@@ -52,18 +53,18 @@ class Seen(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Cached:
-    """One partition of a session: what is asked for, and what was last said of it."""
+class _CachedPartition:
+    """One partition of a session: what the client wants, and what the last response said of it."""
 
     wanted: Wanted
     high_watermark: int = -1
     log_start_offset: int = -1
 
-    def has_news(self, seen: Seen) -> bool:
-        """Whether the client must hear this; remembers that it will."""
-        high_watermark, log_start_offset, has_records, failed, redirected = seen
+    def update(self, status: PartitionStatus) -> bool:
+        """Remember the status; return True if the response must contain it."""
+        high_watermark, log_start_offset, has_records, failed, redirected = status
         moved = high_watermark != self.high_watermark or log_start_offset != self.log_start_offset
-        # After an error the partition is told of once more, whatever has become of it.
+        # After an error the next response contains the partition, even if nothing else changes.
         self.high_watermark = -1 if failed else high_watermark
         self.log_start_offset = log_start_offset
         return has_records or moved or failed or redirected
@@ -76,33 +77,33 @@ class _Session:
     created: float
     used: float
     epoch: int
-    partitions: dict[Key, _Cached]
-    # Noted when it was last used: it had had its time by then, and may go for a larger one.
-    is_settled: bool = False
+    partitions: dict[PartitionKey, _CachedPartition]
+    # Set at each use, if the session is older than the eviction time by then: a larger one may replace it.
+    is_evictable: bool = False
 
 
 class FetchContext(Protocol):
-    """What one request reads, and what of its answer goes out: `begin`, then read, then `answered`."""
+    """One fetch request in its session. Call `begin`, read the partitions, then call `complete`."""
 
     @property
-    def wanted(self) -> Mapping[Key, Wanted]:
-        """Every partition to read, in the order in which there is room for them."""
+    def wanted(self) -> Mapping[PartitionKey, Wanted]:
+        """Every partition to read. Earlier ones have priority where the response has too little room."""
         ...
 
     @property
     def is_current(self) -> bool:
-        """Whether the session is still as it was found, so that the request may begin."""
+        """True if no other request has used the session since it was found, so that this one may begin."""
         ...
 
     def begin(self) -> None:
-        """The request is taken: what it says of its session holds from now on."""
+        """Apply the request to its session."""
         ...
 
-    def answered(self, seen: Iterable[Seen]) -> tuple[int, list[bool] | None]:
-        """The session that the client has from now on, and which answers it must hear: None for all of them.
+    def complete(self, statuses: Iterable[PartitionStatus]) -> tuple[int, list[bool] | None]:
+        """Return the session id, and for each partition whether the response contains it (None: all do).
 
-        Both lists are in the order of `wanted`. Raises INVALID_FETCH_SESSION_EPOCH when another request has
-        come in between.
+        Statuses and results are in the order of `wanted`. Raises INVALID_FETCH_SESSION_EPOCH if another
+        request has used the session meanwhile.
         """
         ...
 
@@ -110,19 +111,19 @@ class FetchContext(Protocol):
 class FetchSessions:
     """The sessions of this agent. Belongs to the event loop.
 
-    At most `most_sessions`, and `most_partitions` in all of them: a new one takes the place of one that was
-    not used for `evict_ms`, or of a smaller one that is older than that.
+    There are at most `max_sessions`, with `max_partitions` in all of them. A new session evicts one that was
+    not used for `evict_ms`, or a smaller one that is older than that.
     """
 
     def __init__(
-        self, *, clock: Clock, ids: Ids, most_sessions: int, most_partitions: int, evict_ms: int
+        self, *, clock: Clock, ids: Ids, max_sessions: int, max_partitions: int, evict_ms: int
     ) -> None:
         self._clock = clock
         self._ids = ids
-        self._most_sessions = most_sessions
-        self._most_partitions = most_partitions
+        self._max_sessions = max_sessions
+        self._max_partitions = max_partitions
         self._evict_seconds = evict_ms / 1000
-        # The one that was not used for longest comes first.
+        # Least recently used first.
         self._sessions: dict[int, _Session] = {}
         self.partition_count = 0
         self.evictions = 0
@@ -131,12 +132,12 @@ class FetchSessions:
         return len(self._sessions)
 
     def find(self, request: SessionRequest) -> FetchContext:
-        """What a request reads; nothing has changed until its `begin`.
+        """Return the request's context. The session does not change until `begin`.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND and its neighbours.
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR.
         """
-        if request.epoch in {_INITIAL, FINAL}:
-            return _Full(request, self)
+        if request.epoch in {_INITIAL_EPOCH, FINAL_EPOCH}:
+            return _FullFetch(request, self)
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.fetch_session_id_not_found)
@@ -152,58 +153,58 @@ class FetchSessions:
         for key in request.forgotten:
             wanted.pop(key, None)
         if not wanted:
-            return _Full(request, self)
-        return _Incremental(request, self, session, wanted)
+            return _FullFetch(request, self)
+        return _IncrementalFetch(request, self, session, wanted)
 
     def has(self, session: _Session) -> bool:
-        """Whether this is one of them."""
+        """Return True if the session still exists."""
         return self._sessions.get(session.session_id) is session
 
     def update(self, session: _Session, request: SessionRequest) -> None:
-        """Let the session be as the request wants it."""
+        """Apply a request to its session."""
         partitions = session.partitions
         before = len(partitions)
         for key, wanted in request.wanted.items():
             cached = partitions.get(key)
             if cached is None:
-                partitions[key] = _Cached(wanted)
+                partitions[key] = _CachedPartition(wanted)
             else:
                 cached.wanted = wanted
         for key in request.forgotten:
             partitions.pop(key, None)
         self.partition_count += len(partitions) - before
-        session.epoch = _next(session.epoch)
-        if self.partition_count > self._most_partitions:
+        session.epoch = _next_epoch(session.epoch)
+        if self.partition_count > self._max_partitions:
             self.remove(session.session_id)
             self.evictions += 1
-            raise KafkaError(ErrorCode.fetch_session_id_not_found, "the session has become too large")
+            raise KafkaError(ErrorCode.fetch_session_id_not_found, "the session has too many partitions")
         session.used = now = self._clock.monotonic()
-        session.is_settled = now - session.created > self._evict_seconds
+        session.is_evictable = now - session.created > self._evict_seconds
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
 
     def remove(self, session_id: int) -> None:
-        """Let go of a session; of one that is not there as well."""
+        """Remove a session if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self.partition_count -= len(session.partitions)
 
-    def create(self, wanted: Mapping[Key, Wanted], seen: Iterable[Seen], *, by_id: bool) -> int:
-        """Remember what was asked and answered; the session's id, 0 when there is no room for one."""
-        if not self._make_room(len(wanted)):
+    def create(
+        self, wanted: Mapping[PartitionKey, Wanted], statuses: Iterable[PartitionStatus], *, by_id: bool
+    ) -> int:
+        """Create a session and return its id; return `NO_SESSION` if there is no room for it."""
+        if not self._evict_for(len(wanted)):
             return NO_SESSION
-        partitions = {key: _Cached(each) for key, each in wanted.items()}
-        for cached, each in zip(partitions.values(), seen, strict=True):
-            cached.has_news(each)
+        partitions = {key: _CachedPartition(each) for key, each in wanted.items()}
+        for cached, each in zip(partitions.values(), statuses, strict=True):
+            cached.update(each)
         now = self._clock.monotonic()
-        session = _Session(self._new_id(), by_id, now, now, _next(_INITIAL), partitions)
+        session = _Session(self._new_id(), by_id, now, now, _next_epoch(_INITIAL_EPOCH), partitions)
         self._sessions[session.session_id] = session
         self.partition_count += len(partitions)
         return session.session_id
 
-    def _make_room(self, size: int) -> bool:
-        while (
-            len(self._sessions) >= self._most_sessions or self.partition_count + size > self._most_partitions
-        ):
+    def _evict_for(self, size: int) -> bool:
+        while len(self._sessions) >= self._max_sessions or self.partition_count + size > self._max_partitions:
             victim = self._victim(size)
             if victim is None:
                 return False
@@ -212,14 +213,14 @@ class FetchSessions:
         return True
 
     def _victim(self, size: int) -> _Session | None:
-        """One that nobody uses, or one that has had its time and saves less than the new one will."""
+        """Return an unused session, or an old one with fewer partitions than the new session."""
         if not self._sessions:
             return None
         oldest = next(iter(self._sessions.values()))
         if self._clock.monotonic() - oldest.used > self._evict_seconds:
             return oldest
         smallest = min(
-            (each for each in self._sessions.values() if each.is_settled),
+            (each for each in self._sessions.values() if each.is_evictable),
             key=lambda each: (len(each.partitions), each.session_id),
             default=None,
         )
@@ -232,10 +233,10 @@ class FetchSessions:
                 return session_id
 
 
-class _Full(FetchContext):
-    """A request that says everything, or leaves nothing of its session: that one ends.
+class _FullFetch(FetchContext):
+    """A request that names all its partitions. It ends the session that it names, if any.
 
-    Who begins, and no one else, wants a new one.
+    A request of the initial epoch starts a new session.
     """
 
     def __init__(self, request: SessionRequest, sessions: FetchSessions) -> None:
@@ -244,7 +245,7 @@ class _Full(FetchContext):
 
     @property
     @override
-    def wanted(self) -> Mapping[Key, Wanted]:
+    def wanted(self) -> Mapping[PartitionKey, Wanted]:
         return self._request.wanted
 
     @property
@@ -257,22 +258,22 @@ class _Full(FetchContext):
         self._sessions.remove(self._request.session_id)
 
     @override
-    def answered(self, seen: Iterable[Seen]) -> tuple[int, list[bool] | None]:
+    def complete(self, statuses: Iterable[PartitionStatus]) -> tuple[int, list[bool] | None]:
         session_id = NO_SESSION
-        if self._request.epoch == _INITIAL:
-            session_id = self._sessions.create(self._request.wanted, seen, by_id=self._request.by_id)
+        if self._request.epoch == _INITIAL_EPOCH:
+            session_id = self._sessions.create(self._request.wanted, statuses, by_id=self._request.by_id)
         return session_id, None
 
 
-class Sessionless(FetchContext):
-    """A request that neither has a session nor wants one; `wanted` is asked when it is needed."""
+class SessionlessFetch(FetchContext):
+    """A request that neither has a session nor starts one. `wanted` is called only if needed."""
 
-    def __init__(self, wanted: Callable[[], Mapping[Key, Wanted]]) -> None:
+    def __init__(self, wanted: Callable[[], Mapping[PartitionKey, Wanted]]) -> None:
         self._wanted = wanted
 
     @property
     @override
-    def wanted(self) -> Mapping[Key, Wanted]:
+    def wanted(self) -> Mapping[PartitionKey, Wanted]:
         return self._wanted()
 
     @property
@@ -285,29 +286,29 @@ class Sessionless(FetchContext):
         pass
 
     @override
-    def answered(self, seen: Iterable[Seen]) -> tuple[int, list[bool] | None]:
+    def complete(self, statuses: Iterable[PartitionStatus]) -> tuple[int, list[bool] | None]:
         return NO_SESSION, None
 
 
-class _Incremental(FetchContext):
-    """A request that says what has changed."""
+class _IncrementalFetch(FetchContext):
+    """A request that names the partitions that changed since the last one."""
 
     def __init__(
         self,
         request: SessionRequest,
         sessions: FetchSessions,
         session: _Session,
-        wanted: Mapping[Key, Wanted],
+        wanted: Mapping[PartitionKey, Wanted],
     ) -> None:
         self._request = request
         self._sessions = sessions
         self._session = session
         self._wanted = wanted
-        self._epoch = _next(request.epoch)
+        self._epoch = _next_epoch(request.epoch)
 
     @property
     @override
-    def wanted(self) -> Mapping[Key, Wanted]:
+    def wanted(self) -> Mapping[PartitionKey, Wanted]:
         return self._wanted
 
     @property
@@ -320,23 +321,25 @@ class _Incremental(FetchContext):
         self._sessions.update(self._session, self._request)
 
     @override
-    def answered(self, seen: Iterable[Seen]) -> tuple[int, list[bool] | None]:
+    def complete(self, statuses: Iterable[PartitionStatus]) -> tuple[int, list[bool] | None]:
         session = self._session
         if session.epoch != self._epoch:
-            raise KafkaError(ErrorCode.invalid_fetch_session_epoch, "the same request has come twice")
+            raise KafkaError(
+                ErrorCode.invalid_fetch_session_epoch, "another request has used the session meanwhile"
+            )
         partitions = session.partitions
-        news: list[bool] = []
-        with_records: list[Key] = []
-        for key, each in zip(self._wanted, seen, strict=True):
-            news.append(partitions[key].has_news(each))
+        changed: list[bool] = []
+        with_records: list[PartitionKey] = []
+        for key, each in zip(self._wanted, statuses, strict=True):
+            changed.append(partitions[key].update(each))
             if each.has_records:
                 with_records.append(key)
-        # Next time the others come first, for there may not be room for all.
+        # The others come first in the next response, which may not have room for all partitions.
         if len(with_records) < len(partitions):
             for key in with_records:
                 partitions[key] = partitions.pop(key)
-        return session.session_id, news
+        return session.session_id, changed
 
 
-def _next(epoch: int) -> int:
+def _next_epoch(epoch: int) -> int:
     return 1 if epoch >= _MAX_EPOCH else epoch + 1

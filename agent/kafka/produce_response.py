@@ -1,4 +1,4 @@
-"""What a Produce request is told of each of its partitions."""
+"""The response to a Produce request, as a struct or, if every partition succeeded, directly as bytes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from agent.write.validation import ValidatedBatches
 
 
-IDENTIFIERS_SINCE = 13
-"""Version in which topics are named by their identifiers."""
+TOPIC_IDS_SINCE = 13
+"""The first version that names topics by their ids."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionOutcome:
-    """One partition of a request: what of it was taken, and what became of that.
+    """One partition of a request: its validated batches and the result of their append.
 
-    With an `error` nothing was taken. Without a `result` it is not known yet.
+    With an `error`, nothing was appended. Without an `error` and a `result`, the append is not committed yet.
     """
 
     name: str
@@ -40,32 +40,34 @@ class PartitionOutcome:
     error: Exception | None = None
 
 
-def build_produce_response(fates: Sequence[PartitionOutcome]) -> Struct:
-    """The answer of a request, in any version."""
+def build_produce_response(outcomes: Sequence[PartitionOutcome]) -> Struct:
+    """Return the response to a request of any version."""
     topics: dict[tuple[str, UUID | None], Struct] = {}
-    for fate in fates:
+    for outcome in outcomes:
         topic = topics.setdefault(
-            (fate.name, fate.topic_id),
-            Struct(name=fate.name, topic_id=fate.topic_id, partition_responses=[]),
+            (outcome.name, outcome.topic_id),
+            Struct(name=outcome.name, topic_id=outcome.topic_id, partition_responses=[]),
         )
-        topic.partition_responses.append(_partition(fate))
+        topic.partition_responses.append(_partition(outcome))
     return Struct(responses=list(topics.values()))
 
 
-def _partition(fate: PartitionOutcome) -> Struct:
-    error = fate.error
-    if error is None and fate.validated is not None:
-        if fate.result is not None:
-            return _appended(fate.index, fate.validated, fate.result)
+def _partition(outcome: PartitionOutcome) -> Struct:
+    error = outcome.error
+    if error is None and outcome.validated is not None:
+        if outcome.result is not None:
+            return _appended(outcome.index, outcome.validated, outcome.result)
         error = KafkaError(ErrorCode.request_timed_out, "the records were not committed in time")
     error = error or KafkaError(ErrorCode.unknown_server_error)
-    bad = error.record_errors if isinstance(error, InvalidRecordError) else ()
+    record_errors = error.record_errors if isinstance(error, InvalidRecordError) else ()
     return Struct(
-        index=fate.index,
+        index=outcome.index,
         error_code=code_of(error),
         base_offset=-1,
         error_message=message_of(error),
-        record_errors=[Struct(batch_index=record, batch_index_error_message=why) for _, record, why in bad],
+        record_errors=[
+            Struct(batch_index=record, batch_index_error_message=why) for _, record, why in record_errors
+        ],
     )
 
 
@@ -94,7 +96,8 @@ def _appended(index: int, validated: ValidatedBatches, result: AppendResult) -> 
 
 
 _FLEXIBLE_SINCE = 9
-# Index, error, base offset, append time; since version 5 the log start, since 8 no errors and no message.
+# Index, error code, base offset, append time; from version 5 the log start offset, from version 8 an empty
+# list of record errors and a null message.
 _PARTITIONS = (
     (_FLEXIBLE_SINCE, Layout(">ihqqqBBB"), (1, 0, 0)),
     (8, Layout(">ihqqqih"), (0, -1)),
@@ -104,7 +107,7 @@ _OLDEST_PARTITION = Layout(">ihqq")
 
 
 def _partition_writer(version: int) -> Callable[[int, AppendResult], bytes]:
-    """What writes a partition that was appended to."""
+    """Return the function that encodes a successful append in that version."""
     for since, layout, rest in _PARTITIONS:
         if version >= since:
             pack = layout.pack
@@ -114,7 +117,7 @@ def _partition_writer(version: int) -> Callable[[int, AppendResult], bytes]:
     return lambda index, result: _OLDEST_PARTITION.pack(index, 0, result.base_offset, NO_TIMESTAMP)
 
 
-_WRITERS = [_partition_writer(version) for version in range(IDENTIFIERS_SINCE + 1)]
+_WRITERS = [_partition_writer(version) for version in range(TOPIC_IDS_SINCE + 1)]
 
 
 def write_appended(
@@ -124,7 +127,7 @@ def write_appended(
     results: Sequence[AppendResult | None],
     version: int,
 ) -> None:
-    """The body of an answer without an error; the same bytes that the schema of the response gives."""
+    """Write the body of a response without errors: the same bytes that the response's schema gives."""
     write = _WRITERS[version]
     topics: dict[bytes, list[bytes]] = {}
     for name, append, result in zip(names, appends, results, strict=True):
@@ -133,7 +136,7 @@ def write_appended(
     is_flexible = version >= _FLEXIBLE_SINCE
     write_count(out, len(topics), is_flexible=is_flexible)
     for name, partitions in topics.items():
-        if version < IDENTIFIERS_SINCE:
+        if version < TOPIC_IDS_SINCE:
             write_encoded(out, name, is_flexible=is_flexible)
         else:
             out.tail += name
@@ -141,4 +144,4 @@ def write_appended(
         out.tail += b"".join(partitions)
         if is_flexible:
             out.tail.append(0)
-    out.tail += bytes(5 if is_flexible else 4)  # no throttling, and no tagged fields
+    out.tail += bytes(5 if is_flexible else 4)  # throttle time 0, and no tagged fields

@@ -1,4 +1,4 @@
-"""What the Kafka protocol is a face of."""
+"""The parts of an agent that the Kafka protocol uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaServices:
-    """The parts that handlers call. `catalog` blocks: go through `pools.catalog`."""
+    """The services that handlers call. The methods of `catalog` block: run them in `pools.catalog`."""
 
     settings: AgentSettings
     catalog: Catalog

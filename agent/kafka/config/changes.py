@@ -1,6 +1,6 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: which resources can be changed, and how.
+"""Configuration changes, for AlterConfigs and IncrementalAlterConfigs.
 
-Checks and their order are those of Kafka's ConfigAdminManager and ConfigurationControlManager.
+The checks and their order are those of Kafka's ConfigAdminManager and ConfigurationControlManager.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from agent.kafka.codec import Struct
 from agent.kafka.config.resources import (
     ResourceType,
     require_group_name,
-    require_name,
-    require_own,
+    require_own_broker,
+    require_resource_name,
     resource_type_of,
 )
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
@@ -29,48 +29,48 @@ if TYPE_CHECKING:
 Changes: TypeAlias = "Mapping[str, str | None]"
 ChangesOf: TypeAlias = "Callable[[Configured], Changes]"
 
-_FIXED = {
-    ResourceType.BROKER: "an agent takes its settings when it starts: change its configuration file, its"
-    " environment or its options",
-    ResourceType.BROKER_LOGGER: "an agent takes its log_level when it starts",
-    ResourceType.CLIENT_METRICS: "agents take no metrics from clients",
+_IMMUTABLE = {
+    ResourceType.BROKER: "an agent reads its settings when it starts: change its configuration file, its"
+    " environment variables or its command-line options, and restart it",
+    ResourceType.BROKER_LOGGER: "an agent reads its log_level when it starts",
+    ResourceType.CLIENT_METRICS: "agents do not collect metrics from clients",
 }
 
 
-async def change_each(
+async def alter_resources(
     request: Struct,
     context: RequestContext,
     changes_of: Callable[[Struct], ChangesOf],
     *,
     nullable: Sequence[int],
 ) -> list[Struct]:
-    """Change every resource of a request, or say why not.
+    """Change every resource of a request, and return a response for each.
 
-    `changes_of` tells what a resource's entry does to the settings that it finds; values may be null where
-    an entry's operation is one of `nullable`.
+    `changes_of` returns a function that turns a resource's current configuration into its changes. A value
+    may be null only where the entry's operation is in `nullable`.
     """
     named = Counter((each.resource_type, each.resource_name) for each in request.resources)
-    answers = []
+    responses = []
     for wanted in request.resources:
-        answer = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
+        response = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
         try:
             if named[wanted.resource_type, wanted.resource_name] > 1:
-                raise KafkaError(ErrorCode.invalid_request, "each resource must be named once")
+                raise KafkaError(ErrorCode.invalid_request, "the request names a resource more than once")
             _check_entries(wanted, nullable)
             await _change(wanted, context, changes_of(wanted), validate_only=request.validate_only)
         except SiltstoneError as error:
-            answer.error_code, answer.error_message = code_of(error), message_of(error)
-        answers.append(answer)
-    return answers
+            response.error_code, response.error_message = code_of(error), message_of(error)
+        responses.append(response)
+    return responses
 
 
 def _check_entries(wanted: Struct, nullable: Sequence[int]) -> None:
     names = Counter(each.name for each in wanted.configs)
     if names and max(names.values()) > 1:
-        raise KafkaError(ErrorCode.invalid_request, "a setting is named twice")
+        raise KafkaError(ErrorCode.invalid_request, "the request names a setting more than once")
     for each in wanted.configs:
         if each.value is None and getattr(each, "config_operation", None) not in nullable:
-            raise KafkaError(ErrorCode.invalid_request, f"setting {each.name} is given no value")
+            raise KafkaError(ErrorCode.invalid_request, f"setting {each.name} has no value")
 
 
 async def _change(
@@ -83,14 +83,14 @@ async def _change(
         await _change_group(wanted.resource_name, context, changes, validate_only=validate_only)
     else:
         if kind is not ResourceType.CLIENT_METRICS and wanted.resource_name:
-            require_own(wanted.resource_name, context)
-        raise KafkaError(ErrorCode.invalid_request, _FIXED[kind])
+            require_own_broker(wanted.resource_name, context)
+        raise KafkaError(ErrorCode.invalid_request, _IMMUTABLE[kind])
 
 
 async def _change_topic(
     name: str, context: RequestContext, changes: ChangesOf, *, validate_only: bool
 ) -> None:
-    require_name(name)
+    require_resource_name(name)
     services = context.services
     if validate_only:
         topic = await services.pools.catalog.run(partial(services.catalog.topics.get, name))

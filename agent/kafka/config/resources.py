@@ -1,4 +1,4 @@
-"""What configuration requests are about: KIP-133's kinds of resource."""
+"""The resources of configuration requests (KIP-133), and the checks of their names."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class ResourceType(IntEnum):
 
 
 def resource_type_of(number: int) -> ResourceType:
-    """The kind of resource that a request names; raises INVALID_REQUEST for one that nobody knows."""
+    """Return the resource type that a request names; raise INVALID_REQUEST if it is unknown."""
     try:
         return ResourceType(number)
     except ValueError:
-        raise KafkaError(ErrorCode.invalid_request, f"there are no resources of type {number}") from None
+        raise KafkaError(ErrorCode.invalid_request, f"unknown resource type {number}") from None
 
 
-def require_name(name: str) -> None:
-    """Raise INVALID_REQUEST unless a resource has a name."""
+def require_resource_name(name: str) -> None:
+    """Raise INVALID_REQUEST if the name is empty."""
     if not name:
-        raise KafkaError(ErrorCode.invalid_request, "the resource must have a name")
+        raise KafkaError(ErrorCode.invalid_request, "the resource name must not be empty")
 
 
 def require_group_name(name: str) -> None:
-    """Raise unless a group may have that name: INVALID_REQUEST for none, InvalidGroupError for a bad one."""
-    require_name(name)
+    """Raise INVALID_REQUEST if the name is empty, or InvalidGroupError if no group may have it."""
+    require_resource_name(name)
     check_group_name(name)
 
 
-def require_own(name: str, context: RequestContext) -> None:
-    """Raise INVALID_REQUEST unless a resource is this broker's."""
+def require_own_broker(name: str, context: RequestContext) -> None:
+    """Raise INVALID_REQUEST unless the name is the node id of this broker."""
     own = context.services.brokers.own.node_id
     if name != str(own):
-        raise KafkaError(ErrorCode.invalid_request, f"broker {own} was asked about broker {name!r}")
+        raise KafkaError(ErrorCode.invalid_request, f"this is broker {own}, not broker {name!r}")

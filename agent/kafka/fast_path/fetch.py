@@ -19,8 +19,8 @@ from agent.kafka.errors import KafkaError
 from agent.kafka.fast_path.fetch_encoder import by_topic, write_answer
 from agent.kafka.fast_path.fetch_parser import LOWEST, FetchParser
 from agent.kafka.fast_path.fetch_targets import read_request
-from agent.kafka.fetch_response import IDENTIFIERS_SINCE, FetchLimits, build_fetch_response
-from agent.kafka.fetch_sessions import Seen
+from agent.kafka.fetch_response import TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
+from agent.kafka.fetch_sessions import PartitionStatus
 from agent.read.memory_reads import AT_ONCE, Unread
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MAX_PARTITIONS = 4096
 # A named tuple's own constructor is a Python function, and every partition needs one.
-_made_seen = partial(tuple.__new__, Seen)
+_made_seen = partial(tuple.__new__, PartitionStatus)
 
 
 class _Asked(NamedTuple):
@@ -123,7 +123,7 @@ class FastFetch(FastPath):
             return None
         if request.rack and request.rack != (services.brokers.own.rack or "").encode():
             return None  # it may be sent to another agent
-        by_id = context.version >= IDENTIFIERS_SINCE
+        by_id = context.version >= TOPIC_IDS_SINCE
         try:
             reads = read_request(
                 request, frame.data, services.fetch_sessions, services.directory, by_id=by_id
@@ -147,7 +147,7 @@ def _begin(reads: FetchContext, read: tuple[Sequence[Remembered], int] | Unread,
         raise
 
 
-def _seen(read: Remembered) -> Seen:
+def _seen(read: Remembered) -> PartitionStatus:
     state, records = read
     return _made_seen((state.high_watermark, state.log_start_offset, records is not None, False, False))
 
@@ -158,7 +158,7 @@ def _answer(
     """The answer's bytes, which hold `size` bytes of the memory for fetches."""
     release = partial(context.services.memory_reads.release, size)
     try:
-        session_id, news = asked.reads.answered(map(_seen, found))
+        session_id, news = asked.reads.complete(map(_seen, found))
         topics = by_topic(asked.runs, found, news)
         buffers = write_answer(session_id, topics, frame.correlation_id, context.version)
     except BaseException:

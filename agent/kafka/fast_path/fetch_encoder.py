@@ -8,7 +8,7 @@ from struct import Struct as Layout
 from typing import TYPE_CHECKING, TypeAlias
 
 from agent.kafka.codec.writing import Output, write_count, write_encoded, write_varint
-from agent.kafka.fetch_response import IDENTIFIERS_SINCE
+from agent.kafka.fetch_response import TOPIC_IDS_SINCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ def write_answer(session_id: int, topics: _Topics, correlation_id: int, version:
     out.tail += _HEAD.pack(0, 0, session_id)
     write_count(out, len(topics), is_flexible=is_flexible)
     for name, parts in topics.items():
-        if version < IDENTIFIERS_SINCE:
+        if version < TOPIC_IDS_SINCE:
             write_encoded(out, name, is_flexible=is_flexible)
         else:
             out.tail += name

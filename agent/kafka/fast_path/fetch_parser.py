@@ -172,10 +172,10 @@ def parse_request(data: ByteArray, at: Integer, version: Integer, rows: Numbers)
 
 
 class FetchParser:
-    """Surveys requests for at most `most_partitions`. Belongs to one thread."""
+    """Surveys requests for at most `max_partitions`. Belongs to one thread."""
 
-    def __init__(self, most_partitions: int) -> None:
-        self._rows = np.empty((most_partitions, COLUMNS), np.int64)
+    def __init__(self, max_partitions: int) -> None:
+        self._rows = np.empty((max_partitions, COLUMNS), np.int64)
 
     def read(self, frame: memoryview, position: int, version: int) -> FetchRequest | None:
         """The request whose body begins at `position`; None for one that is not for the survey."""

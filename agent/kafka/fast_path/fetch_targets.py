@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import UUID
 
-from agent.kafka.fetch_sessions import FINAL, NO_SESSION, Sessionless, SessionRequest
+from agent.kafka.fetch_sessions import FINAL_EPOCH, NO_SESSION, SessionlessFetch, SessionRequest
 from agent.kafka.topics.lookup import LEADER_EPOCH
 from agent.read.memory_reads import Wanted
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from agent.cluster.topic_directory import TopicDirectory
     from agent.kafka.fast_path.fetch_parser import FetchRequest
-    from agent.kafka.fetch_sessions import FetchContext, FetchSessions, Key
+    from agent.kafka.fetch_sessions import FetchContext, FetchSessions, PartitionKey
     from agent.read.memory_reads import WantedNumbers
     from catalog.model import Topic
 
@@ -49,10 +49,10 @@ def read_request(
 
     Raises `KafkaError` for a session that is not as the request says.
     """
-    if request.session_epoch == FINAL and request.session_id == NO_SESSION:
+    if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
         runs = _runs(request, data, directory, by_id=by_id)
         if runs is not None:
-            return Sessionless(partial(_by_key, request, data)), runs
+            return SessionlessFetch(partial(_by_key, request, data)), runs
     forgotten = [(bytes(data[start:end]), partition) for start, end, partition in request.forgotten]
     wanted = _by_key(request, data)
     reads = sessions.find(SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id))
@@ -60,7 +60,7 @@ def read_request(
     return None if found is None else (reads, found)
 
 
-def _by_key(request: FetchRequest, data: memoryview) -> dict[Key, Wanted]:
+def _by_key(request: FetchRequest, data: memoryview) -> dict[PartitionKey, Wanted]:
     """What a session remembers of it; of a partition that is named twice, what is said last."""
     starts, ends, partitions, epochs, offsets, most = request.wanted
     spans = dict(zip(starts, ends, strict=True))
@@ -92,7 +92,9 @@ def _runs(request: FetchRequest, data: memoryview, directory: TopicDirectory, *,
     return runs
 
 
-def _runs_of_session(wanted: Mapping[Key, Wanted], directory: TopicDirectory, *, by_id: bool) -> Runs | None:
+def _runs_of_session(
+    wanted: Mapping[PartitionKey, Wanted], directory: TopicDirectory, *, by_id: bool
+) -> Runs | None:
     """The same of a session, in its order."""
     runs = Runs([], [])
     found: dict[bytes, Topic] = {}

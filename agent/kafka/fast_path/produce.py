@@ -24,7 +24,7 @@ from agent.kafka.codec.messages import Message
 from agent.kafka.codec.writing import Output
 from agent.kafka.fast_path.produce_parser import ProduceParser
 from agent.kafka.produce_response import (
-    IDENTIFIERS_SINCE,
+    TOPIC_IDS_SINCE,
     PartitionOutcome,
     build_produce_response,
     write_appended,
@@ -131,7 +131,7 @@ class FastProduce(FastPath):
             return None
         if _known(request, frame, context) is None:
             return None
-        by_id = context.version >= IDENTIFIERS_SINCE
+        by_id = context.version >= TOPIC_IDS_SINCE
         judge = partial(_judge_all, frame, len(request.rows), by_id)
         try:
             rows = await context.services.pools.kernels.run(judge)
@@ -154,7 +154,7 @@ class FastProduce(FastPath):
             frame.data,
             frame.position,
             is_flexible=frame.is_flexible,
-            by_id=context.version >= IDENTIFIERS_SINCE,
+            by_id=context.version >= TOPIC_IDS_SINCE,
             judges=judges,
         )
         if request is None or not request.rows or request.acks not in {-1, 0, 1}:
@@ -178,7 +178,7 @@ def _judge_all(frame: RequestFrame, batches: int, by_id: bool) -> _Rows | None: 
 def _known(request: ProduceRequest, frame: RequestFrame, context: RequestContext) -> list[_Known] | None:
     """The topic of each row; None when any is not for this way, or what it is sent is too large."""
     services = context.services
-    by_id = context.version >= IDENTIFIERS_SINCE
+    by_id = context.version >= TOPIC_IDS_SINCE
     topics = _Topics(services.directory, services.clock.now_ms(), by_id=by_id)
     found: list[_Known] = []
     named_at = -1
@@ -284,7 +284,7 @@ def _told(
     frame: RequestFrame,
 ) -> Buffers:
     """An answer that is not good news for every partition."""
-    by_id = version >= IDENTIFIERS_SINCE
+    by_id = version >= TOPIC_IDS_SINCE
     fates = [
         PartitionOutcome(
             name="" if by_id else append.topic.name,

@@ -1,4 +1,4 @@
-"""Topics as requests name them: by name, or since KIP-516 by identifier."""
+"""Look-up of the topics that requests name: by name, or by id since KIP-516."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from agent.cluster.topic_directory import TopicDirectory
     from catalog.model import Topic
 
-Key: TypeAlias = "tuple[str, UUID | None]"
+TopicKey: TypeAlias = "tuple[str, UUID | None]"
+"""The name and id of a topic in a request. `by_id` tells which of them counts."""
 
 LEADER_EPOCH = 0
-"""Of a topic whose home is the object store: agents hold no state that a new leader would have to fence."""
+"""The only leader epoch of a topic in the object store: agents have no state to fence."""
 
 
 async def find_topic(directory: TopicDirectory, name: str, topic_id: UUID | None, *, by_id: bool) -> Topic:
-    """The topic; a `KafkaError` tells a client that there is none."""
+    """Return the topic, or raise `KafkaError` if it does not exist."""
     try:
         if not by_id:
             return await directory.get(name)
@@ -31,21 +32,21 @@ async def find_topic(directory: TopicDirectory, name: str, topic_id: UUID | None
     except NotFoundError as error:
         code = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
         raise KafkaError(code, error.message) from error
-    raise KafkaError(ErrorCode.unknown_topic_id, "no topic identifier was given")
+    raise KafkaError(ErrorCode.unknown_topic_id, "the request has no topic id")
 
 
 async def find_topics(directory: TopicDirectory, names: Iterable[str]) -> dict[str, Topic | SiltstoneError]:
-    """As `find_topic`, by names, in one look-up for all of them: the topic or the error by each name."""
-    found = await find_each(directory, ((name, None) for name in names), by_id=False)
+    """Look up topics by name together, and return the topic or the error for each name."""
+    found = await find_topics_by_key(directory, ((name, None) for name in names), by_id=False)
     return {name: topic for (name, _), topic in found.items()}
 
 
-async def find_each(
-    directory: TopicDirectory, keys: Iterable[Key], *, by_id: bool
-) -> dict[Key, Topic | SiltstoneError]:
-    """The same by names and identifiers, as a request has them."""
+async def find_topics_by_key(
+    directory: TopicDirectory, keys: Iterable[TopicKey], *, by_id: bool
+) -> dict[TopicKey, Topic | SiltstoneError]:
+    """Look up topics by name or by id together, and return the topic or the error for each key."""
     wanted = list(dict.fromkeys(keys))
-    if len(wanted) == 1:  # its words say more
+    if len(wanted) == 1:  # its error message is more specific
         try:
             return {wanted[0]: await find_topic(directory, *wanted[0], by_id=by_id)}
         except SiltstoneError as error:
@@ -59,14 +60,16 @@ async def find_each(
     return {key: found[key[0]] if key[0] in found else _missing(key[0]) for key in wanted}
 
 
-async def _find_by_id(directory: TopicDirectory, wanted: Sequence[Key]) -> dict[Key, Topic | SiltstoneError]:
+async def _find_by_id(
+    directory: TopicDirectory, wanted: Sequence[TopicKey]
+) -> dict[TopicKey, Topic | SiltstoneError]:
     ids = {key: topic_id for key in wanted if (topic_id := key[1]) is not None}
-    none = KafkaError(ErrorCode.unknown_topic_id, "there is no topic of that identifier")
+    missing = KafkaError(ErrorCode.unknown_topic_id, "there is no topic with that id")
     try:
         found = await directory.get_many_by_id(ids.values())
     except SiltstoneError as error:
-        return {key: directory.fresh_by_id(ids[key]) or error if key in ids else none for key in wanted}
-    return {key: found.get(ids[key], none) if key in ids else none for key in wanted}
+        return {key: directory.fresh_by_id(ids[key]) or error if key in ids else missing for key in wanted}
+    return {key: found.get(ids[key], missing) if key in ids else missing for key in wanted}
 
 
 def _missing(name: str) -> KafkaError:
@@ -74,9 +77,9 @@ def _missing(name: str) -> KafkaError:
 
 
 def check_partition(topic: Topic, partition: int, current_leader_epoch: int = -1) -> None:
-    """Raise unless the topic has the partition, and a client does not know of a later leader than we do.
+    """Raise unless the topic has the partition, and the client knows no later leader epoch.
 
-    A local topic's epochs are not compared: its leader is the only one that ever was, and loses nothing.
+    The epochs of a local topic are not compared: it has always had the same leader.
     """
     require_partition(topic, partition)
     if topic.is_local:
@@ -84,5 +87,5 @@ def check_partition(topic: Topic, partition: int, current_leader_epoch: int = -1
     if current_leader_epoch > LEADER_EPOCH:
         raise KafkaError(
             ErrorCode.unknown_leader_epoch,
-            f"{topic.name}-{partition} is in epoch {LEADER_EPOCH}, not {current_leader_epoch}",
+            f"{topic.name}-{partition} is in leader epoch {LEADER_EPOCH}, not {current_leader_epoch}",
         )

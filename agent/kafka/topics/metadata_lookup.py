@@ -1,4 +1,4 @@
-"""The topics that a request for descriptions names: looked up together, created where that is wanted."""
+"""Look-up of the topics that Metadata and DescribeTopicPartitions name, with automatic creation."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key", str, UUID)
 _log = structlog.get_logger(__name__)
-# Clients give up a connection after half a minute without an answer, and a catalog that hangs takes longer.
-_PATIENCE_SECONDS = 10.0
+# A catalog call may hang longer than clients wait for a response, which is 30 s.
+_LOOKUP_TIMEOUT_SECONDS = 10.0
 
 
-async def find_named(request: Struct, context: RequestContext) -> list[Topic | ErrorCode]:
-    """For each topic that the request names, the topic, or what the client is told instead."""
+async def find_requested_topics(request: Struct, context: RequestContext) -> list[Topic | ErrorCode]:
+    """Return the topic, or the error code, for each topic that a Metadata request names."""
     keys = [_key(wanted, context) for wanted in request.topics]
     directory = context.services.directory
     names = [key for key in keys if isinstance(key, str)]
@@ -47,8 +47,8 @@ async def find_named(request: Struct, context: RequestContext) -> list[Topic | E
     ]
 
 
-async def find_by_name(names: Iterable[str], context: RequestContext) -> dict[str, Topic | ErrorCode]:
-    """As `find_named`, of different names and creating none."""
+async def find_topics_by_name(names: Iterable[str], context: RequestContext) -> dict[str, Topic | ErrorCode]:
+    """Return the topic or the error code for each name. No topic is created."""
     found: dict[str, Topic | ErrorCode] = {}
     valid = []
     for name in names:
@@ -62,9 +62,9 @@ async def find_by_name(names: Iterable[str], context: RequestContext) -> dict[st
 
 
 def _key(wanted: Struct, context: RequestContext) -> str | UUID | ErrorCode:
-    """What a topic is looked up by, or what is wrong with how it is named."""
+    """Return the name or id to look a topic up by, or the error code if the request names it wrongly."""
     if context.version < 12 and (wanted.name is None or wanted.topic_id is not None):
-        # They carry identifiers, and name topics by names all the same.
+        # These versions have a field for the id, but do not support it.
         return ErrorCode.invalid_request
     if context.version >= 12 and wanted.topic_id is not None:
         topic_id: UUID = wanted.topic_id
@@ -88,12 +88,15 @@ async def _look_up(
     last_known: Callable[[Key], Topic | None],
     missing: ErrorCode,
 ) -> dict[Key, Topic | ErrorCode]:
-    """What there is of each; `missing` for what there is not."""
+    """Look up topics together; return `missing` for those that do not exist.
+
+    If the catalog fails, return topics as last known, or LEADER_NOT_AVAILABLE, so that the client retries.
+    """
     wanted = list(dict.fromkeys(keys))
     if not wanted:
         return {}
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(_LOOKUP_TIMEOUT_SECONDS):
             found = await find(wanted)
     except (SiltstoneError, TimeoutError) as error:
         _log.warning("topics could not be looked up", count=len(wanted), reason=str(error))
@@ -102,11 +105,11 @@ async def _look_up(
 
 
 async def _create(name: str, context: RequestContext) -> Topic | ErrorCode:
-    """A topic that a client asks for and that is not there yet."""
+    """Create a topic for a client that asked for it (`auto.create.topics.enable`)."""
     services = context.services
     create = partial(services.catalog.topics.create, name, services.settings.default_partitions, {})
     try:
-        with contextlib.suppress(TopicExistsError):  # another client was first
+        with contextlib.suppress(TopicExistsError):  # another client created it first
             await services.pools.catalog.run(create)
         services.directory.forget(name)
         return await services.directory.get(name)

@@ -1,7 +1,7 @@
-"""Which agents a client is told to send a partition's requests to.
+"""The leader and replicas that clients see for each partition.
 
-Of a topic whose home is the object store the leader is a hint, by zone. Of a local topic it is the node that
-has the log; while that one is away, there is none.
+Any agent can serve a topic in the object store. Its leader is a hint, chosen by the client's zone. The leader
+of a local topic is the node that has the log; while that node is down, the partition has no leader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the partitions of one topic are, as one client sees them."""
+    """Leaders and replicas of one topic, as one client sees them."""
 
     topic: Topic
     brokers: Sequence[Broker]
@@ -33,7 +33,7 @@ class Placement:
     leaders: Mapping[int, LocalLeader]
 
     def describe(self, partition: int) -> Struct:
-        """A partition as Metadata and DescribeTopicPartitions show it."""
+        """Return a partition for the responses of Metadata and DescribeTopicPartitions."""
         if self.topic.is_local:
             return self._describe_local(partition)
         subject = partition_subject(self.topic.topic_id, partition)
@@ -72,7 +72,7 @@ class Placement:
 async def placements_of(
     topics: Sequence[Topic], brokers: Sequence[Broker], context: RequestContext
 ) -> list[Placement]:
-    """Where topics' partitions are for the client that asks; of local ones as last known, at the worst."""
+    """Return the placement of each topic for the client. Leaders of local topics may be as last known."""
     local = [topic for topic in topics if topic.is_local]
     leaders = await context.services.leaders.of_many(local, brokers) if local else {}
     zone = zone_of(context.client_id)
@@ -82,8 +82,8 @@ async def placements_of(
     ]
 
 
-async def learn_leaders(topics: Iterable[Topic | SiltstoneError], context: RequestContext) -> None:
-    """Look up together who leads the local ones: otherwise each would be, when its log is asked."""
+async def prefetch_leaders(topics: Iterable[Topic | SiltstoneError], context: RequestContext) -> None:
+    """Look up the leaders of local topics together, which saves a look-up for each later."""
     local = [topic for topic in topics if not isinstance(topic, SiltstoneError) and topic.is_local]
     if len(local) > 1:
         services = context.services

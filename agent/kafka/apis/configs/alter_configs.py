@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.codec import Struct
-from agent.kafka.config.changes import change_each
+from agent.kafka.config.changes import alter_resources
 
 if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
@@ -23,7 +23,7 @@ _IMMUTABLE = "storage.mode"
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Change each resource, or report why not."""
-    return Struct(responses=await change_each(request, context, _replace_all, nullable=()))
+    return Struct(responses=await alter_resources(request, context, _replace_all, nullable=()))
 
 
 def _replace_all(wanted: Struct) -> ChangesOf:

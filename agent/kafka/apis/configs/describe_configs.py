@@ -22,8 +22,8 @@ from agent.kafka.config.broker_settings import BrokerSetting, broker_settings
 from agent.kafka.config.resources import (
     ResourceType,
     require_group_name,
-    require_name,
-    require_own,
+    require_own_broker,
+    require_resource_name,
     resource_type_of,
 )
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
@@ -161,11 +161,11 @@ async def _describe(
             config = found.groups.get(name, GroupConfig())
         return rendered.of(config, _GROUP_SOURCE)
     if kind is ResourceType.CLIENT_METRICS:
-        require_name(name)
+        require_resource_name(name)
         return []
     if kind is ResourceType.BROKER and not name:
         return []
-    require_own(name, context)
+    require_own_broker(name, context)
     if kind is ResourceType.BROKER_LOGGER:
         return []
     return rendered.of_broker()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.codec import Struct
-from agent.kafka.config.changes import change_each
+from agent.kafka.config.changes import alter_resources
 from agent.kafka.errors import ErrorCode, KafkaError
 from catalog.config.setting import items_of
 
@@ -24,7 +24,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Change each resource, or report why not."""
-    return Struct(responses=await change_each(request, context, _change_some, nullable=(_DELETE,)))
+    return Struct(responses=await alter_resources(request, context, _change_some, nullable=(_DELETE,)))
 
 
 def _change_some(wanted: Struct) -> ChangesOf:

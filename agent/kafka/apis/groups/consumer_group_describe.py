@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.consumer_group_heartbeat import by_topic
 from agent.kafka.apis.groups.group_requests import group_code_of
-from agent.kafka.authorization import ON_GROUP, permitted
+from agent.kafka.authorization import ON_GROUP, operations_if_requested
 from agent.kafka.codec import Struct
 from agent.kafka.errors import message_of
 
@@ -24,7 +24,7 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe each group."""
-    operations = permitted(ON_GROUP, asked=request.include_authorized_operations)
+    operations = operations_if_requested(ON_GROUP, requested=request.include_authorized_operations)
     return Struct(groups=[await _describe(group_id, operations, context) for group_id in request.group_ids])
 
 

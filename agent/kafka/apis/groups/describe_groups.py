@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agent.groups.messages import GroupState
 from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of
-from agent.kafka.authorization import ON_GROUP, permitted
+from agent.kafka.authorization import ON_GROUP, operations_if_requested
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, message_of
 
@@ -26,7 +26,7 @@ _MISSING_GROUP_IS_ERROR_SINCE = 6
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Describe each group."""
-    operations = permitted(ON_GROUP, asked=request.include_authorized_operations)
+    operations = operations_if_requested(ON_GROUP, requested=request.include_authorized_operations)
     return Struct(groups=[await _describe(group_id, operations, context) for group_id in request.groups])
 
 

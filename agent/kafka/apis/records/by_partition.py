@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from agent.kafka.topics.lookup import find_topics
-from agent.kafka.topics.placement import learn_leaders
+from agent.kafka.topics.placement import prefetch_leaders
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def respond_by_partition(
     each partition of a chunk; without `chunk_size`, all partitions are one chunk.
     """
     topics = await find_topics(context.services.directory, (name for name, _ in requested))
-    await learn_leaders(topics.values(), context)
+    await prefetch_leaders(topics.values(), context)
     partitions = [
         RequestedPartition(name, topics[name], each) for name, wanted in requested for each in wanted
     ]

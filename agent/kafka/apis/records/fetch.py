@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
 from agent.kafka.fast_path.fetch import FastFetch
-from agent.kafka.fetch_response import IDENTIFIERS_SINCE, FetchLimits, build_fetch_response
+from agent.kafka.fetch_response import TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
 from agent.kafka.fetch_sessions import SessionRequest
 from agent.read.memory_reads import Wanted
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.codec import Struct
-    from agent.kafka.fetch_sessions import Key
+    from agent.kafka.fetch_sessions import PartitionKey
 
 _NO_TOPIC_ID = bytes(16)
 
 
 async def handle(request: Struct, context: RequestContext) -> Struct:
     """Read the available records, or wait for `min_bytes` of them."""
-    by_id = context.version >= IDENTIFIERS_SINCE
+    by_id = context.version >= TOPIC_IDS_SINCE
     reads = context.services.fetch_sessions.find(session_request(request, by_id=by_id))
     reads.begin()
     limits = FetchLimits(request.max_wait, request.min_bytes, max(request.max_bytes, 0), request.rack_id)
@@ -59,7 +59,7 @@ def session_request(request: Struct, *, by_id: bool) -> SessionRequest:
     return SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
 
 
-def _key(name: str, topic_id: UUID | None, partition: int, *, by_id: bool) -> Key:
+def _key(name: str, topic_id: UUID | None, partition: int, *, by_id: bool) -> PartitionKey:
     if not by_id:
         return name.encode(), partition
     return _NO_TOPIC_ID if topic_id is None else topic_id.bytes, partition

@@ -33,8 +33,8 @@ from agent.kafka.api_definition import Api, DeferredResponse
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.errors import ErrorCode, KafkaError
 from agent.kafka.fast_path.produce import FastProduce
-from agent.kafka.produce_response import IDENTIFIERS_SINCE, PartitionOutcome, build_produce_response
-from agent.kafka.topics.lookup import check_partition, find_each
+from agent.kafka.produce_response import TOPIC_IDS_SINCE, PartitionOutcome, build_produce_response
+from agent.kafka.topics.lookup import check_partition, find_topics_by_key
 from agent.write.validation import validate
 from core.errors import SiltstoneError
 from object_format.buffers import readable
@@ -111,9 +111,9 @@ def _refusal(request: Struct) -> KafkaError | None:
 
 
 async def _find_topics(items: Sequence[_Item], context: RequestContext) -> None:
-    by_id = context.version >= IDENTIFIERS_SINCE
+    by_id = context.version >= TOPIC_IDS_SINCE
     keys = ((item.name, item.topic_id) for item in items)
-    found = await find_each(context.services.directory, keys, by_id=by_id)
+    found = await find_topics_by_key(context.services.directory, keys, by_id=by_id)
     for item in items:
         topic = found[item.name, item.topic_id]
         if isinstance(topic, SiltstoneError):

@@ -41,7 +41,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
                 raise KafkaError(ErrorCode.invalid_request, f"topic {wanted.name!r} is named twice")
             _check(wanted, known)
             if not request.validate_only:
-                deadline.begin()
+                deadline.check()
                 await _add_partitions(wanted.name, wanted.count, context)
         except SiltstoneError as error:
             results.append(

@@ -100,7 +100,7 @@ async def _validate_only(
     wanted: Sequence[NewTopic], deadline: RequestDeadline, context: RequestContext
 ) -> dict[str, SiltstoneError]:
     """Return the errors of topics that could not be created; create none."""
-    deadline.begin()
+    deadline.check()
     names = [each.name for each in wanted]
     topics = context.services.catalog.topics
     return dict(await context.services.pools.catalog.run(partial(topics.occupied, names))) if names else {}
@@ -114,7 +114,7 @@ async def _create(
     results: dict[str, Topic | SiltstoneError] = {}
     for chunk in _chunks(wanted):
         try:
-            deadline.begin()
+            deadline.check()
             create = partial(services.catalog.topics.create_many, chunk)
             results |= zip(
                 [each.name for each in chunk], await services.pools.catalog.run(create), strict=True

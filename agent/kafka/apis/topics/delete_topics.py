@@ -87,7 +87,7 @@ async def _delete(topic: Topic, times: int, deadline: RequestDeadline, context: 
     try:
         if times > 1:
             raise KafkaError(ErrorCode.invalid_request, "the topic is named by its name and by its id")
-        deadline.begin()
+        deadline.check()
         await services.pools.catalog.run(partial(services.catalog.topics.delete, topic.name, topic.topic_id))
         services.directory.forget(topic.name)
     except SiltstoneError as error:

@@ -14,7 +14,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.authorization import ON_TOPIC
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
-from agent.kafka.topics.metadata_lookup import find_by_name
+from agent.kafka.topics.metadata_lookup import find_topics_by_name
 from agent.kafka.topics.placement import placements_of
 from agent.runtime.cooperative_yield import Turns
 
@@ -115,7 +115,9 @@ async def _found(request: Struct, context: RequestContext) -> Mapping[str, Topic
     """Return the requested topics from the cursor on, by name."""
     first = "" if request.cursor is None else request.cursor.topic_name
     if request.topics:
-        return await find_by_name({each.name for each in request.topics if each.name >= first}, context)
+        return await find_topics_by_name(
+            {each.name for each in request.topics if each.name >= first}, context
+        )
     every = await context.services.pools.catalog.run(context.services.catalog.topics.list)
     return {topic.name: topic for topic in every if topic.name >= first}
 

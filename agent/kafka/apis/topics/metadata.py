@@ -20,10 +20,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.kafka.api_definition import Api
-from agent.kafka.authorization import ON_CLUSTER, ON_TOPIC, permitted
+from agent.kafka.authorization import ON_CLUSTER, ON_TOPIC, operations_if_requested
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.kafka.topics.metadata_lookup import find_named
+from agent.kafka.topics.metadata_lookup import find_requested_topics
 from agent.kafka.topics.placement import placements_of
 from agent.runtime.cooperative_yield import Turns
 
@@ -44,7 +44,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         every = await services.pools.catalog.run(services.catalog.topics.list)
         topics = await _describe_all(every, request, brokers, context)
     else:
-        found = await find_named(request, context)
+        found = await find_requested_topics(request, context)
         described = iter(
             await _describe_all(
                 [each for each in found if not isinstance(each, ErrorCode)], request, brokers, context
@@ -59,8 +59,8 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         cluster_id=services.brokers.cluster_id,
         controller_id=controller.node_id,
         topics=topics,
-        cluster_authorized_operations=permitted(
-            ON_CLUSTER, asked=request.include_cluster_authorized_operations
+        cluster_authorized_operations=operations_if_requested(
+            ON_CLUSTER, requested=request.include_cluster_authorized_operations
         ),
     )
 
@@ -92,7 +92,7 @@ async def _describe_all(
                 name=placement.topic.name,
                 topic_id=placement.topic.topic_id,
                 partitions=await _partitions(placement, turns),
-                topic_authorized_operations=permitted(ON_TOPIC, asked=asked),
+                topic_authorized_operations=operations_if_requested(ON_TOPIC, requested=asked),
             )
         )
         await turns.did()

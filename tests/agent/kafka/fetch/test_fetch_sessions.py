@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from agent.kafka.apis.records.fetch import session_request
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError
-from agent.kafka.fetch_sessions import FetchSessions, Seen
+from agent.kafka.fetch_sessions import FetchSessions, PartitionStatus
 from core.clock import ManualClock
 from core.ids import SeededIds
 from tests.agent.kafka.in_process_clients import PATIENCE_SECONDS, produce
@@ -44,9 +44,9 @@ class Desk:
 
     def __init__(self, **changes: int) -> None:
         self.clock = ManualClock()
-        limits = {"most_sessions": 2, "most_partitions": 100, "evict_ms": 120_000, **changes}
+        limits = {"max_sessions": 2, "max_partitions": 100, "evict_ms": 120_000, **changes}
         self.sessions = FetchSessions(clock=self.clock, ids=SeededIds(1, self.clock), **limits)
-        self.state: dict[int, Seen] = {}
+        self.state: dict[int, PartitionStatus] = {}
 
     def begin(self, asked: Struct, *, by_id: bool = False) -> FetchContext:
         context = self.sessions.find(session_request(asked, by_id=by_id))
@@ -57,8 +57,10 @@ class Desk:
         """(session, partitions that are answered)."""
         context = self.begin(asked, by_id=by_id)
         partitions = [partition for _, partition in context.wanted]
-        seen = [self.state.get(partition, Seen(0, 0, has_records=False)) for partition in partitions]
-        session_id, news = context.answered(seen)
+        seen = [
+            self.state.get(partition, PartitionStatus(0, 0, has_records=False)) for partition in partitions
+        ]
+        session_id, news = context.complete(seen)
         told = [True] * len(partitions) if news is None else news
         return session_id, [each for each, is_news in zip(partitions, told, strict=True) if is_news]
 
@@ -90,17 +92,17 @@ def test_after_the_first_answer_only_news_are_told() -> None:
     desk = Desk()
     session_id, told = desk.fetch(request(0, 1, 2))
     assert told == [0, 1, 2]
-    failed = Seen(-1, -1, has_records=False, failed=True)
-    steps: list[tuple[dict[int, Seen], list[int]]] = [
+    failed = PartitionStatus(-1, -1, has_records=False, failed=True)
+    steps: list[tuple[dict[int, PartitionStatus], list[int]]] = [
         ({}, []),
-        ({1: Seen(5, 0, has_records=False)}, [1]),
-        ({1: Seen(5, 0, has_records=False)}, []),
-        ({1: Seen(5, 3, has_records=False)}, [1]),
-        ({1: Seen(5, 3, has_records=True)}, [1]),
+        ({1: PartitionStatus(5, 0, has_records=False)}, [1]),
+        ({1: PartitionStatus(5, 0, has_records=False)}, []),
+        ({1: PartitionStatus(5, 3, has_records=False)}, [1]),
+        ({1: PartitionStatus(5, 3, has_records=True)}, [1]),
         ({2: failed}, [1, 2]),
         ({2: failed}, [2]),
         ({}, [2]),
-        ({0: Seen(0, 0, has_records=False, redirected=True)}, [0]),
+        ({0: PartitionStatus(0, 0, has_records=False, redirected=True)}, [0]),
     ]
     for epoch, (state, news) in enumerate(steps, start=1):
         desk.state = state
@@ -120,11 +122,11 @@ def test_partitions_are_added_changed_and_forgotten() -> None:
 def test_a_partition_that_had_records_is_read_last_the_next_time() -> None:
     desk = Desk()
     session_id, _ = desk.fetch(request(0, 1, 2))
-    desk.state = {0: Seen(1, 0, has_records=True), 1: Seen(1, 0, has_records=False)}
+    desk.state = {0: PartitionStatus(1, 0, has_records=True), 1: PartitionStatus(1, 0, has_records=False)}
     desk.fetch(request(session_id=session_id, epoch=1))
     context = desk.begin(request(session_id=session_id, epoch=2))
     assert [number for _, number in context.wanted] == [1, 2, 0]
-    desk.state = {number: Seen(1, 0, has_records=True) for number in range(3)}
+    desk.state = {number: PartitionStatus(1, 0, has_records=True) for number in range(3)}
     desk.fetch(request(session_id=session_id, epoch=3))
     assert [number for _, number in desk.begin(request(session_id=session_id, epoch=4)).wanted] == [1, 2, 0]
 
@@ -152,7 +154,7 @@ def test_sessions_refuse_what_is_out_of_step() -> None:
     context = desk.begin(named)
     desk.fetch(request(session_id=session_id, epoch=2))
     with pytest.raises(KafkaError, match="twice"):
-        context.answered([])
+        context.complete([])
 
 
 def test_what_was_only_looked_at_has_changed_nothing() -> None:
@@ -169,18 +171,18 @@ def test_what_was_only_looked_at_has_changed_nothing() -> None:
 
 def test_a_session_that_is_evicted_while_its_request_waits_is_answered_once_more() -> None:
     """As Kafka has it: the next request is told that the session is gone."""
-    desk = Desk(most_sessions=1)
+    desk = Desk(max_sessions=1)
     session_id, _ = desk.fetch(request(0))
     context = desk.begin(request(session_id=session_id, epoch=1))
     desk.clock.advance(121)
     desk.fetch(request(0))
-    assert context.answered([Seen(7, 0, has_records=True)]) == (session_id, [True])
+    assert context.complete([PartitionStatus(7, 0, has_records=True)]) == (session_id, [True])
     assert desk.refused(request(session_id=session_id, epoch=2)) is ErrorCode.fetch_session_id_not_found
 
 
 def test_a_session_that_was_not_used_since_it_had_its_time_stays() -> None:
     """Whether a session may go for a larger one is noted when it is used, as in Kafka's cache."""
-    desk = Desk(most_sessions=1)
+    desk = Desk(max_sessions=1)
     session_id, _ = desk.fetch(request(0))
     desk.clock.advance(100)
     desk.fetch(request(session_id=session_id, epoch=1))
@@ -219,7 +221,7 @@ def test_new_sessions_take_the_place_of_those_nobody_uses_or_that_save_less() ->
 
 
 def test_the_partitions_in_all_sessions_are_bounded() -> None:
-    desk = Desk(most_partitions=4)
+    desk = Desk(max_partitions=4)
     session_id, _ = desk.fetch(request(0, 1))
     assert desk.fetch(request(0, 1, 2))[0] == 0
     grown = request(2, 3, 4, session_id=session_id, epoch=1)
