@@ -98,7 +98,7 @@ def message_of(error: BaseException) -> str | None:
 
 
 def to_kafka_error(error: SiltstoneError) -> KafkaError:
-    """Return `error` as clients see it. Convert once for all items of a request, so that it is logged once."""
+    """Return `error` as clients see it. Convert it once for all items, so that it is logged once."""
     return KafkaError(code_of(error), message_of(error) or "")
 
 

@@ -1,6 +1,6 @@
-"""An agent's settings under the names that Kafka's brokers have for them, read-only.
+"""An agent's settings under their names in Kafka's brokers, read-only.
 
-Those that a topic's or a group's defaults come from are among them (Kafka's ServerTopicConfigSynonyms).
+They include the defaults of topic and group configurations (Kafka's ServerTopicConfigSynonyms).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _DEFAULTS = AgentSettings()
 _DEFAULT_GROUPS = GroupSettings()
 
-# Field of the settings by Kafka's name.
+# Our fields by Kafka's names.
 _AGENT = {
     "auto.create.topics.enable": "auto_create_topics",
     "connections.max.idle.ms": "kafka_idle_ms",
@@ -51,7 +51,7 @@ _GROUPS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSetting:
-    """One setting: its value as text, Kafka's type of it in small letters, and what it says."""
+    """One setting: its value as text, and `kind`, the lower-case name of its Kafka type."""
 
     name: str
     kind: str
@@ -61,7 +61,7 @@ class BrokerSetting:
 
 
 def broker_settings(services: KafkaServices) -> dict[str, BrokerSetting]:
-    """All settings that correspond to Kafka's, by their names."""
+    """Return all settings that correspond to Kafka's, by name."""
     settings = services.settings
     found = [*_own(services)]
     found += [_typed(name, settings, _DEFAULTS, field) for name, field in _AGENT.items()]
@@ -72,7 +72,7 @@ def broker_settings(services: KafkaServices) -> dict[str, BrokerSetting]:
             kind=each.kind,
             value=each.default,
             is_default=True,
-            documentation=f"What topics without a {each.name} have. {each.documentation}",
+            documentation=f"The default of the topic configuration {each.name}. {each.documentation}",
         )
         for each in SETTINGS.values()
         if each.broker_name is not None
@@ -88,14 +88,14 @@ def _own(services: KafkaServices) -> list[BrokerSetting]:
             kind="list",
             value=f"PLAINTEXT://{own.host}:{own.port}",
             is_default=False,
-            documentation="Where clients are told to connect to.",
+            documentation="The address for clients to connect to.",
         ),
         BrokerSetting(
             name="broker.rack",
             kind="string",
             value=own.rack,
             is_default=own.rack is None,
-            documentation="The zone that this agent stands in.",
+            documentation="The zone of this agent.",
         ),
         *(
             BrokerSetting(
@@ -103,7 +103,7 @@ def _own(services: KafkaServices) -> list[BrokerSetting]:
                 kind="int",
                 value=str(own.node_id),
                 is_default=False,
-                documentation="The number of this agent.",
+                documentation="The node id of this agent.",
             )
             for name in ("broker.id", "node.id")
         ),
@@ -112,15 +112,15 @@ def _own(services: KafkaServices) -> list[BrokerSetting]:
             kind="int",
             value="1",
             is_default=True,
-            documentation="The copies of a record are the object store's affair.",
+            documentation="Always 1: the object store replicates the data.",
         ),
     ]
 
 
 def _typed(
-    name: str, given: AgentSettings | GroupSettings, defaults: AgentSettings | GroupSettings, field: str
+    name: str, settings: AgentSettings | GroupSettings, defaults: AgentSettings | GroupSettings, field: str
 ) -> BrokerSetting:
-    value = getattr(given, field)
+    value = getattr(settings, field)
     kind = "string"
     if isinstance(value, bool):
         kind = "boolean"
@@ -131,5 +131,5 @@ def _typed(
         kind=kind,
         value=str(value).lower() if kind == "boolean" else str(value),
         is_default=value == getattr(defaults, field),
-        documentation=description_of(type(given), field),
+        documentation=description_of(type(settings), field),
     )
