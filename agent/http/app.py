@@ -1,4 +1,4 @@
-"""The HTTP API: thin routes over the write path, the read path and the catalog."""
+"""The HTTP API of an agent: thin routes over the write path, the read path and the catalog."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from agent.runtime.metrics import AgentMetrics
 
 _DESCRIPTION = """\
-A Kafka-compatible log whose durable home is an object store.
+A Kafka-compatible log on an object store.
 
-Keys, values and header values are JSON strings where their bytes are UTF-8; where they are not, they are
-base64 and a sibling field such as `key_encoding` says so. Errors have one form:
+Keys, values and header values are JSON strings if their bytes are UTF-8. Otherwise they are base64, and a
+second field such as `key_encoding` says so. All errors have one form:
 `{"error": {"code", "message", "remedy"}}`.
 """
 
 
 def create_app(context: HttpContext) -> FastAPI:
-    """The application over `context`."""
+    """Return the application that serves all routes."""
     app = FastAPI(
         title="Siltstone",
         description=_DESCRIPTION,
@@ -38,33 +38,36 @@ def create_app(context: HttpContext) -> FastAPI:
     app.include_router(operation_routes.router(context))
     documentation.install(app)
     errors.install(app, context.ids)
-    app.add_middleware(RequestCounting, metrics=context.metrics)
+    app.add_middleware(RequestCounter, metrics=context.metrics)
     return app
 
 
-class RequestCounting:
-    """ASGI middleware; a route is counted by its pattern, so that there are no more series than routes."""
+class RequestCounter:
+    """ASGI middleware that counts requests by method, route pattern and status.
+
+    A pattern instead of a path bounds the number of time series by the number of routes.
+    """
 
     def __init__(self, app: ASGIApp, metrics: AgentMetrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, and count it when its answer begins."""
+        """Serve one request, and count it when its response starts."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
 
-        async def counted(message: Message) -> None:
+        async def count(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._metrics.http_requests.labels(scope["method"], _route(scope), message["status"]).inc()
             await send(message)
 
-        await self._app(scope, receive, counted)
+        await self._app(scope, receive, count)
 
 
 def _route(scope: Scope) -> str:
     if "route" in scope:
         return str(getattr(scope["route"], "path", "none"))
-    # A directory that is mounted has no route; what it is mounted at names it.
+    # Mounted static files have no route, only the path of their mount.
     return scope.get("root_path") or "none"

@@ -1,4 +1,4 @@
-"""The parts of the agent that the HTTP routes use."""
+"""The parts of an agent that the HTTP routes use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpContext:
-    """The parts that routes call. `problems` lists what keeps the agent from being well: name → what."""
+    """The parts of an agent that the HTTP routes use.
+
+    `problems` returns the reasons why the agent is unhealthy, by component.
+    """
 
     settings: AgentSettings
     topics: Topics

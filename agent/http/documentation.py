@@ -1,4 +1,4 @@
-"""`/docs` and `/openapi.json`; the page's parts are served from here, so that it works off the internet."""
+"""`/docs` and `/openapi.json`. The agent serves all parts of the page: it works without the internet."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-# The bundled Swagger UI is of the generation that reads OpenAPI 3.0.
+# The bundled Swagger UI supports OpenAPI 3.0, not 3.1.
 _OPENAPI_VERSION = "3.0.3"
 _ASSETS = "/docs/assets"
 _REFERENCE = "#/components/schemas/{model}"
-# Bodies that routes read and check by themselves, off the event loop.
+# FastAPI does not know the bodies that routes read and validate themselves, off the event loop.
 _REQUEST_BODIES: dict[str, TypeAdapter[Any]] = {
     "CreateTopicBody": TypeAdapter(CreateTopicBody),
     "ProduceBody": PRODUCE_BODY,
@@ -30,14 +30,14 @@ _REQUEST_BODIES: dict[str, TypeAdapter[Any]] = {
 
 
 def describes_body(name: str) -> dict[str, Any]:
-    """What a route adds to its description to say that it takes the body called `name`."""
+    """Return the OpenAPI description of a route whose request body is the model `name`."""
     assert name in _REQUEST_BODIES
     reference = {"$ref": _REFERENCE.format(model=name)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
 
 
 def install(app: FastAPI) -> None:
-    """Add the documentation to `app`."""
+    """Add `/docs` and `/openapi.json` to the application."""
     app.openapi = lambda: _schema(app)  # type: ignore[method-assign]  # as FastAPI documents it
     app.mount(_ASSETS, StaticFiles(directory=swagger_ui_path), name="docs-assets")
 
@@ -78,7 +78,7 @@ def _schema(app: FastAPI) -> dict[str, Any]:
 
 
 def _nullable(node: Any) -> Any:  # noqa: ANN401  # any JSON
-    """OpenAPI 3.1 says "or null" by a type of its own, 3.0 by a flag beside the type."""
+    """Convert from OpenAPI 3.1, where "or null" is another type, to 3.0, where it is a flag of the type."""
     if isinstance(node, list):
         return [_nullable(item) for item in node]
     if not isinstance(node, dict):

@@ -1,22 +1,22 @@
-"""The one place where errors become HTTP answers: the status follows from what the caller must do.
+"""Error responses. The status of an error follows from what the client must do.
 
-==========================  ======  =======================================
-kind                        status  what a client does
-==========================  ======  =======================================
+==========================  ======  ===================================
+kind of error               status  what the client does
+==========================  ======  ===================================
 not JSON, wrong media type  415     send `application/json`
-too large                   413     send less at once
-too slow                    408     send it faster, or in parts
+body too large              413     send smaller requests
+body too slow               408     send it faster, or in smaller parts
 unknown name                404     name something that exists
-offset out of range         416     read within the range that is given
-name is taken               409     choose another
+offset out of range         416     read within the range of the error
+name exists                 409     choose another name
 other invalid input         422     change the request
-stale state                 409     look again, decide anew
-retryable                   503     send it again after `Retry-After`
-anything else               500     tell who runs the agent
-==========================  ======  =======================================
+stale state                 409     read the state again and retry
+retryable                   503     retry after `Retry-After` seconds
+anything else               500     contact the operator of the agent
+==========================  ======  ===================================
 
-Of what goes wrong behind the agent a client gets the plain cause, and a reference by which the agent's log
-has the rest.
+A message about the catalog, the object store or a disk is not for clients. They get a short cause and a
+reference; the agent's log has the details under this reference.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class InvalidBodyError(InvalidInputError):
     """The request body does not have the documented form; the message says where."""
 
 
-# The first that fits decides.
+# The first matching class decides.
 _STATUS: tuple[tuple[type[SiltstoneError], int], ...] = (
     (UnsupportedMediaTypeError, 415),
     (PayloadTooLargeError, 413),
@@ -85,32 +85,32 @@ _STATUS: tuple[tuple[type[SiltstoneError], int], ...] = (
 
 
 def status_of(error: SiltstoneError) -> int:
-    """The HTTP status that tells a client what to do about `error`."""
+    """Return the HTTP status of an error."""
     if not is_client_safe(error) and not isinstance(error, RetryableError):
         return 500
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
 
 
 def code_of(error: SiltstoneError) -> str:
-    """The error's name for programs: `OffsetOutOfRangeError` is `offset_out_of_range`."""
+    """Return the stable name of an error: `OffsetOutOfRangeError` is `offset_out_of_range`."""
     name = type(error).__name__.removesuffix("Error")
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def error_body(code: str, message: str, remedy: str | None = None, **more: object) -> bytes:
-    """The JSON of one error, with a newline for those who read it in a terminal."""
+    """Return the JSON of one error, and a newline for terminals."""
     detail = {"code": code, "message": message, **({"remedy": remedy} if remedy else {}), **more}
     return orjson.dumps({"error": detail}, option=orjson.OPT_APPEND_NEWLINE)
 
 
-class ErrorAnswers:
-    """Answers requests that ended in an error; `ids` gives the references."""
+class ErrorResponses:
+    """Responses to requests that failed. `ids` creates the references."""
 
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
 
     def expected(self, request: Request, error: Exception) -> Response:
-        """The answer to a request that ended in one of our own errors."""
+        """Return the response for an error that Siltstone raised."""
         assert isinstance(error, SiltstoneError)
         headers: dict[str, str] = {}
         if isinstance(error, RetryableError):
@@ -121,30 +121,30 @@ class ErrorAnswers:
         if is_client_safe(error):
             body = error_body(code_of(error), error.message, error.remedy, **bounds)
         else:
-            body = self._kept_apart(request, error)
+            body = self._logged(request, error)
         return Response(body, status_code=status_of(error), headers=headers, media_type="application/json")
 
-    def _kept_apart(self, request: Request, error: SiltstoneError) -> bytes:
-        """Log what went wrong behind the agent, and say where to look for it."""
+    def _logged(self, request: Request, error: SiltstoneError) -> bytes:
+        """Log an error that is not for clients, and return a body that refers to the log."""
         reference = new_reference(self._ids)
-        passes = isinstance(error, RetryableError)
+        is_retryable = isinstance(error, RetryableError)
         _log.log(
-            logging.WARNING if passes else logging.ERROR,
-            "a request failed",
+            logging.WARNING if is_retryable else logging.ERROR,
+            "HTTP request failed",
             reference=reference,
             method=request.method,
             path=request.url.path,
             reason=str(error),
-            exc_info=None if passes else error,
+            exc_info=None if is_retryable else error,
         )
-        remedy = "send it again later" if passes else "tell who runs the agent"
+        remedy = "retry later" if is_retryable else "contact the operator of the agent"
         return error_body(code_of(error), f"{plain_cause(error)}; {the_log_says_more(reference)}", remedy)
 
     def unexpected(self, request: Request, error: Exception) -> Response:
-        """The answer to a request that met what nobody thought of."""
+        """Return the response for an exception that Siltstone did not raise on purpose."""
         reference = new_reference(self._ids)
         _log.error(
-            "a request met a bug",
+            "HTTP request failed unexpectedly",
             reference=reference,
             method=request.method,
             path=request.url.path,
@@ -152,35 +152,33 @@ class ErrorAnswers:
         )
         body = error_body(
             "internal_error",
-            f"the agent met an error that it did not expect; {the_log_says_more(reference)}",
-            "tell who runs the agent",
+            f"the agent failed unexpectedly; {the_log_says_more(reference)}",
+            "contact the operator of the agent",
         )
         return Response(body, status_code=500, media_type="application/json")
 
 
 def _bad_parameters(request: Request, error: Exception) -> Response:
-    """FastAPI's own complaint about path, query or body, in our form."""
+    """Return FastAPI's validation error in the common form."""
     del request
     assert isinstance(error, RequestValidationError)
     problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
-    body = error_body("invalid_request", problems, "see /docs for what this call takes")
+    body = error_body("invalid_request", problems, "see /docs for the parameters of this call")
     return Response(body, status_code=422, media_type="application/json")
 
 
 def _http_exception(request: Request, error: Exception) -> Response:
-    """No such path, or not by this method."""
+    """Return the response for an unknown path or method."""
     assert isinstance(error, HTTPException)
-    code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    body = error_body(
-        code, f"{request.method} {request.url.path}: {error.detail}", "see /docs for what is here"
-    )
+    code = {404: "path_not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    body = error_body(code, f"{request.method} {request.url.path}: {error.detail}", "see /docs for all calls")
     return Response(body, status_code=error.status_code, headers=error.headers, media_type="application/json")
 
 
 def install(app: FastAPI, ids: Ids) -> None:
-    """Make `app` answer every error in the one form."""
-    answers = ErrorAnswers(ids)
-    app.add_exception_handler(SiltstoneError, answers.expected)
+    """Let the application return every error in the common form."""
+    responses = ErrorResponses(ids)
+    app.add_exception_handler(SiltstoneError, responses.expected)
     app.add_exception_handler(RequestValidationError, _bad_parameters)
     app.add_exception_handler(HTTPException, _http_exception)
-    app.add_exception_handler(Exception, answers.unexpected)
+    app.add_exception_handler(Exception, responses.unexpected)

@@ -1,7 +1,8 @@
-"""The bodies of the HTTP API. What is described here is what is checked, and what `/docs` shows.
+"""The JSON bodies of the HTTP API: what requests are validated against, and what `/docs` describes.
 
-A key, value or header value is a JSON string when its bytes are valid UTF-8. Otherwise it is their base64,
-and the field's sibling `…_encoding` says so; null is null. A record as it is read can be produced as it is.
+A key, value or header value is a JSON string if its bytes are valid UTF-8. Otherwise it is a base64 string,
+and a second field with the suffix `_encoding` says so. Null is null. A record in the form in which it is read
+can be produced again.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing_extensions import TypedDict
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _INT64_MAX = 2**63 - 1
 
-# In one request: small records take many times their JSON in memory while they are handled.
+# Bound on one request: small records take many times the size of their JSON while they are processed.
 MAX_RECORDS = 100_000
 
-Encoding = Literal["base64"]
-Timestamp = Annotated[int, Field(ge=-1, le=_INT64_MAX, description="milliseconds since the Unix epoch")]
+Encoding = Annotated[Literal["base64"], Field(description="Set if the other field is base64.")]
+Timestamp = Annotated[
+    int, Field(ge=-1, le=_INT64_MAX, description="Milliseconds since the epoch; the agent's time by default.")
+]
 
 
 class HeaderBody(TypedDict):
@@ -26,145 +29,154 @@ class HeaderBody(TypedDict):
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]  # the documented way to configure a TypedDict
 
-    key: str
-    value: NotRequired[str | None]
+    key: Annotated[str, Field(description="Name of the header.")]
+    value: NotRequired[Annotated[str | None, Field(description="Text or null.")]]
     value_encoding: NotRequired[Encoding]
 
 
 class RecordBody(TypedDict):
-    """One record to produce; every field may be left out.
-
-    Without `timestamp` it gets the agent's time. `partition` overrides the partitioner. `offset` is accepted,
-    so that a record may be sent as it was read, and ignored.
-    """
+    """One record to produce. Every field is optional."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]  # the documented way to configure a TypedDict
 
-    key: NotRequired[str | None]
-    value: NotRequired[str | None]
-    headers: NotRequired[list[HeaderBody]]
+    key: NotRequired[Annotated[str | None, Field(description="Text or null.")]]
+    value: NotRequired[
+        Annotated[
+            str | None, Field(description="Text or null. In a compacted topic null deletes the record's key.")
+        ]
+    ]
+    headers: NotRequired[Annotated[list[HeaderBody], Field(description="Headers in their order.")]]
     timestamp: NotRequired[Timestamp | None]
-    partition: NotRequired[int | None]
+    partition: NotRequired[
+        Annotated[int | None, Field(description="Overrides the partition of the path and of the key.")]
+    ]
     key_encoding: NotRequired[Encoding]
     value_encoding: NotRequired[Encoding]
-    offset: NotRequired[int]
+    offset: NotRequired[
+        Annotated[
+            int, Field(description="Ignored, so that a record can be sent in the form in which it was read.")
+        ]
+    ]
 
 
 class ProduceBody(TypedDict):
-    """Records to produce, in the order in which they are to stand in their partitions."""
+    """Records to append. Records of the same partition keep their order."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]  # the documented way to configure a TypedDict
 
-    records: Annotated[list[RecordBody], Field(max_length=MAX_RECORDS)]
+    records: Annotated[list[RecordBody], Field(max_length=MAX_RECORDS, description="The records to append.")]
 
 
 PRODUCE_BODY = TypeAdapter(ProduceBody)
 
 
 class CreateTopicBody(BaseModel):
-    """A topic to create; `config` takes Kafka's names, e.g. `{"cleanup.policy": "compact"}`."""
+    """A topic to create."""
 
     model_config = _STRICT
 
-    name: str
-    partitions: int = Field(default=1, ge=1)
-    config: dict[str, str] = Field(default_factory=dict)
+    name: str = Field(description="Name of the topic, by Kafka's rules.")
+    partitions: int = Field(default=1, ge=1, description="Number of partitions.")
+    config: dict[str, str] = Field(
+        default_factory=dict,
+        description='Settings by Kafka\'s names, for example `{"cleanup.policy": "compact"}`.',
+    )
 
 
-class TopicAnswer(BaseModel):
-    """A topic; `config` holds the values that are in force, `overrides` those that were set for it."""
+class TopicResponse(BaseModel):
+    """A topic and its settings."""
 
-    name: str
-    topic_id: str
-    partitions: int
-    created_ms: int
-    config: dict[str, str]
-    overrides: dict[str, str]
-
-
-class TopicsAnswer(BaseModel):
-    """Every topic, by name."""
-
-    topics: list[TopicAnswer]
+    name: str = Field(description="Name of the topic.")
+    topic_id: str = Field(description="Id of the topic, a UUID. A topic that is created again has a new one.")
+    partitions: int = Field(description="Number of partitions.")
+    created_ms: int = Field(description="Time of creation, in milliseconds since the epoch.")
+    config: dict[str, str] = Field(description="All settings and the values in effect.")
+    overrides: dict[str, str] = Field(description="The settings that were set for this topic.")
 
 
-class PartitionAnswer(BaseModel):
-    """Where a partition begins and ends."""
+class TopicsResponse(BaseModel):
+    """All topics, sorted by name."""
 
-    partition: int
-    log_start_offset: int
-    last_stable_offset: int
-    high_watermark: int
-    log_end_offset: int
-    first_dirty_offset: int
-    leader_epoch: int
+    topics: list[TopicResponse] = Field(description="The topics.")
 
 
-class PartitionsAnswer(BaseModel):
-    """The partitions of a topic, by number."""
+class PartitionResponse(BaseModel):
+    """The bounds of one partition."""
 
-    topic: str
-    partitions: list[PartitionAnswer]
+    partition: int = Field(description="Index of the partition.")
+    log_start_offset: int = Field(description="First offset that can be read.")
+    last_stable_offset: int = Field(description="First offset of an open transaction, or the high watermark.")
+    high_watermark: int = Field(description="Offset after the last committed record.")
+    log_end_offset: int = Field(description="Offset that the next record will get.")
+    first_dirty_offset: int = Field(description="First offset that compaction has not deduplicated.")
+    leader_epoch: int = Field(description="Epoch of the partition's leader.")
 
 
-class RecordAnswer(BaseModel):
-    """A record that was read; the `…_encoding` fields are there for base64 only."""
+class PartitionsResponse(BaseModel):
+    """The partitions of a topic, sorted by index."""
 
-    offset: int
-    timestamp: int
-    key: str | None
-    value: str | None
-    headers: list[dict[str, str | None]]
+    topic: str = Field(description="Name of the topic.")
+    partitions: list[PartitionResponse] = Field(description="The partitions.")
+
+
+class RecordResponse(BaseModel):
+    """A record in the form in which it is read."""
+
+    offset: int = Field(description="Offset of the record.")
+    timestamp: int = Field(description="Milliseconds since the epoch.")
+    key: str | None = Field(description="Text, base64 or null.")
+    value: str | None = Field(description="Text, base64 or null.")
+    headers: list[dict[str, str | None]] = Field(description="Headers in their order.")
     key_encoding: Encoding | None = None
     value_encoding: Encoding | None = None
 
 
-class RecordsAnswer(BaseModel):
-    """Records from one partition; go on reading at `next_offset`."""
+class RecordsResponse(BaseModel):
+    """Consecutive records of one partition."""
 
-    topic: str
-    partition: int
-    log_start_offset: int
-    high_watermark: int
-    next_offset: int
-    records: list[RecordAnswer]
+    topic: str = Field(description="Name of the topic.")
+    partition: int = Field(description="Index of the partition.")
+    log_start_offset: int = Field(description="First offset that can be read.")
+    high_watermark: int = Field(description="Offset after the last committed record.")
+    next_offset: int = Field(description="Offset to continue from.")
+    records: list[RecordResponse] = Field(description="The records, in the order of their offsets.")
 
 
-class Refusal(BaseModel):
-    """Why one record was not appended."""
+class RecordError(BaseModel):
+    """The reason why a record was not appended."""
 
-    code: str
-    message: str
+    code: str = Field(description="Stable name of the error.")
+    message: str = Field(description="Explanation for people.")
 
 
 class ProduceResult(BaseModel):
-    """What became of one record: where it stands, or why it was refused."""
+    """The result of one record: its position in the log, or an error."""
 
-    partition: int | None = None
-    offset: int | None = None
-    timestamp: int | None = None
-    error: Refusal | None = None
+    partition: int | None = Field(default=None, description="Partition of the record.")
+    offset: int | None = Field(default=None, description="Offset of the record.")
+    timestamp: int | None = Field(default=None, description="Timestamp that was stored.")
+    error: RecordError | None = Field(default=None, description="Why the record was rejected.")
 
 
-class ProduceAnswer(BaseModel):
-    """One result per record, in the order of the request."""
+class ProduceResponse(BaseModel):
+    """One result for each record, in the order of the request."""
 
-    results: list[ProduceResult]
-    accepted: int
-    refused: int
+    results: list[ProduceResult] = Field(description="The results.")
+    accepted: int = Field(description="Number of records that were appended.")
+    rejected: int = Field(description="Number of records that were rejected.")
 
 
 class ErrorDetail(BaseModel):
-    """What was wrong, and what to do; some errors add fields such as `high_watermark`."""
+    """An error and its remedy. Some errors have further fields, such as `high_watermark`."""
 
     model_config = ConfigDict(extra="allow")
 
-    code: str
-    message: str
-    remedy: str | None = None
+    code: str = Field(description="Stable name of the error.")
+    message: str = Field(description="Explanation for people.")
+    remedy: str | None = Field(default=None, description="What the client can do about it.")
 
 
-class ErrorAnswer(BaseModel):
-    """Every answer with a status of 400 or more."""
+class ErrorResponse(BaseModel):
+    """The body of every response with a status of 400 or more."""
 
-    error: ErrorDetail
+    error: ErrorDetail = Field(description="The error.")

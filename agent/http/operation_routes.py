@@ -1,4 +1,4 @@
-"""`/healthz` and `/metrics`: for those who run agents."""
+"""Routes for operators: `/healthz` and `/metrics`."""
 
 from typing import TYPE_CHECKING
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 def router(context: "HttpContext") -> APIRouter:
-    """The routes of operation."""
+    """Return the routes for operators."""
     routes = APIRouter(tags=["operation"])
 
     @routes.get("/healthz")
     async def health() -> Response:
-        """200 while all is well; 503 with the reasons while something is not, or the agent is stopping."""
+        """Return 200 if the agent is healthy. Return 503 and the reasons if it is unhealthy or stopping."""
         problems = context.problems()
-        body = {"status": "unwell" if problems else "ok", "problems": dict(problems)}
+        body = {"status": "unhealthy" if problems else "ok", "problems": dict(problems)}
         return JSONResponse(body, status_code=503 if problems else 200)
 
     @routes.get("/metrics")
     async def metrics() -> Response:
-        """Everything that is counted, in Prometheus' text format."""
+        """Return all metrics in the text format of Prometheus."""
         return Response(context.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

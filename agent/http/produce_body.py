@@ -1,4 +1,4 @@
-"""From the JSON of a produce request to columns of records, and from their results back to JSON."""
+"""Parse the JSON of a produce request into columns of records, and render the results as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from agent.http.errors import InvalidBodyError
 from agent.http.models import PRODUCE_BODY
-from agent.http.record_producer import NewRecords, RecordRefusal
+from agent.http.record_producer import NewRecords, Rejection
 from agent.http.text_or_base64 import get_bytes
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ _MAX_PROBLEMS = 5
 
 
 def parse_records(body: bytes) -> NewRecords:
-    """The records of a request body, for the kernel pool.
+    """Return the records of a request body. Runs in the kernel pool.
 
-    Raises `InvalidBodyError` for what is not of the documented form. Base64 that is none is the problem of
-    its record alone.
+    Raises `InvalidBodyError` if the body does not have the documented form. Invalid base64 rejects only its
+    record.
     """
     try:
         bodies = PRODUCE_BODY.validate_json(body)["records"]
@@ -45,7 +45,7 @@ def parse_records(body: bytes) -> NewRecords:
             if records.headers is not None:
                 records.headers[index] = _headers(record)
         except ValueError as error:
-            records.refusals[index] = RecordRefusal("invalid_base64", str(error))
+            records.rejections[index] = Rejection("invalid_base64", str(error))
     return records
 
 
@@ -65,13 +65,13 @@ def _explain(error: ValidationError) -> str:
 
 
 def render_results(produced: ProducedRecords) -> bytes:
-    """The answer to a produce request, one result on each line; for the kernel pool."""
-    refusals = produced.refusals
+    """Return the response to a produce request, one result per line. Runs in the kernel pool."""
+    rejections = produced.rejections
     lines = [
-        orjson.dumps({"error": {"code": refusals[index].code, "message": refusals[index].message}})
-        if index in refusals
-        else b'{"partition":%d,"offset":%d,"timestamp":%d}' % place
-        for index, place in enumerate(
+        orjson.dumps({"error": {"code": rejections[index].code, "message": rejections[index].message}})
+        if index in rejections
+        else b'{"partition":%d,"offset":%d,"timestamp":%d}' % appended
+        for index, appended in enumerate(
             zip(
                 produced.partitions.tolist(),
                 produced.offsets.tolist(),
@@ -80,20 +80,20 @@ def render_results(produced: ProducedRecords) -> bytes:
             )
         )
     ]
-    head = {"accepted": produced.accepted, "refused": len(refusals), **_overall(produced)}
+    head = {"accepted": produced.accepted, "rejected": len(rejections), **_overall_error(produced)}
     opening = orjson.dumps(head)[:-1] + b',"results":['
     return opening + (b"\n" if lines else b"") + b",\n".join(lines) + (b"\n" if lines else b"") + b"]}\n"
 
 
-def _overall(produced: ProducedRecords) -> dict[str, object]:
-    """What clients that look at the status alone should say when nothing was taken."""
-    if produced.accepted or not produced.refusals:
+def _overall_error(produced: ProducedRecords) -> dict[str, object]:
+    """Return an error for clients that only check the status, if no record was appended."""
+    if produced.accepted or not produced.rejections:
         return {}
-    first = min(produced.refusals)
-    refusal = produced.refusals[first]
+    first = min(produced.rejections)
+    rejection = produced.rejections[first]
     return {
         "error": {
-            "code": refusal.code,
-            "message": f"no record was appended; record {first}: {refusal.message}",
+            "code": rejection.code,
+            "message": f"no record was appended; record {first}: {rejection.message}",
         }
     }

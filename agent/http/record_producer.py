@@ -1,9 +1,9 @@
-"""From single records, as the HTTP API gets them, to batches, and from batches' results back to records.
+"""Append single records, as the HTTP API receives them, as record batches.
 
-Records are placed by Kafka's default partitioner: murmur2 of the key; those without a key all go to one
-partition, drawn anew for each request. What cannot be appended is refused record by record, and the others
-are appended. Batches are compressed with the topic's `compression.type`; where that is "producer", the
-producer is this module, and its choice is zstd.
+Kafka's default partitioner selects the partition of a record: murmur2 of its key. All records without a key
+go to one partition, selected at random for each request. A record that cannot be appended is rejected; the
+others are appended. Batches are compressed by the topic's `compression.type`. For "producer" the codec is
+zstd, because this module is the producer.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ _CODECS = {
     "zstd": Codec.ZSTD,
     "producer": Codec.ZSTD,
 }
-_BATCH_TARGET = 1024 * 1024
-# The most that lengths, deltas and counts of a record without headers take, and those of one header.
-_RECORD_OVERHEAD = 40
-_HEADER_OVERHEAD = 10
+_TARGET_BATCH_BYTES = 1024 * 1024
+# Upper bounds of the bytes for lengths, deltas and counts, of a record without headers and of one header.
+_MAX_RECORD_OVERHEAD = 40
+_MAX_HEADER_OVERHEAD = 10
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class NewRecords:
-    """Records to append, in columns of equal length; `timestamps` and `partitions` are None where not given.
+    """Records to append, in columns of equal length.
 
-    `headers` is None when no record has any. `refusals` holds what was found wrong already: index → why.
+    A timestamp or a partition is None if the client did not set it. `headers` is None if no record has any.
+    `rejections` are the errors that are known already, by record index.
     """
 
     keys: list[bytes | None]
@@ -64,15 +65,15 @@ class NewRecords:
     timestamps: list[int | None]
     partitions: list[int | None]
     headers: list[Headers] | None = None
-    refusals: dict[int, RecordRefusal] = field(default_factory=dict)
+    rejections: dict[int, Rejection] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)
 
 
 @dataclass(frozen=True, slots=True)
-class RecordRefusal:
-    """Why one record is not in the log. With `error` the whole append may be sent again."""
+class Rejection:
+    """Why one record was not appended. If `error` is set, the client may retry the whole append."""
 
     code: str
     message: str
@@ -81,26 +82,26 @@ class RecordRefusal:
 
 @dataclass(slots=True, kw_only=True)
 class ProducedRecords:
-    """What became of each record: partition, offset and timestamp, or an entry in `refusals`."""
+    """The result of each record: partition, offset and timestamp, or an entry of `rejections`."""
 
     partitions: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     timestamps: npt.NDArray[np.int64]
-    refusals: dict[int, RecordRefusal]
+    rejections: dict[int, Rejection]
 
     @property
     def accepted(self) -> int:
-        """How many are in the log."""
-        return len(self.offsets) - len(self.refusals)
+        """Number of records that were appended."""
+        return len(self.offsets) - len(self.rejections)
 
 
 @dataclass(slots=True)
 class _Prepared:
-    """Batches to append, and the indexes of the records in each batch of each append."""
+    """Batches to append, and the record indexes of each batch of each append."""
 
     result: ProducedRecords
     appends: list[ValidatedBatches] = field(default_factory=list)
-    members: list[list[npt.NDArray[np.int64]]] = field(default_factory=list)
+    record_indexes: list[list[npt.NDArray[np.int64]]] = field(default_factory=list)
 
 
 class RecordProducer:
@@ -115,10 +116,10 @@ class RecordProducer:
     async def produce(
         self, topic: Topic, records: NewRecords, partition: int | None = None
     ) -> ProducedRecords:
-        """Append `records`, all to `partition` where it is given and a record does not name its own.
+        """Append the records, and return the result of each.
 
-        Raises what the write path raises when nothing was appended because of it, so that all may be sent
-        again; otherwise everything that happened to single records is in the result.
+        `partition` overrides the partitioner, and the partition of a record overrides both. If the write path
+        fails and no record was appended, its error is raised, so that the client can retry the request.
         """
         if partition is not None:
             require_partition(topic, partition)
@@ -128,100 +129,102 @@ class RecordProducer:
         )
         prepared = await self._pools.kernels.run(prepare)
         results = await self._appends.append(prepared.appends)
-        _collect(prepared, results)
+        _apply_results(prepared, results)
         return _raise_if_all_failed(prepared.result)
 
 
 def _prepare(
     topic: Topic, records: NewRecords, *, partition: int | None, sticky: int, now_ms: int
 ) -> _Prepared:
-    """Place, batch, encode and validate; for the kernel pool."""
+    """Partition, batch, encode and validate the records. Runs in the kernel pool."""
     rules = append_rules_of(topic.config)
     limits = rules.limits_at(now_ms)
     result = ProducedRecords(
-        partitions=_place(topic, records, partition, sticky),
+        partitions=_partition(topic, records, partition, sticky),
         offsets=np.full(len(records), -1, np.int64),
         timestamps=np.array([now_ms if given is None else given for given in records.timestamps], np.int64),
-        refusals=dict(records.refusals),
+        rejections=dict(records.rejections),
     )
-    _refuse_what_does_not_fit(topic, records, result, limits, now_ms)
+    _reject_invalid(topic, records, result, limits, now_ms)
     if rules.append_time:
         result.timestamps[:] = now_ms
     prepared = _Prepared(result)
-    taken = np.array([index for index in range(len(records)) if index not in result.refusals], np.int64)
-    order = taken[np.argsort(result.partitions[taken], kind="stable")]
-    for number in np.unique(result.partitions[taken]).tolist():
-        members = order[result.partitions[order] == number]
-        _prepare_partition(prepared, topic, records, number, members, limits, now_ms)
+    valid = np.array([index for index in range(len(records)) if index not in result.rejections], np.int64)
+    order = valid[np.argsort(result.partitions[valid], kind="stable")]
+    for partition_index in np.unique(result.partitions[valid]).tolist():
+        members = order[result.partitions[order] == partition_index]
+        _prepare_partition(prepared, topic, records, partition_index, members, limits, now_ms)
     return prepared
 
 
-def _place(topic: Topic, records: NewRecords, partition: int | None, sticky: int) -> npt.NDArray[np.int32]:
-    """The partition of each record."""
+def _partition(
+    topic: Topic, records: NewRecords, partition: int | None, sticky: int
+) -> npt.NDArray[np.int32]:
+    """Return the partition of each record; -1 if the topic does not have the one that it names."""
     if partition is not None:
-        placed = np.full(len(records), partition, np.int32)
+        partitions = np.full(len(records), partition, np.int32)
     else:
         lengths = np.array([-1 if key is None else len(key) for key in records.keys], np.int32)
         starts = np.concatenate(([0], np.maximum(lengths, 0).cumsum(dtype=np.int64)))[:-1]
         keys = b"".join(key for key in records.keys if key)
-        placed = partition_for_keys(keys, starts, lengths, topic.partition_count)
-        placed[lengths < 0] = sticky
+        partitions = partition_for_keys(keys, starts, lengths, topic.partition_count)
+        partitions[lengths < 0] = sticky
     for index, given in enumerate(records.partitions):
         if given is not None:
-            placed[index] = given if 0 <= given < topic.partition_count else -1
-    return placed
+            partitions[index] = given if 0 <= given < topic.partition_count else -1
+    return partitions
 
 
-def _refuse_what_does_not_fit(
+def _reject_invalid(
     topic: Topic, records: NewRecords, result: ProducedRecords, limits: AppendLimits, now_ms: int
 ) -> None:
-    refuse = result.refusals.setdefault
+    reject = result.rejections.setdefault  # the first error of a record counts
     for index in np.flatnonzero(result.partitions < 0).tolist():
-        refuse(
+        reject(
             index,
-            RecordRefusal(
+            Rejection(
                 "unknown_partition",
                 f"topic {topic.name!r} has partitions 0 to {topic.partition_count - 1}, "
                 f"not {records.partitions[index]}",
             ),
         )
     if limits.require_keys:
-        keyless = RecordRefusal(
-            "keyless_record", f"topic {topic.name!r} is compacted: it takes no record without a key"
+        missing_key = Rejection(
+            "missing_key", f"topic {topic.name!r} is compacted: every record must have a key"
         )
         for index, key in enumerate(records.keys):
             if key is None:
-                refuse(index, keyless)
-    for index, timestamp in enumerate(records.timestamps):
-        if timestamp is not None and not limits.accepts_timestamps(timestamp, timestamp):
-            refuse(
-                index,
-                RecordRefusal(
-                    "invalid_timestamp",
-                    f"timestamp {timestamp} is too far from now ({now_ms}) for topic {topic.name!r}",
-                ),
-            )
+                reject(index, missing_key)
+    for index in limits.rejected_timestamps(result.timestamps).tolist():
+        timestamp = result.timestamps[index]
+        reject(
+            index,
+            Rejection(
+                "invalid_timestamp",
+                f"timestamp {timestamp} is too far from now ({now_ms}) for topic {topic.name!r}",
+            ),
+        )
 
 
 def _prepare_partition(
     prepared: _Prepared,
     topic: Topic,
     records: NewRecords,
-    number: int,
+    partition: int,
     members: npt.NDArray[np.int64],
     limits: AppendLimits,
     now_ms: int,
 ) -> None:
-    """Add the append of one partition, unless each of its records turns out to be too large."""
+    """Add the append of one partition, unless all of its records are too large."""
     encoded: list[bytes] = []
     batches: list[npt.NDArray[np.int64]] = []
-    for chosen in _cut(records, members, min(limits.max_message_bytes, _BATCH_TARGET)):
+    for chosen in _split(records, members, min(limits.max_message_bytes, _TARGET_BATCH_BYTES)):
         batch = _encode(topic, records, prepared.result, chosen)
         if len(batch) > limits.max_message_bytes:
             for index in chosen.tolist():
-                prepared.result.refusals[index] = RecordRefusal(
+                prepared.result.rejections[index] = Rejection(
                     "record_too_large",
-                    f"the record takes {len(batch)} bytes as a batch, and max.message.bytes of topic "
+                    f"a batch of this record has {len(batch)} bytes, and max.message.bytes of topic "
                     f"{topic.name!r} is {limits.max_message_bytes}",
                 )
             continue
@@ -229,16 +232,18 @@ def _prepare_partition(
         batches.append(chosen)
     if encoded:
         data = bytearray().join(encoded)
-        prepared.appends.append(validate(topic, number, data, now_ms=now_ms))
-        prepared.members.append(batches)
+        prepared.appends.append(validate(topic, partition, data, now_ms=now_ms))
+        prepared.record_indexes.append(batches)
 
 
-def _cut(records: NewRecords, members: npt.NDArray[np.int64], limit: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Runs of `members` that surely fit a batch of `limit` bytes, or that are one record long."""
+def _split(
+    records: NewRecords, members: npt.NDArray[np.int64], limit: int
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Split `members` into runs that fit a batch of `limit` bytes, or that have one record."""
     start = 0
     size = BATCH_OVERHEAD
     for position, index in enumerate(members.tolist()):
-        record = _size(records, index)
+        record = _max_size(records, index)
         if position > start and size + record > limit:
             yield members[start:position]
             start, size = position, BATCH_OVERHEAD
@@ -247,11 +252,11 @@ def _cut(records: NewRecords, members: npt.NDArray[np.int64], limit: int) -> Ite
         yield members[start:]
 
 
-def _size(records: NewRecords, index: int) -> int:
-    """At least what the record takes in a batch, uncompressed."""
-    size = _RECORD_OVERHEAD + len(records.keys[index] or b"") + len(records.values[index] or b"")
+def _max_size(records: NewRecords, index: int) -> int:
+    """Return an upper bound of the record's uncompressed size in a batch."""
+    size = _MAX_RECORD_OVERHEAD + len(records.keys[index] or b"") + len(records.values[index] or b"")
     for name, value in records.headers[index] if records.headers is not None else ():
-        size += _HEADER_OVERHEAD + 4 * len(name) + len(value or b"")
+        size += _MAX_HEADER_OVERHEAD + 4 * len(name) + len(value or b"")
     return size
 
 
@@ -269,29 +274,29 @@ def _encode(
     )
 
 
-def _collect(prepared: _Prepared, results: Sequence[Sequence[AppendResult]]) -> None:
-    """Write the batches' results to their records."""
-    for batches, outcomes in zip(prepared.members, results, strict=True):
+def _apply_results(prepared: _Prepared, results: Sequence[Sequence[AppendResult]]) -> None:
+    """Copy the result of each batch to its records."""
+    for batches, outcomes in zip(prepared.record_indexes, results, strict=True):
         for chosen, outcome in zip(batches, outcomes, strict=True):
             if outcome.appended:
                 prepared.result.offsets[chosen] = outcome.base_offset + np.arange(len(chosen))
                 continue
-            refusal = _refusal(outcome)
-            prepared.result.refusals.update(dict.fromkeys(chosen.tolist(), refusal))
+            rejections = dict.fromkeys(chosen.tolist(), _rejection(outcome))
+            prepared.result.rejections.update(rejections)
 
 
-def _refusal(outcome: AppendResult) -> RecordRefusal:
+def _rejection(outcome: AppendResult) -> Rejection:
     if outcome.error is not None:
-        words = outcome.error.message if is_client_safe(outcome.error) else plain_cause(outcome.error)
-        return RecordRefusal("append_failed", words, outcome.error)
+        message = outcome.error.message if is_client_safe(outcome.error) else plain_cause(outcome.error)
+        return Rejection("append_failed", message, outcome.error)
     assert outcome.refusal is not None
-    return RecordRefusal(outcome.refusal.value, outcome.detail or outcome.refusal.value.replace("_", " "))
+    return Rejection(outcome.refusal.value, outcome.detail or outcome.refusal.value.replace("_", " "))
 
 
 def _raise_if_all_failed(result: ProducedRecords) -> ProducedRecords:
-    """When nothing is in the log and some of it might have been, let the caller send all of it again."""
+    """Raise an error of the write path if no record was appended, so that the client retries all of them."""
     if result.accepted == 0:
-        for refusal in result.refusals.values():
-            if refusal.error is not None:
-                raise refusal.error
+        for rejection in result.rejections.values():
+            if rejection.error is not None:
+                raise rejection.error
     return result

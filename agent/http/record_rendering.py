@@ -1,4 +1,8 @@
-"""Records as JSON, one on each line: what a reader of the HTTP API gets."""
+"""Render fetched records as JSON, one record per line, and send the response.
+
+Rendering runs in a pool, slice by slice, so that one large response does not delay others. The memory of the
+response is reserved until the client has received it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from agent.runtime.work_pool import WorkPool
     from object_format.record_batch.records import Record
 
-# What is rendered at a time: some milliseconds' worth.
+# Bounds of one slice: some milliseconds of rendering.
 _SLICE_RECORDS = 1_000
 _SLICE_BYTES = 256 * 1024
 # About what the server buffers before it waits for the client.
@@ -31,7 +35,7 @@ _SENT_AT_ONCE = 64 * 1024
 
 @dataclass(slots=True)
 class _Page:
-    """What one answer has taken, within a number of records and (but for the first record) of bytes."""
+    """The size of a response so far. The first record may exceed `max_bytes`."""
 
     max_records: int
     max_bytes: int
@@ -40,7 +44,7 @@ class _Page:
     next_offset: int = -1
 
     def line(self, record: Record) -> bytes | None:
-        """The next line, or None when the page is full."""
+        """Return the next line, or None if the page is full."""
         if self.records >= self.max_records:
             return None
         line = orjson.dumps(_as_json(record))
@@ -66,12 +70,11 @@ def _as_json(record: Record) -> dict[str, object]:
 
 
 class RecordsRendering:
-    """The answer to a read from `from_offset`, made slice by slice; at least one record if there is any.
+    """Incremental rendering of the records from `from_offset` on; at least one record if there is any.
 
-    Call `step` until nothing is left, then `pieces`. The steps may run in any thread, one at a time: between
-    two of them others have their turn. Control batches hold no records of a producer and are passed over.
-    `next_offset` is where to go on: behind the last record that is given, or, when all that was fetched is
-    given, behind what was fetched.
+    Call `step` until it returns False, then `pieces`. The steps may run in any thread, one at a time. Control
+    batches are skipped. If all fetched records fit, the response's `next_offset` is that of the fetch.
+    Otherwise it follows the last record of the response.
     """
 
     def __init__(
@@ -82,10 +85,10 @@ class RecordsRendering:
         self._page = _Page(max_records, max_bytes)
         self._records = _records(fetched.batches, from_offset)
         self._slices: list[bytes] = []
-        self._is_whole = False
+        self._is_complete = False
 
     def step(self) -> bool:
-        """Render a slice of the records; whether there may be more."""
+        """Render a slice of the records. Return True if there may be more."""
         lines: list[bytes] = []
         size = 0
         is_open = True
@@ -93,7 +96,7 @@ class RecordsRendering:
             record = next(self._records, None)
             line = None if record is None else self._page.line(record)
             if line is None:
-                self._is_whole = record is None
+                self._is_complete = record is None
                 is_open = False
             else:
                 lines.append(line)
@@ -103,15 +106,15 @@ class RecordsRendering:
         return is_open
 
     def pieces(self) -> list[bytes]:
-        """The whole answer, in pieces of bounded size where the records are small."""
+        """Return the response in pieces. A piece is at most a slice or one record."""
         head = {
             "topic": self._topic,
             "partition": self._fetched.partition,
             "log_start_offset": self._fetched.log_start_offset,
             "high_watermark": self._fetched.high_watermark,
-            "next_offset": self._fetched.next_offset if self._is_whole else self._page.next_offset,
+            "next_offset": self._fetched.next_offset if self._is_complete else self._page.next_offset,
         }
-        # The records come last, one on each line, for those who read this in a terminal.
+        # The records come last, one per line, to be readable in a terminal.
         pieces = [orjson.dumps(head)[:-1], b',"records":[']
         for number, lines in enumerate(self._slices):
             pieces += (b",\n" if number else b"\n", lines)
@@ -130,7 +133,7 @@ def _records(runs: Sequence[bytearray | memoryview], from_offset: int) -> Iterat
 def render_records(
     topic: str, fetched: FetchResult, *, from_offset: int, max_records: int, max_bytes: int
 ) -> bytes:
-    """The answer of `RecordsRendering` at once."""
+    """Return the whole response in one step."""
     rendering = RecordsRendering(
         topic, fetched, from_offset=from_offset, max_records=max_records, max_bytes=max_bytes
     )
@@ -140,10 +143,11 @@ def render_records(
 
 
 class PendingResponse(Response):
-    """Holds `fetched_bytes` of `budget` while it renders, then the size of the answer until that is sent.
+    """Response to a read of records that renders and sends its body in one call.
 
-    Rendering and sending are one call, so that whatever ends it (an error, a reader that leaves or stalls)
-    lets go of the memory. Raises `BusyError` before anything is sent when the answer does not fit.
+    It reserves `fetched_bytes` of `budget` while it renders, then the size of the body until the body is
+    sent. An error, or a client that disconnects or stalls, ends the call and releases the memory. `BusyError`
+    is raised before anything is sent if the body does not fit in the budget.
     """
 
     media_type = "application/json"
@@ -159,7 +163,7 @@ class PendingResponse(Response):
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Render and send, piece by piece as the reader takes them."""
+        """Render the body and send it piece by piece, as fast as the client reads."""
         with self._budget.holding(self._fetched_bytes):
             pieces = await self._render()
         size = sum(map(len, pieces))
@@ -172,11 +176,11 @@ class PendingResponse(Response):
                 for start in range(0, len(piece), _SENT_AT_ONCE):
                     body = piece[start : start + _SENT_AT_ONCE]
                     await send({"type": "http.response.body", "body": body, "more_body": True})
-            # The server takes this once its buffer is short again.
+            # The server accepts this when its buffer is short again.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _render(self) -> list[bytes]:
-        rendering, self._rendering = self._rendering, None  # what was fetched goes when it is rendered
+        rendering, self._rendering = self._rendering, None  # releases the fetched bytes after rendering
         assert rendering is not None
         while await self._pool.run(rendering.step):
             pass

@@ -1,4 +1,4 @@
-"""`…/records`: producing and reading."""
+"""Routes that produce and read records: `/v1/topics/{topic}/…/records`."""
 
 from functools import partial
 from typing import Annotated
@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from agent.http.context import HttpContext
 from agent.http.documentation import describes_body
-from agent.http.models import ErrorAnswer, ProduceAnswer, RecordsAnswer
+from agent.http.models import ErrorResponse, ProduceResponse, RecordsResponse
 from agent.http.produce_body import parse_records, render_results
 from agent.http.record_rendering import PendingResponse, RecordsRendering
 from agent.http.request_body import json_body
@@ -20,21 +20,21 @@ _INT32_MAX = 2**31 - 1
 Partition = Annotated[int, Path(ge=0, le=_INT32_MAX)]
 Offset = Annotated[
     int | None,
-    Query(ge=0, le=_INT64_MAX, description="Where to begin; left out: the log start offset."),
+    Query(ge=0, le=_INT64_MAX, description="First offset to read. The default is the log start offset."),
 ]
 Timestamp = Annotated[
     int | None,
     Query(
         ge=0,
         le=_INT64_MAX,
-        description="Begin with the first offset at or after this time (milliseconds) instead; "
-        "the high watermark when there is none.",
+        description="Start at the first record at or after this time (milliseconds since the epoch) instead. "
+        "If there is none, start at the high watermark.",
     ),
 ]
 
 
 def router(context: HttpContext) -> APIRouter:
-    """The routes of records."""
+    """Return the routes of records."""
     routes = APIRouter(prefix="/v1/topics/{topic}", tags=["records"])
     settings = context.settings
 
@@ -49,15 +49,16 @@ def router(context: HttpContext) -> APIRouter:
             found = await context.directory.get(topic)
             records = await kernels.run(partial(parse_records, body))
             produced = await context.producer.produce(found, records, partition)
-        answer = await kernels.run(partial(render_results, produced))
-        status = 422 if produced.refusals and not produced.accepted else 200
-        return Response(answer, status_code=status, media_type="application/json")
+        response = await kernels.run(partial(render_results, produced))
+        status = 422 if produced.rejections and not produced.accepted else 200
+        return Response(response, status_code=status, media_type="application/json")
 
     @routes.post("/records", openapi_extra=describes_body("ProduceBody"), responses=_PRODUCE_RESPONSES)
     async def produce_to_topic(topic: str, request: Request) -> Response:
-        """Append records, placed by their key; answered once they are durable and have their offsets.
+        """Append records to the partitions that their keys select.
 
-        Records are refused one by one (200, with an `error` in their place); 422 when all are.
+        The response is sent when the records are durable and have offsets. Each invalid record is rejected
+        alone: the status is 200, and its result has an `error`. If all are rejected, the status is 422.
         """
         return await produce(request, topic, None)
 
@@ -67,7 +68,7 @@ def router(context: HttpContext) -> APIRouter:
         responses=_PRODUCE_RESPONSES,
     )
     async def produce_to_partition(topic: str, partition: Partition, request: Request) -> Response:
-        """Append records to one partition, whatever their keys."""
+        """Append records to one partition. A record that names another partition goes there."""
         return await produce(request, topic, partition)
 
     @routes.get("/partitions/{partition}/records", responses=_READ_RESPONSES)
@@ -76,16 +77,29 @@ def router(context: HttpContext) -> APIRouter:
         partition: Partition,
         offset: Offset = None,
         timestamp: Timestamp = None,
-        max_records: Annotated[int, Query(ge=1, le=settings.max_max_records)] = settings.default_max_records,
-        max_bytes: Annotated[int, Query(ge=1, le=settings.max_fetch_bytes)] = settings.default_fetch_bytes,
+        max_records: Annotated[
+            int, Query(ge=1, le=settings.max_max_records, description="Maximum number of records.")
+        ] = settings.default_max_records,
+        max_bytes: Annotated[
+            int,
+            Query(
+                ge=1,
+                le=settings.max_fetch_bytes,
+                description="Maximum size of the response in bytes. One record may exceed it.",
+            ),
+        ] = settings.default_fetch_bytes,
         max_wait_ms: Annotated[
             int,
-            Query(ge=0, le=settings.max_wait_ms, description="How long to wait at the tail for a record."),
+            Query(
+                ge=0,
+                le=settings.max_wait_ms,
+                description="How long to wait for a record at the end of the log, in milliseconds.",
+            ),
         ] = 0,
     ) -> Response:
-        """Records from one partition, at least one if there is any; go on at `next_offset`.
+        """Read records of one partition, at least one if there is any. Continue at `next_offset`.
 
-        An offset that has no record any more is no error: what is given begins with the next record.
+        In a compacted topic an offset may have no record. The response then starts with the next record.
         """
         found = await context.directory.get_partition(topic, partition)
         start = await context.read_path.start_offset(found, partition, offset=offset, timestamp=timestamp)
@@ -102,15 +116,15 @@ def router(context: HttpContext) -> APIRouter:
 
 
 _PRODUCE_RESPONSES: dict[int | str, dict[str, object]] = {
-    200: {"model": ProduceAnswer},
-    404: {"model": ErrorAnswer},
-    413: {"model": ErrorAnswer},
-    422: {"model": ProduceAnswer},
-    503: {"model": ErrorAnswer},
+    200: {"model": ProduceResponse},
+    404: {"model": ErrorResponse},
+    413: {"model": ErrorResponse},
+    422: {"model": ProduceResponse},
+    503: {"model": ErrorResponse},
 }
 _READ_RESPONSES: dict[int | str, dict[str, object]] = {
-    200: {"model": RecordsAnswer},
-    404: {"model": ErrorAnswer},
-    416: {"model": ErrorAnswer},
-    503: {"model": ErrorAnswer},
+    200: {"model": RecordsResponse},
+    404: {"model": ErrorResponse},
+    416: {"model": ErrorResponse},
+    503: {"model": ErrorResponse},
 }

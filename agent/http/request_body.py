@@ -1,4 +1,4 @@
-"""Request bodies, within bounds: of one request, and of all that are under way."""
+"""JSON request bodies, with bounds on the size of one body and on the memory of all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def require_json(request: Request) -> None:
-    """Raise `UnsupportedMediaTypeError` unless the body calls itself JSON."""
+    """Raise `UnsupportedMediaTypeError` unless the headers declare an uncompressed JSON body."""
     given = request.headers.get("content-type", "")
     media_type = given.partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
@@ -36,39 +36,40 @@ def require_json(request: Request) -> None:
 async def json_body(
     request: Request, *, limit: int, budget: ByteBudget, seconds: float
 ) -> AsyncIterator[bytes]:
-    """The JSON body of `request`, whose bytes are held in `budget` until the block ends.
+    """Read the JSON body of a request; its bytes are reserved in `budget` until the block ends.
 
-    Raises `PayloadTooLargeError` beyond `limit` bytes and `BusyError` when the budget is full, both as early
-    as they can be known, and `BodyTimeoutError` when the client takes more than `seconds` to send it.
+    Raises `PayloadTooLargeError` if the body is longer than `limit` bytes, `BusyError` if the budget is full,
+    and `BodyTimeoutError` if the client needs more than `seconds` to send it. The first two are raised as
+    early as possible.
     """
     require_json(request)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal():
-        _check(int(declared), limit)
-    held = 0
+        _check_size(int(declared), limit)
+    reserved = 0
     chunks: list[bytes] = []
     try:
         try:
             async with asyncio.timeout(seconds):
                 async for chunk in request.stream():
-                    _check(held + len(chunk), limit)
+                    _check_size(reserved + len(chunk), limit)
                     budget.reserve(len(chunk))
-                    held += len(chunk)
+                    reserved += len(chunk)
                     chunks.append(chunk)
         except TimeoutError:
             raise BodyTimeoutError(
-                f"the body did not arrive within {seconds:g} seconds", remedy="send it in smaller parts"
+                f"the body did not arrive within {seconds:g} seconds", remedy="send smaller requests"
             ) from None
         body = b"".join(chunks)
         chunks.clear()
         yield body
     finally:
-        budget.release(held)
+        budget.release(reserved)
 
 
-def _check(size: int, limit: int) -> None:
+def _check_size(size: int, limit: int) -> None:
     if size > limit:
         raise PayloadTooLargeError(
-            f"the body has {size} bytes or more, and this agent takes {limit}",
-            remedy="send fewer records in a request",
+            f"the body has at least {size} bytes, and this agent accepts {limit}",
+            remedy="send fewer records in one request",
         )

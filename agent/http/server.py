@@ -1,4 +1,4 @@
-"""uvicorn, run inside the agent's own loop: no signals, no logging set-up, a socket that is bound already."""
+"""Runs uvicorn in the agent's event loop, without signal handlers or logging setup, on a bound socket."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-_TICK_SECONDS = 1.0  # the date in answers has seconds
+_TICK_SECONDS = 1.0  # the resolution of the Date header
 
 
 def _protocol(write_timeout_seconds: float) -> type[asyncio.Protocol]:
-    """HTTP that gives up a client which takes nothing of what is ready for it."""
+    """Return a protocol class that disconnects clients that do not read their responses."""
 
     class Protocol(HttpToolsProtocol):
         stalled: asyncio.TimerHandle | None = None
@@ -30,20 +30,20 @@ def _protocol(write_timeout_seconds: float) -> type[asyncio.Protocol]:
         @override
         def pause_writing(self) -> None:
             super().pause_writing()
-            # Not `close`, which would wait until the client has taken the rest.
+            # `close` would wait until the client has read the rest.
             self.stalled = self.loop.call_later(write_timeout_seconds, self.transport.abort)
 
         @override
         def resume_writing(self) -> None:
-            self._is_moving()
+            self._cancel_timeout()
             super().resume_writing()
 
         @override
         def connection_lost(self, exc: Exception | None) -> None:
-            self._is_moving()
+            self._cancel_timeout()
             super().connection_lost(exc)
 
-        def _is_moving(self) -> None:
+        def _cancel_timeout(self) -> None:
             if self.stalled is not None:
                 self.stalled.cancel()
                 self.stalled = None
@@ -52,24 +52,27 @@ def _protocol(write_timeout_seconds: float) -> type[asyncio.Protocol]:
 
 
 class _Server(uvicorn.Server):
-    """Signals belong to the agent, others want to know when it listens, and it need not ask when to end."""
+    """A uvicorn server without signal handlers.
+
+    `listening` is set when it accepts connections, and `request_stop` wakes it up.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
-        self._leaving = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
-    def leave(self) -> None:
-        """Let `serve` come to its end."""
+    def request_stop(self) -> None:
+        """Make `serve` return."""
         self.should_exit = True
-        self._leaving.set()
+        self._stop_requested.set()
 
     @override
     async def main_loop(self) -> None:
-        # uvicorn's own looks ten times a second whether it is to end; it has something to do once a second.
+        # uvicorn polls for its end ten times a second, but has work only once a second.
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._leaving.wait(), _TICK_SECONDS)
+                await asyncio.wait_for(self._stop_requested.wait(), _TICK_SECONDS)
 
     @contextlib.contextmanager
     @override
@@ -83,7 +86,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves one app on one socket."""
+    """Serves one application on one socket."""
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Serve; returns once it does."""
+        """Start to serve, and return when clients can connect."""
         self._serving = asyncio.get_running_loop().create_task(
             self._server.serve(sockets=[self._listener]), name="http"
         )
@@ -120,10 +123,10 @@ class HttpServer:
         if not listening.done():
             listening.cancel()
             await self._serving
-            raise RuntimeError("the HTTP server ended before it served")
+            raise RuntimeError("the HTTP server stopped before it accepted connections")
 
     async def stop(self) -> None:
-        """Take no new connection; let the requests under way finish, within the time-out."""
-        self._server.leave()
+        """Close the socket, and wait until the open requests finish or time out."""
+        self._server.request_stop()
         if self._serving is not None:
             await self._serving

@@ -1,4 +1,4 @@
-"""Bytes in JSON: readable where they are text, lossless where they are not."""
+"""Bytes in JSON: text if they are valid UTF-8, base64 otherwise. Both are lossless."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ BASE64 = "base64"
 
 
 def put_bytes(target: dict[str, object], field: str, data: bytes | memoryview | None) -> None:
-    """Set `field`: null, the text whose UTF-8 is `data`, or base64 with `<field>_encoding` beside it."""
+    """Set `field` to null, to the text, or to base64 if `data` is not valid UTF-8.
+
+    In the last case the field `<field>_encoding` is set, too.
+    """
     if data is None:
         target[field] = None
         return
@@ -25,7 +28,7 @@ def put_bytes(target: dict[str, object], field: str, data: bytes | memoryview | 
 
 
 def get_bytes(source: Mapping[str, object], field: str) -> bytes | None:
-    """The inverse of `put_bytes`; ValueError names what is wrong with base64 that is none."""
+    """Return the bytes that `put_bytes` stored. Raises `ValueError` for invalid base64."""
     text = source.get(field)
     if text is None:
         return None
@@ -35,4 +38,4 @@ def get_bytes(source: Mapping[str, object], field: str) -> bytes | None:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ValueError(f"{field} is not base64: {error}") from None
+        raise ValueError(f"{field} is not valid base64: {error}") from None

@@ -1,4 +1,4 @@
-"""`/v1/topics`: topics, their configuration, and the bounds of their partitions."""
+"""Routes of topics, their configuration and the bounds of their partitions: `/v1/topics`."""
 
 from functools import partial
 
@@ -11,10 +11,10 @@ from agent.http.documentation import describes_body
 from agent.http.errors import InvalidBodyError
 from agent.http.models import (
     CreateTopicBody,
-    PartitionAnswer,
-    PartitionsAnswer,
-    TopicAnswer,
-    TopicsAnswer,
+    PartitionResponse,
+    PartitionsResponse,
+    TopicResponse,
+    TopicsResponse,
 )
 from agent.http.request_body import json_body
 from catalog.config.topic_settings import SETTINGS
@@ -23,9 +23,9 @@ from catalog.model import Topic
 _MAX_TOPIC_BYTES = 64 * 1024
 
 
-def topic_answer(topic: Topic) -> TopicAnswer:
-    """A topic as the API shows it."""
-    return TopicAnswer(
+def topic_response(topic: Topic) -> TopicResponse:
+    """Return the topic in the form of the API."""
+    return TopicResponse(
         name=topic.name,
         topic_id=str(topic.topic_id),
         partitions=topic.partition_count,
@@ -36,18 +36,18 @@ def topic_answer(topic: Topic) -> TopicAnswer:
 
 
 def router(context: HttpContext) -> APIRouter:
-    """The routes of topics."""
+    """Return the routes of topics."""
     routes = APIRouter(prefix="/v1/topics", tags=["topics"])
     catalog, pool = context.topics, context.pools.catalog
 
     @routes.get("")
-    async def list_topics() -> TopicsAnswer:
-        """Every topic, by name."""
-        return TopicsAnswer(topics=[topic_answer(topic) for topic in await pool.run(catalog.list)])
+    async def list_topics() -> TopicsResponse:
+        """List all topics, sorted by name."""
+        return TopicsResponse(topics=[topic_response(topic) for topic in await pool.run(catalog.list)])
 
     @routes.post("", status_code=201, openapi_extra=describes_body("CreateTopicBody"))
-    async def create_topic(request: Request) -> TopicAnswer:
-        """Create a topic. `config` takes Kafka's names, such as `cleanup.policy`; others are refused."""
+    async def create_topic(request: Request) -> TopicResponse:
+        """Create a topic. `config` accepts Kafka's settings, such as `cleanup.policy`, and `storage.mode`."""
         async with json_body(
             request,
             limit=_MAX_TOPIC_BYTES,
@@ -56,29 +56,29 @@ def router(context: HttpContext) -> APIRouter:
         ) as body:
             wanted = _parse(body)
         create = partial(catalog.create, wanted.name, wanted.partitions, wanted.config)
-        return topic_answer(await pool.run(create))
+        return topic_response(await pool.run(create))
 
     @routes.get("/{topic}")
-    async def describe_topic(topic: str) -> TopicAnswer:
-        """One topic."""
-        return topic_answer(await pool.run(partial(catalog.get, topic)))
+    async def describe_topic(topic: str) -> TopicResponse:
+        """Describe one topic."""
+        return topic_response(await pool.run(partial(catalog.get, topic)))
 
     @routes.delete("/{topic}", status_code=204)
     async def delete_topic(topic: str) -> Response:
-        """Delete a topic and everything in it, at once and for good."""
+        """Delete a topic and all its records. This cannot be undone."""
         await pool.run(partial(catalog.delete, topic))
         context.directory.forget(topic)
         return Response(status_code=204)
 
     @routes.get("/{topic}/partitions")
-    async def list_partitions(topic: str) -> PartitionsAnswer:
-        """Where each partition begins and ends."""
+    async def list_partitions(topic: str) -> PartitionsResponse:
+        """Return the bounds of each partition of a topic."""
         found = await pool.run(partial(catalog.get, topic))
         states = await pool.run(partial(catalog.partitions, found.topic_id))
-        return PartitionsAnswer(
+        return PartitionsResponse(
             topic=topic,
             partitions=[
-                PartitionAnswer(
+                PartitionResponse(
                     partition=state.partition,
                     log_start_offset=state.log_start_offset,
                     last_stable_offset=state.last_stable_offset,

@@ -1,4 +1,4 @@
-"""Producing and reading through the HTTP API of a real agent."""
+"""Produce and read records through the HTTP API of a running agent."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 
-async def test_what_is_produced_is_read_back(agents: Agents) -> None:
-    """With one PUT, and without a GET: the agent still has what it wrote."""
+async def test_produced_records_are_read_back(agents: Agents) -> None:
+    """This takes one PUT and no GET: the records are still in the agent's memory."""
     async with agents.running() as running:
         await running.create_topic("t")
-        answer = await running.produce(
+        response = await running.produce(
             "t", {"key": "a", "value": "1", "timestamp": 1000}, {"key": "b", "value": None, "timestamp": 2000}
         )
-        assert answer == {
+        assert response == {
             "accepted": 2,
-            "refused": 0,
+            "rejected": 0,
             "results": [
                 {"partition": 0, "offset": 0, "timestamp": 1000},
                 {"partition": 0, "offset": 1, "timestamp": 2000},
@@ -53,17 +53,17 @@ async def test_what_is_produced_is_read_back(agents: Agents) -> None:
         assert (agents.requests(RequestKind.PUT), agents.requests(RequestKind.GET)) == (1, 0)
 
 
-async def test_a_record_is_one_readable_line(agents: Agents) -> None:
+async def test_each_record_of_a_response_is_one_line(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         await running.produce("t", {"key": "Köln", "value": '{"a":1}', "timestamp": 5})
-        answer = await running.http.get("/v1/topics/t/partitions/0/records")
-        assert answer.text.splitlines()[1] == (
+        response = await running.http.get("/v1/topics/t/partitions/0/records")
+        assert response.text.splitlines()[1] == (
             '{"offset":0,"timestamp":5,"key":"Köln","value":"{\\"a\\":1}","headers":[]}'
         )
 
 
-async def test_bytes_that_are_no_text_come_back_as_base64_and_can_be_produced_as_read(agents: Agents) -> None:
+async def test_bytes_that_are_not_utf8_are_base64_and_can_be_produced_as_read(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         raw = base64.b64encode(b"\xff\x00\xfe").decode()
@@ -86,8 +86,8 @@ async def test_bytes_that_are_no_text_come_back_as_base64_and_can_be_produced_as
         assert second == {**first, "offset": 1}
 
 
-async def test_many_random_records_come_back_from_a_cold_agent(agents: Agents) -> None:
-    """Through objects and compression, in several files; nothing is left in memory by the second agent."""
+async def test_another_agent_reads_random_records_from_the_object_store(agents: Agents) -> None:
+    """The records are compressed and in several files, and the second agent has none of them in memory."""
     random = SeededIds(5, ManualClock())
     records: list[dict[str, Any]] = [
         {
@@ -113,51 +113,51 @@ async def test_many_random_records_come_back_from_a_cold_agent(agents: Agents) -
         assert seen == {record["timestamp"]: record["value"] for record in records}
 
 
-async def test_records_are_placed_as_kafkas_default_partitioner_would(agents: Agents) -> None:
-    """Expected numbers: Kafka's UtilsTest for murmur2 ("21", "foobar", …), modulo 7."""
+async def test_the_partitioner_is_kafkas_default(agents: Agents) -> None:
+    """The expected hashes are those of Kafka's UtilsTest for murmur2."""
     known = {"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536}
     async with agents.running() as running:
         await running.create_topic("t", 7)
-        answer = await running.produce("t", *({"key": key} for key in known))
-        placed = [result["partition"] for result in answer["results"]]
-        assert placed == [(number & 0x7FFFFFFF) % 7 for number in known.values()]
+        response = await running.produce("t", *({"key": key} for key in known))
+        partitions = [result["partition"] for result in response["results"]]
+        assert partitions == [(number & 0x7FFFFFFF) % 7 for number in known.values()]
 
 
-async def test_records_without_a_key_stay_together_and_the_path_or_the_record_may_say_where(
+async def test_records_without_a_key_share_a_partition_unless_path_or_record_name_one(
     agents: Agents,
 ) -> None:
     async with agents.running() as running:
         await running.create_topic("t", 16)
         sticky = await running.produce("t", *({"value": str(n)} for n in range(20)))
         assert len({result["partition"] for result in sticky["results"]}) == 1
-        told = await running.produce("t", {"key": "k"}, {"key": "k", "partition": 4}, partition=9)
-        assert [result["partition"] for result in told["results"]] == [9, 4]
+        explicit = await running.produce("t", {"key": "k"}, {"key": "k", "partition": 4}, partition=9)
+        assert [result["partition"] for result in explicit["results"]] == [9, 4]
 
 
-async def test_a_compacted_topic_refuses_keyless_records_one_by_one(agents: Agents) -> None:
+async def test_a_compacted_topic_rejects_only_the_records_without_a_key(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t", 1, cleanup_policy="compact")
-        answer = await running.produce("t", {"key": "a"}, {"value": "no key"}, {"key": "b"})
-        assert (answer["accepted"], answer["refused"]) == (2, 1)
-        assert [result.get("offset") for result in answer["results"]] == [0, None, 1]
-        assert answer["results"][1]["error"]["code"] == "keyless_record"
-        assert "'t' is compacted" in answer["results"][1]["error"]["message"]
+        response = await running.produce("t", {"key": "a"}, {"value": "no key"}, {"key": "b"})
+        assert (response["accepted"], response["rejected"]) == (2, 1)
+        assert [result.get("offset") for result in response["results"]] == [0, None, 1]
+        assert response["results"][1]["error"]["code"] == "missing_key"
+        assert "'t' is compacted" in response["results"][1]["error"]["message"]
 
 
-async def test_when_all_are_refused_the_status_says_so(agents: Agents) -> None:
+async def test_the_status_is_422_if_all_records_are_rejected(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t", 1, cleanup_policy="compact")
-        answer = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
-        body = answer.json()
-        assert (answer.status_code, body["accepted"], body["refused"]) == (422, 0, 1)
+        response = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
+        body = response.json()
+        assert (response.status_code, body["accepted"], body["rejected"]) == (422, 0, 1)
         assert body["error"]["message"].startswith("no record was appended; record 0: topic 't' is compacted")
         assert agents.requests(RequestKind.PUT) == 0
 
 
-async def test_each_record_is_judged_by_itself(agents: Agents) -> None:
+async def test_each_record_has_its_own_error(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t", 2, max_message_bytes="1000", compression_type="uncompressed")
-        answer = await running.produce(
+        response = await running.produce(
             "t",
             {"value": "x" * 2000},
             {"value": "fits", "partition": 1},
@@ -165,7 +165,7 @@ async def test_each_record_is_judged_by_itself(agents: Agents) -> None:
             {"value": "not base64!", "value_encoding": "base64"},
             {"value": "x", "timestamp": 2**62},
         )
-        codes = [result.get("error", {}).get("code") for result in answer["results"]]
+        codes = [result.get("error", {}).get("code") for result in response["results"]]
         assert codes == [
             "record_too_large",
             None,
@@ -173,26 +173,26 @@ async def test_each_record_is_judged_by_itself(agents: Agents) -> None:
             "invalid_base64",
             "invalid_timestamp",
         ]
-        assert answer["results"][1]["offset"] == 0
+        assert response["results"][1]["offset"] == 0
 
 
-async def test_no_records_are_no_error(agents: Agents) -> None:
+async def test_a_request_without_records_succeeds(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
-        assert await running.produce("t") == {"accepted": 0, "refused": 0, "results": []}
+        assert await running.produce("t") == {"accepted": 0, "rejected": 0, "results": []}
 
 
-async def test_append_time_is_the_logs(agents: Agents) -> None:
+async def test_log_append_time_replaces_the_timestamps_of_records(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t", 1, message_timestamp_type="LogAppendTime")
-        answer = await running.produce("t", {"value": "x", "timestamp": 1}, {"value": "y", "timestamp": 2})
-        times = {result["timestamp"] for result in answer["results"]}
+        response = await running.produce("t", {"value": "x", "timestamp": 1}, {"value": "y", "timestamp": 2})
+        times = {result["timestamp"] for result in response["results"]}
         page = await running.read("t")
         assert {record["timestamp"] for record in page["records"]} == times
         assert min(times) > 1_600_000_000_000
 
 
-async def test_pages_follow_each_other_without_gap_or_double(agents: Agents) -> None:
+async def test_consecutive_pages_have_no_gap_and_no_duplicate(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         for start in (0, 7, 14):
@@ -209,7 +209,7 @@ async def test_pages_follow_each_other_without_gap_or_double(agents: Agents) -> 
             assert seen == [str(n) for n in range(21)]
 
 
-async def test_an_offset_within_a_batch_begins_there(agents: Agents) -> None:
+async def test_a_read_can_start_inside_a_batch(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         await running.produce("t", *({"value": str(n)} for n in range(10)))
@@ -217,14 +217,14 @@ async def test_an_offset_within_a_batch_begins_there(agents: Agents) -> None:
         assert [record["offset"] for record in page["records"]] == [6, 7, 8, 9]
 
 
-async def test_the_end_of_the_log_is_empty_and_beyond_it_is_out_of_range(agents: Agents) -> None:
+async def test_a_read_at_the_high_watermark_is_empty_and_beyond_it_fails(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         await running.produce("t", {"value": "x"})
         page = await running.read("t", offset=1)
         assert (page["records"], page["next_offset"]) == ([], 1)
-        answer = await running.http.get("/v1/topics/t/partitions/0/records?offset=2")
-        assert (answer.status_code, answer.json()) == (
+        response = await running.http.get("/v1/topics/t/partitions/0/records?offset=2")
+        assert (response.status_code, response.json()) == (
             416,
             {
                 "error": {
@@ -238,8 +238,8 @@ async def test_the_end_of_the_log_is_empty_and_beyond_it_is_out_of_range(agents:
         )
 
 
-async def test_reading_by_timestamp_begins_with_the_first_record_at_or_after_it(agents: Agents) -> None:
-    """In offset order, also where timestamps go back and forth, and over several files."""
+async def test_a_read_by_timestamp_starts_at_the_first_record_at_or_after_it(agents: Agents) -> None:
+    """First means the lowest offset, also if timestamps are not in order, and across files."""
     times = [100, 300, 200, 250, 400, 50, 500]
     async with agents.running() as running:
         await running.create_topic("t")
@@ -254,7 +254,7 @@ async def test_reading_by_timestamp_begins_with_the_first_record_at_or_after_it(
         assert (await running.read("t", timestamp=501))["next_offset"] == 7
 
 
-_WRONG_READS = [
+_INVALID_READS = [
     ("/v1/topics/none/partitions/0/records", 404, "topic_not_found"),
     ("/v1/topics/t/partitions/1/records", 404, "unknown_partition"),
     ("/v1/topics/t/partitions/-1/records", 422, "invalid_request"),
@@ -263,11 +263,11 @@ _WRONG_READS = [
     ("/v1/topics/t/partitions/0/records?offset=0&timestamp=0", 422, "invalid_input"),
     ("/v1/topics/t/partitions/0/records?offset=99999999999999999999", 422, "invalid_request"),
     ("/v1/topics/t/partitions/0/records?max_records=0", 422, "invalid_request"),
-    ("/nowhere", 404, "no_such_path"),
+    ("/nowhere", 404, "path_not_found"),
 ]
 
 
-async def test_by_timestamp_too_a_read_begins_at_the_log_start_or_later(
+async def test_a_read_by_timestamp_starts_at_or_after_the_log_start_offset(
     agents: Agents, catalog: Catalog
 ) -> None:
     async with agents.running() as running:
@@ -277,20 +277,20 @@ async def test_by_timestamp_too_a_read_begins_at_the_log_start_or_later(
         await running.produce("t", {"value": "v", "timestamp": 900})
         catalog.retention.advance_log_start(catalog.topics.get("t").topic_id, 0, 2)
         found = [await running.read("t", timestamp=time) for time in (1, 200, 600)]
-        assert [answer["records"][0]["offset"] for answer in found] == [2, 4, 5]
+        assert [response["records"][0]["offset"] for response in found] == [2, 4, 5]
         await _until(lambda: running.agent.read_path.budget.held == 0)
 
 
-async def test_wrong_reads_are_told_what_is_wrong(agents: Agents) -> None:
+async def test_an_invalid_read_has_a_status_and_an_error_code(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
-        for path, status, code in _WRONG_READS:
-            answer = await running.http.get(path)
-            assert (path, answer.status_code, answer.json()["error"]["code"]) == (path, status, code)
+        for path, status, code in _INVALID_READS:
+            response = await running.http.get(path)
+            assert (path, response.status_code, response.json()["error"]["code"]) == (path, status, code)
 
 
 _JSON = {"content-type": "application/json"}
-_WRONG_BODIES: list[tuple[bytes, dict[str, str], int, str]] = [
+_INVALID_BODIES: list[tuple[bytes, dict[str, str], int, str]] = [
     (b'{"records":[]}', {"content-type": "text/plain"}, 415, "unsupported_media_type"),
     (b'{"records":[]}', {}, 415, "unsupported_media_type"),
     (b'{"records":[]}', {**_JSON, "content-encoding": "gzip"}, 415, "unsupported_media_type"),
@@ -307,43 +307,47 @@ _WRONG_BODIES: list[tuple[bytes, dict[str, str], int, str]] = [
 ]
 
 
-async def test_wrong_bodies_are_told_what_is_wrong(agents: Agents) -> None:
+async def test_an_invalid_body_has_a_status_and_an_error_code(agents: Agents) -> None:
     async with agents.running(max_request_bytes=1000) as running:
         await running.create_topic("t")
-        for content, headers, status, code in _WRONG_BODIES:
-            answer = await running.http.post("/v1/topics/t/records", content=content, headers=headers)
-            assert (content, answer.status_code, answer.json()["error"]["code"]) == (content, status, code)
+        for content, headers, status, code in _INVALID_BODIES:
+            response = await running.http.post("/v1/topics/t/records", content=content, headers=headers)
+            assert (content, response.status_code, response.json()["error"]["code"]) == (
+                content,
+                status,
+                code,
+            )
         assert agents.requests(RequestKind.PUT) == 0
         await _until(lambda: running.agent.request_budget.held == 0)
 
 
-async def test_a_body_without_a_declared_length_is_bounded_too(agents: Agents) -> None:
+async def test_a_body_without_content_length_is_bounded(agents: Agents) -> None:
     async def endless() -> Any:  # noqa: ANN401  # an asynchronous generator
         for _ in range(100):
             yield b" " * 100
 
     async with agents.running(max_request_bytes=1000) as running:
         await running.create_topic("t")
-        answer = await running.http.post(
+        response = await running.http.post(
             "/v1/topics/t/records", content=endless(), headers={"content-type": "application/json"}
         )
-        assert answer.status_code == 413
+        assert response.status_code == 413
         await _until(lambda: running.agent.request_budget.held == 0)
 
 
-async def test_a_full_buffer_pushes_back_with_a_time_to_return(agents: Agents) -> None:
+async def test_a_full_write_buffer_is_503_with_retry_after(agents: Agents) -> None:
     async with agents.running(max_buffered_bytes=1000, max_request_bytes=1000, flush_bytes=500) as running:
         await running.create_topic("t", 1, compression_type="uncompressed")
         running.agent.write_path.budget.reserve(990)
-        answer = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
-        assert int(answer.headers["retry-after"]) >= 1
+        response = await running.http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
+        assert int(response.headers["retry-after"]) >= 1
         running.agent.write_path.budget.release(990)
         assert (await running.produce("t", {"value": "x"}))["accepted"] == 1
 
 
-async def test_a_body_that_does_not_arrive_is_given_up(agents: Agents, catalog: Catalog) -> None:
-    catalog.topics.create("t", 1)  # by no request, whose body may take as long on a busy machine
+async def test_a_body_that_does_not_arrive_times_out(agents: Agents, catalog: Catalog) -> None:
+    catalog.topics.create("t", 1)  # not over HTTP: its body could time out on a busy machine
     async with agents.running(body_timeout_ms=20) as running:
         url = running.http.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)
@@ -357,19 +361,19 @@ async def test_a_body_that_does_not_arrive_is_given_up(agents: Agents, catalog: 
         await _until(lambda: running.agent.request_budget.held == 0)
 
 
-async def test_readers_beyond_the_memory_for_fetches_are_asked_to_come_back(agents: Agents) -> None:
+async def test_a_read_without_memory_for_fetches_is_503(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         await running.produce("t", {"value": "x"})
         budget = running.agent.read_path.budget
         with budget.holding(budget.limit):
-            answer = await running.http.get("/v1/topics/t/partitions/0/records")
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "busy")
+            response = await running.http.get("/v1/topics/t/partitions/0/records")
+            assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
         assert len((await running.read("t"))["records"]) == 1
         await _until(lambda: budget.held == 0)
 
 
-async def _reader_that_takes_nothing(running: RunningAgent, path: str) -> socket.socket:
+async def _connect_without_reading(running: RunningAgent, path: str) -> socket.socket:
     host, port = running.http.base_url.host, running.http.base_url.port
     reader = socket.socket()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -381,11 +385,11 @@ async def _reader_that_takes_nothing(running: RunningAgent, path: str) -> socket
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110  # what is waited for happens in other tasks
+    while not condition():  # noqa: ASYNC110  # other tasks make the condition true
         await asyncio.sleep(0.005)
 
 
-async def test_an_answer_is_in_the_budget_until_its_reader_has_taken_it(agents: Agents) -> None:
+async def test_a_response_reserves_memory_until_the_client_has_read_it(agents: Agents) -> None:
     mib = 1 << 20
     limits = {"max_fetch_bytes": 16 * mib, "max_fetches_bytes": 24 * mib}
     async with agents.running(**limits) as running:
@@ -393,30 +397,30 @@ async def test_an_answer_is_in_the_budget_until_its_reader_has_taken_it(agents: 
         await running.produce("t", {"value": "x" * 15 * mib})
         budget = running.agent.read_path.budget
         path = "/v1/topics/t/partitions/0/records"
-        with contextlib.closing(await _reader_that_takes_nothing(running, path)):
+        with contextlib.closing(await _connect_without_reading(running, path)):
             await _until(lambda: bool(budget.held) and not running.agent.pools.rendering.pending)
-            refused = await running.http.get(path)
-            assert refused.status_code == 503
+            rejected = await running.http.get(path)
+            assert rejected.status_code == 503
             assert budget.held > 15 * mib
         await _until(lambda: budget.held == 0)
         assert (await running.http.get(path)).status_code == 200
         await _until(lambda: budget.held == 0)
 
 
-async def test_a_reader_that_takes_nothing_is_given_up(agents: Agents) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(agents: Agents) -> None:
     mib = 1 << 20
     async with agents.running(write_timeout_ms=50) as running:
         await running.create_topic("t", max_message_bytes=str(16 * mib))
         await running.produce("t", {"value": "x" * 15 * mib})
         budget = running.agent.read_path.budget
         path = "/v1/topics/t/partitions/0/records"
-        with contextlib.closing(await _reader_that_takes_nothing(running, path)):
+        with contextlib.closing(await _connect_without_reading(running, path)):
             await _until(lambda: budget.held > 0)
             await _until(lambda: budget.held == 0)
 
 
-async def test_a_produce_needs_no_thread_that_reads_need(agents: Agents) -> None:
-    """Also when all that render are taken."""
+async def test_producing_does_not_need_the_threads_of_reads(agents: Agents) -> None:
+    """It succeeds while every rendering thread is busy."""
     async with agents.running() as running:
         await running.create_topic("t")
         gate = threading.Event()

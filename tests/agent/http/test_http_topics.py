@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 
-async def test_a_topics_life(agents: Agents) -> None:
+async def test_a_topic_is_created_described_and_deleted(agents: Agents) -> None:
     async with agents.running() as running:
         http = running.http
         body = {"name": "flights", "partitions": 3, "config": {"cleanup.policy": "compact"}}
@@ -38,33 +38,33 @@ async def test_a_topics_life(agents: Agents) -> None:
         assert (await http.post("/v1/topics/flights/records", json={"records": []})).status_code == 404
 
 
-async def test_topics_that_cannot_be_are_told_why(agents: Agents) -> None:
+async def test_an_invalid_topic_is_rejected_with_the_reason(agents: Agents) -> None:
     async with agents.running() as running:
-        for body, words in (
+        for body, message in (
             ({"name": "a b"}, "'a b' has a character"),
             ({"name": "t", "partitions": 0}, "partitions: Input should be greater than or equal to 1"),
             ({"name": "t", "config": {"cleanup.polici": "compact"}}, "no topic setting 'cleanup.polici'"),
             ({"name": "t", "config": {"retention.ms": "soon"}}, "retention.ms cannot be 'soon'"),
             ({"nam": "t"}, "nam: Extra inputs are not permitted"),
         ):
-            answer = await running.http.post("/v1/topics", json=body)
-            assert answer.status_code == 422
-            assert words in answer.json()["error"]["message"]
+            response = await running.http.post("/v1/topics", json=body)
+            assert response.status_code == 422
+            assert message in response.json()["error"]["message"]
 
 
-async def test_a_topic_that_another_agent_deleted_takes_nothing(agents: Agents) -> None:
-    """This agent still remembers it; the commit refuses what it took, and the topic is forgotten."""
+async def test_a_topic_that_another_agent_deleted_rejects_records(agents: Agents) -> None:
+    """The agent still has it in its cache. The commit rejects the records, and the agent drops the entry."""
     async with agents.running(topic_cache_ms=3_600_000) as one, agents.running() as other:
         await one.create_topic("t")
         await one.produce("t", {"value": "x"})
         await other.http.delete("/v1/topics/t")
-        answer = await one.http.post("/v1/topics/t/records", json={"records": [{"value": "y"}]})
-        assert answer.status_code == 422
-        assert answer.json()["results"][0]["error"]["code"] == "unknown_topic_or_partition"
+        response = await one.http.post("/v1/topics/t/records", json={"records": [{"value": "y"}]})
+        assert response.status_code == 422
+        assert response.json()["results"][0]["error"]["code"] == "unknown_topic_or_partition"
         assert (await one.http.post("/v1/topics/t/records", json={"records": []})).status_code == 404
 
 
-async def test_the_documentation_works_without_the_internet(agents: Agents) -> None:
+async def test_the_documentation_needs_no_internet(agents: Agents) -> None:
     async with agents.running() as running:
         page = (await running.http.get("/docs")).text
         assert "http://" not in page
@@ -87,7 +87,7 @@ async def test_the_documentation_works_without_the_internet(agents: Agents) -> N
 
 
 def _dangling(node: object, schema: dict[str, object]) -> list[str]:
-    """References of the schema that lead nowhere."""
+    """Return the references of the schema that have no target."""
     if isinstance(node, list):
         return [found for item in node for found in _dangling(item, schema)]
     if not isinstance(node, dict):
@@ -103,20 +103,20 @@ def _dangling(node: object, schema: dict[str, object]) -> list[str]:
     return found
 
 
-async def test_health_says_what_is_wrong_and_that_the_agent_stops(agents: Agents) -> None:
+async def test_health_reports_problems_and_that_the_agent_stops(agents: Agents) -> None:
     async with agents.running(unhealthy_after_ms=1) as running:
         assert (await running.http.get("/healthz")).json() == {"status": "ok", "problems": {}}
         running.agent.store_health.failed()
         running.agent.store_health._failing_since = 0.0
-        unwell = await running.http.get("/healthz")
-        assert (unwell.status_code, list(unwell.json()["problems"])) == (503, ["object_store"])
+        unhealthy = await running.http.get("/healthz")
+        assert (unhealthy.status_code, list(unhealthy.json()["problems"])) == (503, ["object_store"])
         running.agent.store_health.succeeded()
         running.agent._stopping = True
         stopping = await running.http.get("/healthz")
         assert (stopping.status_code, stopping.json()["problems"]) == (503, {"agent": "is stopping"})
 
 
-async def test_metrics_count_what_happened(agents: Agents) -> None:
+async def test_metrics_count_requests_records_and_store_calls(agents: Agents) -> None:
     async with agents.running() as running:
         await running.create_topic("t")
         await running.produce("t", {"value": "x"}, {"value": "y"})
@@ -138,7 +138,7 @@ async def test_metrics_count_what_happened(agents: Agents) -> None:
         assert samples["siltstone_http_requests_total", *produced] == 1
 
 
-async def test_metrics_name_every_route_and_say_each_thing_once(agents: Agents) -> None:
+async def test_metrics_label_requests_by_route_and_omit_created_series(agents: Agents) -> None:
     async with agents.running() as running:
         assert (await running.http.get("/docs/assets/swagger-ui.css")).status_code == 200
         text = (await running.http.get("/metrics")).text

@@ -1,4 +1,4 @@
-"""JSON of records, without an agent: lossless for any bytes, and proof against any body."""
+"""Records as JSON, without an agent: any bytes survive, and any body is parsed or rejected."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _fetched(records: list[Record], codec: Codec) -> FetchResult:
 
 
 @given(_contents, st.sampled_from(Codec), st.integers(0, 1000))
-def test_records_that_were_read_can_be_produced_as_they_are(
+def test_records_can_be_produced_in_the_form_in_which_they_are_read(
     contents: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]],
     codec: Codec,
     base: int,
@@ -57,7 +57,7 @@ def test_records_that_were_read_can_be_produced_as_they_are(
     page = orjson.loads(rendered)
     again = parse_records(orjson.dumps({"records": page["records"]}))
 
-    assert again.refusals == {}
+    assert again.rejections == {}
     assert again.keys == [record.key for record in records]
     assert again.values == [record.value for record in records]
     assert again.timestamps == [record.timestamp for record in records]
@@ -65,13 +65,13 @@ def test_records_that_were_read_can_be_produced_as_they_are(
 
 
 @given(_contents, st.integers(0, 12), st.integers(1, 12), st.integers(1, 400))
-def test_a_page_is_a_run_of_records_from_the_wanted_offset_on(
+def test_a_page_is_a_run_of_records_from_the_requested_offset(
     contents: list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]],
     skip: int,
     max_records: int,
     max_bytes: int,
 ) -> None:
-    """At least one if there is any; and what is not given begins at `next_offset`."""
+    """It has at least one record if there is any. The rest starts at `next_offset`."""
     records = [Record(2 * index, *content) for index, content in enumerate(contents)]  # odd offsets are holes
     fetched = _fetched(records, Codec.NONE)
     wanted = [record.offset for record in records if record.offset >= skip]
@@ -103,7 +103,7 @@ _json = st.recursive(
 
 
 def _dumped(body: object) -> bytes:
-    """Also what JSON has no name for (NaN) and what no other parser would take (huge integers)."""
+    """Return JSON, also with NaN and huge integers, which other parsers reject."""
     return json.dumps(body).encode()
 
 
@@ -112,13 +112,13 @@ def _dumped(body: object) -> bytes:
         st.binary(max_size=60), _json.map(_dumped), _json.map(lambda record: _dumped({"records": [record]}))
     )
 )
-def test_any_body_is_records_or_a_clear_refusal(body: bytes) -> None:
+def test_any_body_is_parsed_or_rejected(body: bytes) -> None:
     with contextlib.suppress(InvalidBodyError):
         records = parse_records(body)
         assert len(records.keys) == len(records.values) == len(records.timestamps)
 
 
-def test_the_first_problems_of_a_body_are_named_with_their_place() -> None:
+def test_an_error_names_the_paths_of_invalid_fields() -> None:
     with pytest.raises(
         InvalidBodyError, match=r"^records\.1\.timestamp: .* valid integer; records\.1\.kee: "
     ):
