@@ -38,68 +38,44 @@ class GroupSettings:
     """Limits and intervals of consumer groups, of both group protocols."""
 
     # Classic groups
-    min_session_timeout_ms: int = setting(
-        6_000,
-        "Shortest session timeout that a member of a classic group may request.",
-        name="group_min_session_timeout_ms",
+    group_min_session_timeout_ms: int = setting(
+        6_000, "Shortest session timeout that a member of a classic group may request."
     )
-    max_session_timeout_ms: int = setting(
-        1_800_000,
-        "Longest session timeout that a member of a classic group may request.",
-        name="group_max_session_timeout_ms",
+    group_max_session_timeout_ms: int = setting(
+        1_800_000, "Longest session timeout that a member of a classic group may request."
     )
-    initial_rebalance_delay_ms: int = setting(
-        3_000,
-        "Time for which the first rebalance of an empty classic group waits for more members.",
-        ge=0,
-        name="group_initial_rebalance_delay_ms",
+    group_initial_rebalance_delay_ms: int = setting(
+        3_000, "Time for which the first rebalance of an empty classic group waits for more members.", ge=0
     )
     new_member_timeout_ms: int = internal(
         300_000, "Time that a new classic member has to confirm its member id (a constant in Kafka)."
     )
-    max_group_size: int = setting(
-        10_000, "Maximum number of members of a classic group.", name="group_max_size"
-    )
+    group_max_size: int = setting(10_000, "Maximum number of members of a classic group.")
 
     # Consumer groups (KIP-848)
-    consumer_session_timeout_ms: int = setting(
-        45_000,
-        "Time without a heartbeat after which a member of a consumer group (KIP-848) is removed.",
-        name="group_consumer_session_timeout_ms",
+    group_consumer_session_timeout_ms: int = setting(
+        45_000, "Time without a heartbeat after which a member of a consumer group (KIP-848) is removed."
     )
-    consumer_heartbeat_interval_ms: int = setting(
-        5_000,
-        "Interval at which members of a consumer group send heartbeats.",
-        name="group_consumer_heartbeat_interval_ms",
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000, "Interval at which members of a consumer group send heartbeats."
     )
-    consumer_max_size: int = setting(
-        10_000, "Maximum number of members of a consumer group.", name="group_consumer_max_size"
+    group_consumer_max_size: int = setting(10_000, "Maximum number of members of a consumer group.")
+    group_consumer_min_session_timeout_ms: int = setting(
+        45_000, "Smallest `consumer.session.timeout.ms` that a single group may be configured with."
     )
-    consumer_min_session_timeout_ms: int = setting(
-        45_000,
-        "Smallest `consumer.session.timeout.ms` that a single group may be configured with.",
-        name="group_consumer_min_session_timeout_ms",
+    group_consumer_max_session_timeout_ms: int = setting(
+        60_000, "Largest `consumer.session.timeout.ms` that a single group may be configured with."
     )
-    consumer_max_session_timeout_ms: int = setting(
-        60_000,
-        "Largest `consumer.session.timeout.ms` that a single group may be configured with.",
-        name="group_consumer_max_session_timeout_ms",
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        5_000, "Smallest `consumer.heartbeat.interval.ms` that a single group may be configured with."
     )
-    consumer_min_heartbeat_interval_ms: int = setting(
-        5_000,
-        "Smallest `consumer.heartbeat.interval.ms` that a single group may be configured with.",
-        name="group_consumer_min_heartbeat_interval_ms",
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        15_000, "Largest `consumer.heartbeat.interval.ms` that a single group may be configured with."
     )
-    consumer_max_heartbeat_interval_ms: int = setting(
-        15_000,
-        "Largest `consumer.heartbeat.interval.ms` that a single group may be configured with.",
-        name="group_consumer_max_heartbeat_interval_ms",
-    )
-    migration_policy: MigrationPolicy = setting(
+    group_consumer_migration_policy: MigrationPolicy = setting(
         MigrationPolicy.BIDIRECTIONAL,
         "Direction in which a group with members may change its protocol: `upgrade` from classic to consumer,"
         " `downgrade` from consumer to classic, `bidirectional`, or `disabled`.",
-        name="group_consumer_migration_policy",
     )
     topics_refresh_ms: int = internal(
         2_000, "Interval at which consumer groups look for new, larger and deleted topics."
@@ -152,26 +128,28 @@ class GroupSettings:
     def session_timeout_of(self, config: GroupConfig) -> int:
         """How long members of a consumer group with these settings may be silent."""
         own = config.session_timeout_ms
-        return self.consumer_session_timeout_ms if own is None else _within(own, self._session_range)
+        return self.group_consumer_session_timeout_ms if own is None else _within(own, self._session_range)
 
     def heartbeat_interval_of(self, config: GroupConfig) -> int:
         """How often such members send heartbeats."""
         own = config.heartbeat_interval_ms
-        return self.consumer_heartbeat_interval_ms if own is None else _within(own, self._heartbeat_range)
+        return (
+            self.group_consumer_heartbeat_interval_ms if own is None else _within(own, self._heartbeat_range)
+        )
 
     @property
     def _session_range(self) -> tuple[int, int]:
-        return self.consumer_min_session_timeout_ms, self.consumer_max_session_timeout_ms
+        return self.group_consumer_min_session_timeout_ms, self.group_consumer_max_session_timeout_ms
 
     @property
     def _heartbeat_range(self) -> tuple[int, int]:
-        return self.consumer_min_heartbeat_interval_ms, self.consumer_max_heartbeat_interval_ms
+        return self.group_consumer_min_heartbeat_interval_ms, self.group_consumer_max_heartbeat_interval_ms
 
 
 _ORDERED = (
-    ("min_session_timeout_ms", "max_session_timeout_ms"),
-    ("consumer_min_session_timeout_ms", "consumer_max_session_timeout_ms"),
-    ("consumer_min_heartbeat_interval_ms", "consumer_max_heartbeat_interval_ms"),
+    ("group_min_session_timeout_ms", "group_max_session_timeout_ms"),
+    ("group_consumer_min_session_timeout_ms", "group_consumer_max_session_timeout_ms"),
+    ("group_consumer_min_heartbeat_interval_ms", "group_consumer_max_heartbeat_interval_ms"),
 )
 
 

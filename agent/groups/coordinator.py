@@ -172,7 +172,7 @@ class GroupCoordinator:
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """A member's place in the next generation; waits until that begins."""
         _require_name(group_id)
-        least, most = self.settings.min_session_timeout_ms, self.settings.max_session_timeout_ms
+        least, most = self.settings.group_min_session_timeout_ms, self.settings.group_max_session_timeout_ms
         if not least <= request.session_timeout_ms <= most:
             raise KafkaError(ErrorCode.invalid_session_timeout, f"allowed are {least} to {most} ms")
         if "\0" in request.protocol_type:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 def check_upgrade(group_id: str, kept: GroupSnapshot, settings: GroupSettings) -> None:
     """Raise unless a classic group with members may become a consumer group."""
     if (
-        not settings.migration_policy.allows_upgrade
+        not settings.group_consumer_migration_policy.allows_upgrade
         or kept.protocol_type != CONSUMER_PROTOCOL_TYPE
-        or len(kept.members) > settings.consumer_max_size
+        or len(kept.members) > settings.group_consumer_max_size
     ):
         raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
 

@@ -32,7 +32,7 @@ _PLANNER = PlannerSettings(table_bytes=1 << 20, force=True)
 # Clients that are killed shall be missed soon.
 _QUICK = {
     **LASTING,
-    "groups": replace(QUICK_GROUPS, consumer_session_timeout_ms=2000),
+    "groups": replace(QUICK_GROUPS, group_consumer_session_timeout_ms=2000),
     "stop_timeout_ms": 5000,
 }
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS = 300
 _GROUPS = GroupSettings(
-    initial_rebalance_delay_ms=50,
-    min_session_timeout_ms=500,
-    consumer_heartbeat_interval_ms=200,
-    consumer_session_timeout_ms=3_000,
+    group_initial_rebalance_delay_ms=50,
+    group_min_session_timeout_ms=500,
+    group_consumer_heartbeat_interval_ms=200,
+    group_consumer_session_timeout_ms=3_000,
 )
 
 

@@ -207,7 +207,7 @@ class CachedGroups:
         needs more time than the shortest session.
         """
         loop = asyncio.get_running_loop()
-        late = min(loop.time() - due, self.settings.min_session_timeout_ms / 1000)
+        late = min(loop.time() - due, self.settings.group_min_session_timeout_ms / 1000)
         if late > _LATE_SECONDS:
             held.wakeup = loop.call_later(late, self._expire, held)
         else:

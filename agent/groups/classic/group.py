@@ -82,7 +82,7 @@ class ClassicGroup:
         )
         self._roster = self._cycle.roster
         self._joining = Joining(self._cycle, ids)
-        if len(self._roster) > settings.max_group_size:
+        if len(self._roster) > settings.group_max_size:
             self._cycle.prepare_rebalance("the group is larger than groups may be now")
         elif self._roster and snapshot is not None and snapshot.must_rebalance:
             self._cycle.prepare_rebalance("somebody has left whose part nobody has")

@@ -57,7 +57,7 @@ class Joining:
         return ErrorCode.none
 
     def _has_room(self, member_id: str) -> bool:
-        most = self._cycle.settings.max_group_size
+        most = self._cycle.settings.group_max_size
         if not member_id and len(self._roster.pending) >= most:
             return False
         match self._cycle.state:

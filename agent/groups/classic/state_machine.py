@@ -169,7 +169,7 @@ class ClassicStateMachine:
         self._move_to(GroupState.PREPARING_REBALANCE)
         _log.info("a group rebalances", group=self.group_id, generation=self.generation, reason=reason)
         if first:
-            delay = self.settings.initial_rebalance_delay_ms
+            delay = self.settings.group_initial_rebalance_delay_ms
             self._wait_for_more(delay, max(self.roster.rebalance_timeout_ms - delay, 0))
         elif self.roster.all_joined:
             self._complete_join()
@@ -191,7 +191,7 @@ class ClassicStateMachine:
         def look() -> None:
             if self._member_came and remaining_ms:
                 self._member_came = False
-                next_delay = min(self.settings.initial_rebalance_delay_ms, remaining_ms)
+                next_delay = min(self.settings.group_initial_rebalance_delay_ms, remaining_ms)
                 self._wait_for_more(next_delay, max(remaining_ms - delay_ms, 0))
             else:
                 self._complete_join()

@@ -46,7 +46,7 @@ class ClassicMembers(ConsumerStateMachine):
 
     def join(self, request: JoinRequest, topics: TopicView) -> JoinAnswer:
         """Let a member in, or a step further; what it is told must be stored first."""
-        if self._settings.migration_policy is MigrationPolicy.DISABLED:
+        if self._settings.group_consumer_migration_policy is MigrationPolicy.DISABLED:
             raise KafkaError(
                 ErrorCode.inconsistent_group_protocol,
                 f"Cannot join the consumer group {self.group_id} with the classic protocol because the group"
@@ -151,7 +151,7 @@ class ClassicMembers(ConsumerStateMachine):
         return self._newcomer(member_id) if holder is None else self._replace(holder, member_id)
 
     def _require_room(self, member_id: str) -> None:
-        most = self._settings.consumer_max_size
+        most = self._settings.group_consumer_max_size
         if len(self._roster) >= most and member_id not in self._roster:
             raise KafkaError(
                 ErrorCode.group_max_size_reached,
@@ -206,8 +206,8 @@ class ClassicMembers(ConsumerStateMachine):
 
     def _is_to_be_classic(self) -> bool:
         return (
-            self._settings.migration_policy.allows_downgrade
-            and len(self._roster) <= self._settings.max_group_size
+            self._settings.group_consumer_migration_policy.allows_downgrade
+            and len(self._roster) <= self._settings.group_max_size
             and all(member.is_classic for member in self._roster)
         )
 

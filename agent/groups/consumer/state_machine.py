@@ -272,8 +272,8 @@ class ConsumerStateMachine:
         """Whether the group is to be classic without this member."""
         others = [member for member in self._roster if member.member_id != member_id]
         return (
-            self._settings.migration_policy.allows_downgrade
-            and 0 < len(others) <= self._settings.max_group_size
+            self._settings.group_consumer_migration_policy.allows_downgrade
+            and 0 < len(others) <= self._settings.group_max_size
             and all(member.is_classic for member in others)
             and len(others) < len(self._roster)
             and not self._roster[member_id].is_classic

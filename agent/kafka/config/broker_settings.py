@@ -30,23 +30,24 @@ _AGENT = {
     "num.partitions": "default_partitions",
     "socket.request.max.bytes": "max_request_bytes",
 }
-_GROUPS = {
-    "group.consumer.heartbeat.interval.ms": "consumer_heartbeat_interval_ms",
-    "group.consumer.max.heartbeat.interval.ms": "consumer_max_heartbeat_interval_ms",
-    "group.consumer.max.session.timeout.ms": "consumer_max_session_timeout_ms",
-    "group.consumer.max.size": "consumer_max_size",
-    "group.consumer.migration.policy": "migration_policy",
-    "group.consumer.min.heartbeat.interval.ms": "consumer_min_heartbeat_interval_ms",
-    "group.consumer.min.session.timeout.ms": "consumer_min_session_timeout_ms",
-    "group.consumer.session.timeout.ms": "consumer_session_timeout_ms",
-    "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
-    "group.max.session.timeout.ms": "max_session_timeout_ms",
-    "group.max.size": "max_group_size",
-    "group.min.session.timeout.ms": "min_session_timeout_ms",
-    "offset.metadata.max.bytes": "offset_metadata_max_bytes",
-    "offsets.retention.check.interval.ms": "offsets_retention_check_interval_ms",
-    "offsets.retention.minutes": "offsets_retention_minutes",
-}
+# Fields of GroupSettings have these names with underscores.
+_GROUPS = (
+    "group.consumer.heartbeat.interval.ms",
+    "group.consumer.max.heartbeat.interval.ms",
+    "group.consumer.max.session.timeout.ms",
+    "group.consumer.max.size",
+    "group.consumer.migration.policy",
+    "group.consumer.min.heartbeat.interval.ms",
+    "group.consumer.min.session.timeout.ms",
+    "group.consumer.session.timeout.ms",
+    "group.initial.rebalance.delay.ms",
+    "group.max.session.timeout.ms",
+    "group.max.size",
+    "group.min.session.timeout.ms",
+    "offset.metadata.max.bytes",
+    "offsets.retention.check.interval.ms",
+    "offsets.retention.minutes",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ def broker_settings(services: KafkaServices) -> dict[str, BrokerSetting]:
     settings = services.settings
     found = [*_own(services)]
     found += [_typed(name, settings, _DEFAULTS, field) for name, field in _AGENT.items()]
-    found += [_typed(name, settings.groups, _DEFAULT_GROUPS, field) for name, field in _GROUPS.items()]
+    found += [_typed(name, settings.groups, _DEFAULT_GROUPS, name.replace(".", "_")) for name in _GROUPS]
     found += [
         BrokerSetting(
             name=each.broker_name,

@@ -169,7 +169,7 @@ class Stage:
         """Bring a new group to its first generation with `count` members; their ids, the leader's first."""
         ids = [self.new_member_id() for _ in range(count)]
         calls = [self.join(member_id, **options) for member_id in ids]  # type: ignore[arg-type]  # as given
-        self.pass_time(self.settings.initial_rebalance_delay_ms / 1000 * 2 + 0.1)
+        self.pass_time(self.settings.group_initial_rebalance_delay_ms / 1000 * 2 + 0.1)
         leader = calls[0].joined.leader
         ids.sort(key=lambda member_id: member_id != leader)
         self.assign(ids)

@@ -46,7 +46,9 @@ def test_settings_of_a_group_stay_within_the_agents_bounds(config: dict[str, str
 
 def test_a_session_must_be_longer_than_the_interval_of_its_heartbeats() -> None:
     """Whether the two are a group's own or the agent's."""
-    settings = GroupSettings(consumer_min_session_timeout_ms=1, consumer_min_heartbeat_interval_ms=1)
+    settings = GroupSettings(
+        group_consumer_min_session_timeout_ms=1, group_consumer_min_heartbeat_interval_ms=1
+    )
     settings.check(GroupConfig.of({SESSION: "5001"}))
     for config in ({SESSION: "5000"}, {SESSION: "9000", HEARTBEAT: "9000"}):
         with pytest.raises(InvalidConfigError, match="must be greater than"):
@@ -60,8 +62,8 @@ def test_what_was_set_under_wider_bounds_is_cut_to_the_present_ones() -> None:
 
 
 def test_bounds_that_cross_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="consumer_min_session_timeout_ms"):
-        GroupSettings(consumer_min_session_timeout_ms=70_000)
+    with pytest.raises(InvalidInputError, match="group_consumer_min_session_timeout_ms"):
+        GroupSettings(group_consumer_min_session_timeout_ms=70_000)
 
 
 def test_a_members_session_is_as_long_as_its_group_says() -> None:

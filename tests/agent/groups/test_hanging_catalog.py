@@ -95,7 +95,7 @@ def test_members_that_send_heartbeats_outlive_a_catalog_that_hangs(catalog: Cata
             configs.may_answer.clear()
             asked = topics.asked, configs.asked
             try:
-                for _ in range(2 * settings.consumer_session_timeout_ms // 1000 // _INTERVAL_SECONDS):
+                for _ in range(2 * settings.group_consumer_session_timeout_ms // 1000 // _INTERVAL_SECONDS):
                     sent = [asyncio.create_task(each.beat(coordinator)) for each in members]
                     for _ in range(_INTERVAL_SECONDS):
                         for _ in range(20):
@@ -141,7 +141,7 @@ def test_a_member_that_waits_for_its_answer_outlives_a_catalog_that_hangs(
                     asyncio.create_task(coordinator.consumers.heartbeat("g", changed)),
                     asyncio.create_task(members[1].beat(coordinator)),
                 ]
-                for _ in range(2 * coordinator.settings.consumer_session_timeout_ms // 1000):
+                for _ in range(2 * coordinator.settings.group_consumer_session_timeout_ms // 1000):
                     for _ in range(20):
                         await asyncio.sleep(0)
                     clock.advance(1)
@@ -182,7 +182,7 @@ def test_a_member_that_waits_to_be_heard_is_not_silent(catalog: Catalog, ids: Id
             epoch = await member.beat(coordinator)
             group = coordinator.held.peek("g")
             assert isinstance(group, ConsumerGroup)
-            session_seconds = coordinator.settings.consumer_session_timeout_ms / 1000
+            session_seconds = coordinator.settings.group_consumer_session_timeout_ms / 1000
             clock.advance(session_seconds - 1)
             group.hear(member.request())
             group.hear(Member("stranger", epoch).request())

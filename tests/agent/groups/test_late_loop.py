@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 _SESSION_SECONDS = 45
-_SETTINGS = GroupSettings(consumer_session_timeout_ms=1000 * _SESSION_SECONDS)
+_SETTINGS = GroupSettings(group_consumer_session_timeout_ms=1000 * _SESSION_SECONDS)
 _JOIN = ConsumerHeartbeat(
     member_id="m",
     member_epoch=0,

@@ -66,7 +66,7 @@ def test_nobody_is_given_what_a_classic_member_still_reads(*, cooperative: bool)
 
 def _classic_in_new_group(stage: ConsumerStage, *, cooperative: bool) -> ClassicMember:
     """A member alone in a group whose member of the other protocol has left; it is not classic by policy."""
-    stage.group._settings = replace(stage.settings, migration_policy=MigrationPolicy.UPGRADE)
+    stage.group._settings = replace(stage.settings, group_consumer_migration_policy=MigrationPolicy.UPGRADE)
     other = stage.joined()
     member = _classic(stage, cooperative=cooperative)
     other.leave()
@@ -189,7 +189,7 @@ def test_a_group_of_both_goes_on_under_another_coordinator() -> None:
 
 
 def test_classic_members_do_not_come_where_neither_protocol_may_be_left() -> None:
-    stage = ConsumerStage(settings=GroupSettings(migration_policy=MigrationPolicy.DISABLED))
+    stage = ConsumerStage(settings=GroupSettings(group_consumer_migration_policy=MigrationPolicy.DISABLED))
     stage.joined()
     with pytest.raises(KafkaError) as refused:
         _classic(stage).step()
@@ -214,7 +214,7 @@ def test_a_group_left_to_classic_members_is_classic_if_it_may(
     for _ in range(3):
         first.beat()
         second.settle()
-    stage.settings = GroupSettings(migration_policy=policy)
+    stage.settings = GroupSettings(group_consumer_migration_policy=policy)
     stage.move_coordinator()
     first.leave()
     assert (stage.group.downgrade is Downgrade.AFTER_A_LEAVE) is becomes_classic
@@ -289,9 +289,9 @@ def test_a_group_whose_members_make_no_sense_stays_classic(kept: GroupSnapshot) 
 @pytest.mark.parametrize(
     ("settings", "protocol_type"),
     [
-        (GroupSettings(migration_policy=MigrationPolicy.DOWNGRADE), "consumer"),
-        (GroupSettings(migration_policy=MigrationPolicy.DISABLED), "consumer"),
-        (GroupSettings(consumer_max_size=1), "consumer"),
+        (GroupSettings(group_consumer_migration_policy=MigrationPolicy.DOWNGRADE), "consumer"),
+        (GroupSettings(group_consumer_migration_policy=MigrationPolicy.DISABLED), "consumer"),
+        (GroupSettings(group_consumer_max_size=1), "consumer"),
         (GroupSettings(), "connect"),
     ],
 )

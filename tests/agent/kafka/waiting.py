@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 # A test need not wait for members that will not come. Sessions are as long as ever: on a busy machine
 # members are silent for seconds, and tests that wait for a session's end say so.
 QUICK_GROUPS = GroupSettings(
-    initial_rebalance_delay_ms=50, min_session_timeout_ms=500, consumer_heartbeat_interval_ms=200
+    group_initial_rebalance_delay_ms=50,
+    group_min_session_timeout_ms=500,
+    group_consumer_heartbeat_interval_ms=200,
 )
 
 

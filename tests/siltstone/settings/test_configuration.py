@@ -171,7 +171,7 @@ def test_a_section_takes_its_values_from_the_flat_names() -> None:
     )
     assert settings.agent.flush_bytes == 2 * 1024 * 1024
     assert settings.agent.default_partitions == 3
-    assert settings.agent.groups.max_group_size == 4
+    assert settings.agent.groups.group_max_size == 4
     assert settings.planner.merge_fan_in == 5
 
 

@@ -211,7 +211,7 @@ def test_an_empty_group_may_become_one_of_another_kind(stage: Stage) -> None:
 
 
 def test_a_full_group_takes_nobody_in() -> None:
-    stage = Stage(settings=GroupSettings(max_group_size=2))
+    stage = Stage(settings=GroupSettings(group_max_size=2))
     ids = stage.stable(2)
     assert stage.join().error is ErrorCode.group_max_size_reached
     assert stage.heartbeat(ids[1]) is ErrorCode.none

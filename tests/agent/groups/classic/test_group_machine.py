@@ -46,7 +46,7 @@ class GroupMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage = Stage(
-            settings=GroupSettings(initial_rebalance_delay_ms=1_000, new_member_timeout_ms=20_000),
+            settings=GroupSettings(group_initial_rebalance_delay_ms=1_000, new_member_timeout_ms=20_000),
             saves_wait=True,
         )
         self.clients: list[Client] = []

@@ -59,7 +59,7 @@ def test_a_member_that_does_not_say_what_it_has_may_still_have_it() -> None:
 
 def test_a_member_that_keeps_what_it_must_give_up_is_fenced() -> None:
     """Its own rebalance timeout is what it has for that."""
-    stage = ConsumerStage(settings=GroupSettings(consumer_session_timeout_ms=3_600_000))
+    stage = ConsumerStage(settings=GroupSettings(group_consumer_session_timeout_ms=3_600_000))
     first, second = stage.joined(), stage.joined()
     owned = first.owned
     for _ in range(2):
@@ -239,7 +239,7 @@ def test_a_member_that_was_fenced_may_join_again_at_once() -> None:
 
 
 def test_a_full_group_takes_nobody_else() -> None:
-    stage = ConsumerStage(settings=GroupSettings(consumer_max_size=1))
+    stage = ConsumerStage(settings=GroupSettings(group_consumer_max_size=1))
     first = stage.joined()
     assert stage.member().refused() is ErrorCode.group_max_size_reached
     first.beat()

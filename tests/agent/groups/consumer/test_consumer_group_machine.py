@@ -67,7 +67,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         super().__init__()
         self.stage = ConsumerStage(
             settings=GroupSettings(
-                consumer_session_timeout_ms=20_000, migration_policy=MigrationPolicy.UPGRADE
+                group_consumer_session_timeout_ms=20_000,
+                group_consumer_migration_policy=MigrationPolicy.UPGRADE,
             ),
             topics=view(a=3, b=2),
         )

@@ -96,7 +96,7 @@ def test_members_live_in_every_version(wire: Wire, topic: Topic) -> None:
         given = {"member_id": ""} if version == 0 else {}
         joined = beat(wire, version, **given)
         assert joined.error_code == ErrorCode.none
-        assert joined.heartbeat_interval == QUICK_GROUPS.consumer_heartbeat_interval_ms
+        assert joined.heartbeat_interval == QUICK_GROUPS.group_consumer_heartbeat_interval_ms
         (assigned,) = joined.assignment.topic_partitions
         assert (assigned.topic_id, assigned.partitions) == (topic.topic_id, [0, 1])
         stamp = {"member_id": joined.member_id, "member_epoch": joined.member_epoch}
@@ -234,7 +234,7 @@ def test_partitions_of_one_commit_are_taken_by_their_epochs(wire: Wire, topic: T
 
 def test_a_group_keeps_its_protocol_where_it_must(start_broker: Callable[..., BrokerThread]) -> None:
     """With `group.consumer.migration.policy` disabled nobody of the other one joins a classic group."""
-    disabled = replace(QUICK_GROUPS, migration_policy=MigrationPolicy.DISABLED)
+    disabled = replace(QUICK_GROUPS, group_consumer_migration_policy=MigrationPolicy.DISABLED)
     broker = start_broker(groups=disabled)
     broker.create_topic("granite", 2)
     with Wire(broker.host_and_port) as wire:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _QUICK = replace(
     QUICK_GROUPS,
-    consumer_heartbeat_interval_ms=100,
-    consumer_min_session_timeout_ms=1_000,
+    group_consumer_heartbeat_interval_ms=100,
+    group_consumer_min_session_timeout_ms=1_000,
     topics_refresh_ms=200,
 )
 

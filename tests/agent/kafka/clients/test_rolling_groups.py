@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 _TOPIC, _GROUP, _PARTITIONS = "granite", "masons", 4
-_QUICK = replace(QUICK_GROUPS, consumer_heartbeat_interval_ms=100)
+_QUICK = replace(QUICK_GROUPS, group_consumer_heartbeat_interval_ms=100)
 
 
 class Member:
