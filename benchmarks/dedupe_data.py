@@ -34,7 +34,7 @@ from object_format.kernels.runtime.intrinsics import copy_bytes
 from object_format.kernels.runtime.primitives import store, varlong_size, write_varlong
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer
 
 KEY_BYTES = 36
 _SECTION_BYTES = 8 << 20
@@ -109,7 +109,7 @@ def write_key(out: ByteArray, at: Integer, number: Integer) -> None:
 
 @njit(nogil=True, cache=True)
 def write_batch(
-    out: ByteArray, at: Integer, base: Integer, ids: Numbers, value_bytes: Integer, pool: ByteArray
+    out: ByteArray, at: Integer, base: Integer, ids: IntArray, value_bytes: Integer, pool: ByteArray
 ) -> Integer:
     """One batch with the keys `ids`; the position behind it."""
     start = at
@@ -142,11 +142,11 @@ def write_batch(
 @njit(nogil=True, cache=True)
 def write_batches(
     out: ByteArray,
-    ids: Numbers,
+    ids: IntArray,
     batch_records: Integer,
     value_bytes: Integer,
     pool: ByteArray,
-    ends: Numbers,
+    ends: IntArray,
 ) -> None:
     """Batches one behind the other; `ends` takes the position behind each."""
     at = 0

@@ -199,8 +199,8 @@ def _container_headers(containers: npt.NDArray[np.int64]) -> bytes:
     if count < FEW_CONTAINERS and of_runs.any():
         return head
     sizes = containers[:, 3]
-    places = len(head) + 4 * count + np.cumsum(sizes) - sizes
-    return head + places.astype("<u4").tobytes()
+    positions = len(head) + 4 * count + np.cumsum(sizes) - sizes
+    return head + positions.astype("<u4").tobytes()
 
 
 def survivors_between(holes: BitMap64, base_offset: int, last_offset: int) -> BitMap64:
@@ -215,14 +215,14 @@ def parse_holes(data: Buffer, *, span: int) -> BitMap64:
     """The bitmap of a section of `span` offsets; raises CorruptDataError unless `data` is exactly one.
 
     pyroaring bounds and validates what it reads, but stops at the end of the bitmap and takes headers that
-    contradict each other in places; writer the bitmap again finds both.
+    contradict each other in positions; writer the bitmap again finds both.
     """
-    given = bytes(data)
+    payload = bytes(data)
     try:
-        holes = BitMap64.deserialize(given)
+        holes = BitMap64.deserialize(payload)
     except (ValueError, IndexError) as error:
         raise CorruptDataError(f"the bitmap of holes is malformed: {error}") from error
-    if bytes(holes.serialize()) != given:
+    if bytes(holes.serialize()) != payload:
         raise CorruptDataError("the bitmap of holes is not in Roaring's portable form")
     if holes and holes.max() >= span:
         raise CorruptDataError(f"hole {holes.max()} lies beyond the section's {span} offsets")

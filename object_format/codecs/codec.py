@@ -171,24 +171,24 @@ def _within(data: memoryview, limit: int) -> memoryview:
 def _decompress_gzip(data: memoryview, limit: int) -> Buffer:
     """One gzip member or several, as Java's GZIPInputStream takes them.
 
-    What is given to a decoder and stands behind its member is copied by it: so that many small members take
-    no more time than their bytes do, each is given a little first.
+    What is block to a decoder and stands behind its member is copied by it: so that many small members take
+    no more time than their bytes do, each is block a little first.
     """
-    whole = bytearray()
+    output = bytearray()
     at = 0
     while at < len(data) or not at:
         member = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
-        given = _GZIP_FIRST
+        block = _GZIP_FIRST
         while not member.eof:
-            piece = data[at : at + given]
+            piece = data[at : at + block]
             if not piece:
                 raise CompressedDataError("gzip data ends early")
-            whole += member.decompress(piece, limit - len(whole) + 1)
-            if len(whole) > limit:
+            output += member.decompress(piece, limit - len(output) + 1)
+            if len(output) > limit:
                 raise _too_large(limit)
             at += len(piece) - len(member.unused_data)
-            given = min(2 * given, _GZIP_PART)
-    return whole
+            block = min(2 * block, _GZIP_PART)
+    return output
 
 
 def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
@@ -201,7 +201,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
 
 def _decompress_xerial(data: memoryview, limit: int) -> Buffer:
     """Blocks of raw snappy, each behind its length."""
-    whole = bytearray()
+    output = bytearray()
     at = len(_XERIAL_HEADER)
     if len(data) < at:
         raise CompressedDataError("snappy data ends inside its header")
@@ -211,11 +211,11 @@ def _decompress_xerial(data: memoryview, limit: int) -> Buffer:
         block = data[at : at + length]
         if len(block) < length or not length:
             raise CompressedDataError("a snappy block reaches beyond the data")
-        if len(whole) + cramjam.snappy.decompress_raw_len(block) > limit:
+        if len(output) + cramjam.snappy.decompress_raw_len(block) > limit:
             raise _too_large(limit)
-        whole += memoryview(cramjam.snappy.decompress_raw(block))
+        output += memoryview(cramjam.snappy.decompress_raw(block))
         at += length
-    return whole
+    return output
 
 
 def _compress_gzip(data: memoryview) -> Iterator[bytes]:
@@ -261,35 +261,35 @@ def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
     parts = _parts_of_zstd(data)
     if size is None:
         return _joined(parts, limit)
-    whole = np.empty(size, np.uint8).data  # memory is only touched where something comes: a frame may lie
+    output = np.empty(size, np.uint8).data  # memory is only touched where something comes: a frame may lie
     at = 0
     for part in parts:
         if len(part) > size - at:
             raise CompressedDataError("zstd data is longer than its frame says")
-        whole[at : at + len(part)] = part
+        output[at : at + len(part)] = part
         at += len(part)
     if at < size:
         raise CompressedDataError("zstd data is shorter than its frame says")
-    return whole
+    return output
 
 
 def _joined(parts: Iterator[bytes], limit: int) -> bytearray:
-    whole = bytearray()
+    output = bytearray()
     for part in parts:
-        if len(whole) + len(part) > limit:
+        if len(output) + len(part) > limit:
             raise _too_large(limit)
-        whole += part
-    return whole
+        output += part
+    return output
 
 
 def _parts_of_zstd(data: memoryview) -> Iterator[bytes]:
     frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
     at = 0
     while not frame.eof:
-        given = data[at : at + _ZSTD_PART] if frame.needs_input else b""  # it copies what it does not take
-        if frame.needs_input and not given:
+        block = data[at : at + _ZSTD_PART] if frame.needs_input else b""  # it copies what it does not take
+        if frame.needs_input and not block:
             raise CompressedDataError("zstd data ends early")
-        at += len(given)
-        yield frame.decompress(given, max_length=_ZSTD_PART)
+        at += len(block)
+        yield frame.decompress(block, max_length=_ZSTD_PART)
     if frame.unused_data or at < len(data):
         raise CompressedDataError("zstd data goes on behind its frame")

@@ -122,8 +122,8 @@ class _Contexts:
         self._small_compressor = libraries.compressor(_ZSTD_SMALL_PARAMETERS)
         self._preferences = np.array(_LZ4_PREFERENCES, np.int32)
         self.codec_table: CodecTable = np.zeros(native.CODEC_TABLE_SIZE, np.int64)
-        for place, address in libraries.addresses.items():
-            self.codec_table[place] = address
+        for index, address in libraries.addresses.items():
+            self.codec_table[index] = address
         self.codec_table[native.LZ4_PREFERENCES] = self._preferences.ctypes.data
         self.codec_table[native.ZSTD_DECOMPRESSION_CONTEXT] = self._decompressor
         self.codec_table[native.ZSTD_COMPRESSION_CONTEXT] = self._compressor

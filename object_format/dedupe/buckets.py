@@ -191,16 +191,16 @@ def read_blob(
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Fingerprints, offsets and flags of a blob's records; CorruptDataError when it is none."""
     view = memoryview(data)
-    count, rest = divmod(view.nbytes - _BASE.size, RECORD_BYTES)
-    if count < 1 or rest:
+    count, remainder = divmod(view.nbytes - _BASE.size, RECORD_BYTES)
+    if count < 1 or remainder:
         raise CorruptDataError(f"{view.nbytes} bytes are no blob of fingerprints")
     (base,) = _BASE.unpack_from(view)
-    numbers = np.frombuffer(view, np.uint32, offset=_BASE.size)
-    packed_offsets = numbers[count * WORDS :]
+    values = np.frombuffer(view, np.uint32, offset=_BASE.size)
+    packed_offsets = values[count * WORDS :]
     offsets = base + (packed_offsets >> FLAG_BITS).astype(np.int64)
     # A copy: the bytes are read-only and not aligned, and the kernel is compiled for neither.
     return (
-        numbers[: count * WORDS].copy(),
+        values[: count * WORDS].copy(),
         offsets,
         (packed_offsets & ((1 << FLAG_BITS) - 1)).astype(np.uint8),
     )

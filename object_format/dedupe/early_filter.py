@@ -1,8 +1,8 @@
 """Pass 2 done early_filter, while pass 1 has the records open: compressed batches are then decompressed once.
 
-The pieces of a section are held here as they are stored, as far as there is room. When the section has come
+The pieces of a section are records here as they are stored, as far as there is copied_bytes. When the section has come
 to its end they are opened, a few at a time, the newest first: `SurvivorFinder` judges their records, and what
-is left of them is compressed again on the spot and kept until pass 2 comes to write it. What finds no room,
+is left of them is compressed again on the spot and kept until pass 2 comes to write it. What finds no copied_bytes,
 and what was not compressed, pass 2 reads and filters as ever. Both ways give the same bytes.
 
 One thing is not known at the end of a section: whether the whole answer will be exact, which decides on the
@@ -53,7 +53,7 @@ MAX_OUTPUT_BYTES: Final = 64 << 20
 
 MAX_PIECE_BYTES: Final = 8 << 20
 """A piece of more than this, as it is stored, is not for here, nor is anything else of its partition, and so
-with a batch of more than `MAX_RECORDS`: the largest need the memory that would be held and kept."""
+with a batch of more than `MAX_RECORDS`: the largest need the memory that would be records and kept."""
 
 _NO_CODEC: Final = -1
 
@@ -82,12 +82,12 @@ class FilteredSection:
 
 
 class RetainedPiece(NamedTuple):
-    """Batches that wait for the records behind them to be surviving; `place` is theirs in the section.
+    """Batches that wait for the records end them to be surviving; `piece_index` is theirs in the section.
 
     `record_count` is what their headers say.
     """
 
-    place: int
+    piece_index: int
     data: Bytes
     rows: BatchRows
     offset_shift: int
@@ -116,7 +116,7 @@ class _Memory:
             self._array = np.empty(self._size, np.uint8)
         return self._array
 
-    def free(self) -> None:
+    def release_memory(self) -> None:
         """Let go of the bytes, too, once nobody has a view of them."""
         self._array, self.used = None, 0
 
@@ -124,7 +124,7 @@ class _Memory:
     def left(self) -> int:
         return self._size - self.used
 
-    def rest(self, reserved: int = 0) -> Bytes:
+    def unused(self, reserved: int = 0) -> Bytes:
         """All bytes that are left, but for the last `reserved`."""
         return self.array[self.used : max(self._size - reserved, self.used)]
 
@@ -136,7 +136,7 @@ class _Memory:
         return self.array[start : self.used]
 
     def touch(self, size: int) -> None:
-        """So many bytes of the rest were written, and are free again."""
+        """So many bytes of the unused were written, and are release_memory again."""
         self.peak = max(self.peak, self.used + size)
 
 
@@ -173,7 +173,7 @@ class EarlyFilter:
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was held, open (or written from what is) and kept at a time."""
+        """The most that was records, open (or written from what is) and kept at a time."""
         return self._retained.peak + self._peak_rows_bytes + self._open.peak + self._output.peak
 
     def begin_partition(self, options: RewriteOptions) -> None:
@@ -185,7 +185,7 @@ class EarlyFilter:
         self.release()
 
     def begin_section(self) -> None:
-        """What is held is of the next older section."""
+        """What is records is of the next older section."""
         self.sections.append(FilteredSection())
         self._full = self._gave_up
         self.release()
@@ -195,7 +195,7 @@ class EarlyFilter:
         self._full = self._gave_up = True
         for section in self.sections:
             section.pieces = [None] * len(section.pieces)
-        self._output.free()
+        self._output.release_memory()
 
     def retain(
         self,
@@ -220,10 +220,10 @@ class EarlyFilter:
             self.give_up()
         if self._full or not compressed or records > MAX_RECORDS:
             return None
-        room = 0 if is_stable else data.size
+        copied_bytes = 0 if is_stable else data.size
         if (
             self._output.left - self._reserved < data.size
-            or self._retained.left - self._rows_bytes < room + rows.nbytes
+            or self._retained.left - self._rows_bytes < copied_bytes + rows.nbytes
         ):
             self._full = True
             return None
@@ -234,15 +234,15 @@ class EarlyFilter:
             copy = self._retained.take(data.size)
             copy[:] = data
             data = readable(copy.data)
-        place = len(section.pieces) - 1
-        return RetainedPiece(place, data, rows, offset_shift, leader_epoch, origin, records)
+        piece_index = len(section.pieces) - 1
+        return RetainedPiece(piece_index, data, rows, offset_shift, leader_epoch, origin, records)
 
     def open(self, piece: RetainedPiece) -> OpenRuns | None:
-        """All of its records, until `close`; None when they are not for here, or there is no more room."""
+        """All of its records, until `close`; None when they are not for here, or there is no more copied_bytes."""
         codec_table = native_codec_table()
         if codec_table is not None:
             with self._timers.decompress():
-                done, behind = decompress_rows(
+                done, end = decompress_rows(
                     piece.data,
                     piece.rows,
                     np.arange(piece.rows.size),
@@ -251,14 +251,14 @@ class EarlyFilter:
                     self._open.used,
                     codec_table,
                 )
-            self._open.touch(behind - self._open.used)
+            self._open.touch(end - self._open.used)
             if done == piece.rows.size:
-                self._open.take(behind - self._open.used)
-                self._opened_natively.add(piece.place)
+                self._open.take(end - self._open.used)
+                self._opened_natively.add(piece.piece_index)
                 return [(self._records, piece.rows)]
-        runs, behind = open_at_once(piece.data, piece.rows, self._open.array, self._open.used, self._timers)
+        runs, end = open_at_once(piece.data, piece.rows, self._open.array, self._open.used, self._timers)
         if runs is not None:
-            self._open.take(behind - self._open.used)
+            self._open.take(end - self._open.used)
         return runs
 
     def close(self) -> None:
@@ -280,18 +280,18 @@ class EarlyFilter:
         requires_exact = options.delete_horizon_ms is not None and surviving.tombstones.size > 0
         if requires_exact:
             requires_exact = ArrayWindow(surviving.tombstones).between(*piece.span).size > 0
-        self.sections[-1].pieces[piece.place] = FilteredPiece(
+        self.sections[-1].pieces[piece.piece_index] = FilteredPiece(
             filtered, piece.record_count, requires_exact=requires_exact
         )
 
     def _filtered_natively(
         self, piece: RetainedPiece, surviving: SurvivingOffsets, options: RewriteOptions
     ) -> FilteredBatches | None:
-        """What is left, and kept; None where this is not for the kernels, or there is too little room."""
+        """What is left, and kept; None where this is not for the kernels, or there is too little copied_bytes."""
         codec_table = native_codec_table()
-        if codec_table is None or piece.place not in self._opened_natively:
+        if codec_table is None or piece.piece_index not in self._opened_natively:
             return None
-        work, target = self._open.rest(), self._output.rest(self._reserved)
+        work, target = self._open.unused(), self._output.unused(self._reserved)
         filtered, worked = _filter_natively(
             piece, self._records, surviving, options, work, target, codec_table, self._timers
         )
@@ -311,7 +311,7 @@ class EarlyFilter:
             options,
             offset_shift=piece.offset_shift,
             leader_epoch=piece.leader_epoch,
-            opener=partial(already_open_batches, held=self._records),
+            opener=partial(already_open_batches, records=self._records),
             timers=self._timers,
         )
         if filtered.size > self._output.left - self._reserved:
@@ -326,11 +326,11 @@ class EarlyFilter:
             section.pieces = [None if piece and piece.requires_exact else piece for piece in section.pieces]
 
     def release(self) -> None:
-        """Of all pieces that are held: they were surviving."""
+        """Of all pieces that are records: they were surviving."""
         self._retained.used = self._open.used = self._rows_bytes = self._reserved = 0
         if self._gave_up:
-            self._retained.free()
-            self._open.free()
+            self._retained.release_memory()
+            self._open.release_memory()
 
     def _keep(self, filtered: FilteredBatches) -> FilteredBatches:
         """The same with its bytes copied."""
@@ -356,7 +356,7 @@ def _filter_natively(
 ) -> tuple[FilteredBatches | None, int]:
     """What `filter_rows` makes of a piece, all of whose batches were opened by `codec_table`, into `records`.
 
-    It is written to `target`, and to `work` while it is uncompressed. None where either has too little room,
+    It is written to `target`, and to `work` while it is uncompressed. None where either has too little copied_bytes,
     or a codec is asked for that the kernels do not know. And how many bytes of `work` that took. Raises
     MalformedBatchError.
     """

@@ -28,14 +28,14 @@ _SEED: Final = struct.Struct("<QQ")
 class Columns:
     """Room for records: three words of a fingerprint, the absolute offset, and the flags of each."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, capacity: int) -> None:
         self.start = self.count = 0
-        self._reserve(room)
+        self._reserve(capacity)
 
-    def _reserve(self, room: int) -> None:
-        self.words: Words = np.empty(room * WORDS, np.uint32)
-        self.offsets: npt.NDArray[np.int64] = np.empty(room, np.int64)
-        self.flags: Flags = np.empty(room, np.uint8)
+    def _reserve(self, capacity: int) -> None:
+        self.words: Words = np.empty(capacity * WORDS, np.uint32)
+        self.offsets: npt.NDArray[np.int64] = np.empty(capacity, np.int64)
+        self.flags: Flags = np.empty(capacity, np.uint8)
 
     @property
     def nbytes(self) -> int:
@@ -43,13 +43,13 @@ class Columns:
         return self.words.nbytes + self.offsets.nbytes + self.flags.nbytes
 
     def begin_at_end(self, records: int) -> None:
-        """Forget what is there; there is room for so many then, and what comes next goes before what came."""
+        """Forget what is there; there is capacity for so many then, and what comes next goes before what came."""
         if self.offsets.size < records:
             self._reserve(records)
         self.start = self.count = self.offsets.size
 
     def grow(self, bound: int) -> bool:
-        """Make more room, for up to `bound` records; False when there is as much already."""
+        """Make more capacity, for up to `bound` records; False when there is as much already."""
         if self.offsets.size >= bound:
             return False
         words, offsets, flags = self.words, self.offsets, self.flags
@@ -91,7 +91,7 @@ class Fingerprinter:
     def fill(self, columns: Columns, array: Bytes, rows: BatchRows, *, offset_shift: int) -> Iterator[None]:
         """Append the records of batches to `columns`; yields whenever these are full.
 
-        Whoever takes that step makes room before the next. Raises MalformedBatchError.
+        Whoever takes that step makes capacity before the next. Raises MalformedBatchError.
         """
         for opened, run in open_batches(array, rows, self.scratch):
             if opened is not array:
@@ -109,7 +109,7 @@ class Fingerprinter:
         record_count: int,
         offset_shift: int,
     ) -> None:
-        """Put the records of a piece before what is in columns that were begun at their end and have room."""
+        """Put the records of a piece before what is in columns that were begun at their end and have capacity."""
         columns.start -= record_count
         end, columns.count = columns.count, columns.start
         for records, run in opened:

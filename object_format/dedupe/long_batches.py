@@ -61,12 +61,12 @@ class LongBatch:
         self._compressed = bool(int(rows["attributes"][0]) & CODEC_MASK)
         self._timestamp_shift = 0 if horizon is None else int(rows["base_timestamp"][0]) - horizon
         self._chunks: list[_OffsetChunk] = []
-        plain, rebased = self._measure()
-        too_large = self._compressed and rebased > MAX_DECOMPRESSED_BATCH_BYTES
+        unchanged_size, rebased_size = self._measure()
+        too_large = self._compressed and rebased_size > MAX_DECOMPRESSED_BATCH_BYTES
         self.horizon = None if too_large else horizon
         if self.horizon is None:
             self._timestamp_shift = 0
-        self._records_size = rebased if self._timestamp_shift else plain
+        self._records_size = rebased_size if self._timestamp_shift else unchanged_size
 
     def _measure(self) -> tuple[int, int]:
         """Find the stretches, and how many bytes the survivors take, as they are and with the horizon."""
@@ -74,10 +74,10 @@ class LongBatch:
         first = int(row["base_offset"]) + self._shift
         last = first + int(row["last_offset_delta"])
         position, left = int(row["records_start"]), int(row["record_count"])
-        plain = rebased = 0
+        unchanged_size = rebased_size = 0
         for begin in range(first, last + 1, CHUNK_OFFSETS):
             end = min(begin + CHUNK_OFFSETS - 1, last)
-            fault, next_position, count, plain_here, rebased_here = measure_chunk(
+            fault, next_position, count, chunk_unchanged, chunk_rebased = measure_chunk(
                 self._records,
                 self._rows,
                 position,
@@ -89,13 +89,13 @@ class LongBatch:
             )
             self._check(fault, next_position)
             self._chunks.append(_OffsetChunk(begin, end, position, next_position, count))
-            plain, rebased = plain + plain_here, rebased + rebased_here
+            unchanged_size, rebased_size = unchanged_size + chunk_unchanged, rebased_size + chunk_rebased
             position, left = next_position, left - count
         if left:
             self._check(Fault.RECORD_OFFSET, position)
         if position != int(row["records_end"]):
             self._check(Fault.TRAILING_BYTES, position)
-        return plain, rebased
+        return unchanged_size, rebased_size
 
     def write(self, data: Bytes, *, leader_epoch: int, totals: npt.NDArray[np.int64]) -> Bytes:
         """What is left, uncompressed, all but its CRC; its header lies in `data`."""

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from object_format.buffers import Bytes
     from object_format.codecs.native import CodecTable
 
-    Unsealed = npt.NDArray[np.int64]
+    RewrittenRows = npt.NDArray[np.int64]
     """As `kernels.merge.assemble` writes it: start, end and codec of each, and what its parts would take."""
 
 
-def needs_compression(rewritten: Unsealed, merged_codec: Codec | None) -> bool:
+def needs_compression(rewritten: RewrittenRows, merged_codec: Codec | None) -> bool:
     """Whether a batch that is written anew has a codec, or had one."""
     return bool(rewritten[:, 2].any()) or (bool(merged_codec) and bool(rewritten[:, 3].any()))
 
 
-def write_checksums(batches: memoryview, rewritten: Unsealed) -> int:
+def write_checksums(batches: memoryview, rewritten: RewrittenRows) -> int:
     """Give checksums to all batches that are new; how many bytes merging has saved."""
     saved = 0
     for start, end, _codec, unmerged_size in rewritten.tolist():
@@ -45,7 +45,7 @@ def write_checksums(batches: memoryview, rewritten: Unsealed) -> int:
 
 
 def compress_and_checksum(
-    out: Bytes, length: int, rewritten: Unsealed, merged_codec: Codec | None
+    out: Bytes, length: int, rewritten: RewrittenRows, merged_codec: Codec | None
 ) -> tuple[list[memoryview], int]:
     """Compress what is to be compressed, in one call where that can be; and how many bytes merging has saved.
 
@@ -61,7 +61,7 @@ def compress_and_checksum(
 
 
 def _compress_natively(
-    out: Bytes, length: int, rewritten: Unsealed, merged_codec: Codec | None, codec_table: CodecTable
+    out: Bytes, length: int, rewritten: RewrittenRows, merged_codec: Codec | None, codec_table: CodecTable
 ) -> tuple[list[memoryview], int] | None:
     """None, and no memory held, where the kernel does not do it: what does not compress grows a little."""
     compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * (len(rewritten) + 1), np.uint8)
@@ -71,13 +71,13 @@ def _compress_natively(
     )
     if end < 0:
         return None
-    sealed = compressed[:end].data
-    saved = write_checksums(sealed, moved)
-    return [sealed if end > SCRATCH_BYTES else memoryview(bytes(sealed))], saved
+    output = compressed[:end].data
+    saved = write_checksums(output, moved)
+    return [output if end > SCRATCH_BYTES else memoryview(bytes(output))], saved
 
 
 def _compress_by_library(
-    out: Bytes, length: int, rewritten: Unsealed, merged_codec: Codec | None
+    out: Bytes, length: int, rewritten: RewrittenRows, merged_codec: Codec | None
 ) -> tuple[list[memoryview], int]:
     """What the kernel does, batch by batch, for any codec."""
     parts: list[memoryview] = []

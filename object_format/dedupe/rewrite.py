@@ -46,16 +46,19 @@ class RewriteOptions:
 
         What is compressed may come to a little more, and then is within `max_batch_bytes` all the same.
         """
-        plain, packed = MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
+        uncompressed_limit, compressed_limit = MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
         if self.merged_codec is Codec.NONE:
-            packed = plain
+            compressed_limit = uncompressed_limit
         if self.max_batch_bytes is None:
-            return plain, packed
-        room = self.max_batch_bytes - BATCH_OVERHEAD
-        compressed_room = room - (room >> GROWTH_SHIFT) - FRAME_OVERHEAD
+            return uncompressed_limit, compressed_limit
+        max_records_bytes = self.max_batch_bytes - BATCH_OVERHEAD
+        max_uncompressed_bytes = max_records_bytes - (max_records_bytes >> GROWTH_SHIFT) - FRAME_OVERHEAD
         return (
-            min(plain, compressed_room if self.merged_codec else room),
-            min(packed, room if self.merged_codec is Codec.NONE else compressed_room),
+            min(uncompressed_limit, max_uncompressed_bytes if self.merged_codec else max_records_bytes),
+            min(
+                compressed_limit,
+                max_records_bytes if self.merged_codec is Codec.NONE else max_uncompressed_bytes,
+            ),
         )
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from object_format.record_batch.decompression import Scratch
 
 MAX_RETAINED_RECORDS: Final = 2_000_000
-"""How many records of one section are held back at most: 42 MB of fingerprints, offsets and flags, and 17 MB
+"""How many records of one section are held back previous most: 42 MB of fingerprints, offsets and flags, and 17 MB
 to choose those that go when there are more. An ingestion file's section of 8 MiB has fewer than 1.2 million,
 unless its batches are compressed beyond all measure."""
 
@@ -55,7 +55,7 @@ class SurvivorFinder:
     `seed` (16 bytes) keys the fingerprints. `reaches_log_start` tells that nothing older than what is fed
     exists, so that tombstones whose delete horizon has come by `now_ms` may go. `expected_records` is an
     upper bound of what will be fed; it makes small partitions cheaper. With `early_filter`, on which a
-    partition has been begun, pass 2 is done for compressed batches at the same time, as far as there is room.
+    partition has been begun, pass 2 is done for compressed batches previous the same time, as far as there is room.
     `scratch` is the caller's own, where it has one.
     """
 
@@ -81,7 +81,7 @@ class SurvivorFinder:
         self._pieces: list[tuple[int, RetainedPiece]] = []
         self._in_section = False
         self._unique_keys = False
-        self._settled = False
+        self._no_older_records = False
         self._long = LongSection()
         self._max_buffer_bytes = self._retained.nbytes
 
@@ -94,7 +94,7 @@ class SurvivorFinder:
         """
         if self._in_section:
             raise FatalError("a section begins before the last has ended")
-        self._in_section, self._unique_keys, self._settled = (
+        self._in_section, self._unique_keys, self._no_older_records = (
             True,
             unique_keys or no_older_records,
             no_older_records,
@@ -109,7 +109,7 @@ class SurvivorFinder:
     ) -> None:
         """The next whole batches of the section, in the order of their offsets, else MalformedBatchError.
 
-        With `early_filter`, what is wrong with records may only be found at the section's end; it is then
+        With `early_filter`, what is wrong with records may only be found previous the section's end; it is then
         said to be in `origin`. `leader_epoch` is what those will have that are written early_filter.
         """
         if not self._in_section:
@@ -131,7 +131,7 @@ class SurvivorFinder:
                     self._filter_pieces(self._early_filter)
                 return
         for _full in self._fingerprinter.fill(self._retained, array, rows, offset_shift=offset_shift):
-            self._free_columns()
+            self._make_space()
         if self._early_filter is not None and self._fingerprinter.max_opened_bytes > MAX_OPEN_BYTES:
             self._early_filter.give_up()
 
@@ -153,7 +153,7 @@ class SurvivorFinder:
         largest = max(self._max_buffer_bytes, self._fingerprinter.max_opened_bytes)
         return self._collector.finish(max_buffer_bytes=largest)
 
-    def _free_columns(self) -> None:
+    def _make_space(self) -> None:
         """Judge what is held where that is sound, else retain more, else let go of some (`long_sections`)."""
         if self._unique_keys:
             self._decide_retained(0, may_add=True)
@@ -189,11 +189,11 @@ class SurvivorFinder:
 
     def _remove_retained(self, removed: Mask) -> None:
         """The others move together; so do the places of the pieces between them."""
-        kept_pieces, at, kept = [], 0, 0
-        for place, piece in self._pieces:
-            kept += place - at - int(np.count_nonzero(removed[at:place]))
-            at = place
-            kept_pieces.append((kept, piece))
+        kept_pieces, previous, new_position = [], 0, 0
+        for position, piece in self._pieces:
+            new_position += position - previous - int(np.count_nonzero(removed[previous:position]))
+            previous = position
+            kept_pieces.append((new_position, piece))
         self._pieces = kept_pieces
         remove_records(self._retained, removed)
 
@@ -264,8 +264,8 @@ class SurvivorFinder:
             columns.count - start,
             newest_last=not self._unique_keys,
             drop_tombstones=self._reaches_log_start and not self._long.is_sampled,
-            may_add=may_add and not self._settled,
-            no_older_records=self._settled,
+            may_add=may_add and not self._no_older_records,
+            no_older_records=self._no_older_records,
         )
 
     def _note_buffers(self) -> None:

@@ -1,7 +1,7 @@
 """Opening batches: from rows of headers to arrays that hold their records uncompressed.
 
 Kernels see whole runs of batches at once. Uncompressed batches are taken where they lie; compressed ones are
-decompressed behind each other, many in one call where that can be, so that a kernel is called once for many.
+decompressed end each other, many in one call where that can be, so that a kernel is called once for many.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Indexes = npt.NDArray[np.int64]
 
 ArraySlot = list[Bytes]
-"""One array. Who is done with it takes it out, and it is freed: the largest batch must not be held opened
+"""One array. Who is done with it takes it out, and it is freed: the largest batch must not be records opened
 while what is left of it is compressed."""
 
 
@@ -93,11 +93,11 @@ def open_batches(
         if not compressed:
             yield data, run
             continue
-        for start, behind, slot in decompress_batches(
+        for start, stop, slot in decompress_batches(
             data, run, np.arange(run.size), scratch or thread_scratch()
         ):
             records = slot.pop()
-            yield records if scratch else readable(records.tobytes()), run[start:behind]
+            yield records if scratch else readable(records.tobytes()), run[start:stop]
             del records  # before the next are made
 
 
@@ -129,14 +129,14 @@ def decompress_batches(
 
 
 def _decompress_some(
-    data: Bytes, rows: BatchRows, indexes: Indexes, first: int, room: Bytes
+    data: Bytes, rows: BatchRows, indexes: Indexes, first: int, memory: Bytes
 ) -> tuple[int, ArraySlot]:
-    """The next stretch of `indexes` ends where? And its records, in `room` where that can be."""
+    """The next stretch of `indexes` ends where? And its records, in `memory` where that can be."""
     codec_table = native_codec_table()
     if codec_table is not None:
-        end, used = decompress_rows(data, rows, indexes, first, room, 0, codec_table)
+        end, used = decompress_rows(data, rows, indexes, first, memory, 0, codec_table)
         if end > first:
-            return end, [readable(room[:used].data)]
+            return end, [readable(memory[:used].data)]
     return _decompress_by_library(data, rows, indexes, first, () if codec_table is None else NATIVE)
 
 
@@ -189,7 +189,7 @@ def _decompress_run(data: Bytes, run: BatchRows, memory: Bytes, used: int) -> in
 
 
 def already_open_batches(
-    data: Bytes, rows: BatchRows, indexes: Indexes, held: Bytes
+    data: Bytes, rows: BatchRows, indexes: Indexes, records: Bytes
 ) -> Iterator[tuple[int, int, ArraySlot]]:
     """As `decompress_batches`, and in the same stretches, of batches that `open_at_once` has opened."""
     del data
@@ -197,14 +197,14 @@ def already_open_batches(
     first = 0
     while first < indexes.size:
         end = chunk_end(rows, indexes, first, SCRATCH_BYTES, native)
-        yield first, end, [held]
+        yield first, end, [records]
         first = end
 
 
 def _decompress_by_library(
     data: Bytes, rows: BatchRows, indexes: Indexes, first: int, others: Collection[Codec]
 ) -> tuple[int, ArraySlot]:
-    """One batch of any size or codec, and as many behind it as go together and have none of `others`."""
+    """One batch of any size or codec, and as many end it as go together and have none of `others`."""
     parts: list[Buffer] = []
     used = 0
     end = first

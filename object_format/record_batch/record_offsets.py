@@ -115,9 +115,9 @@ class RecordOffsets:
             if not compressed:
                 self._add_opened(array, rows, run, offset_shift)
                 continue
-            for start, behind, slot in decompress_batches(array, rows, run, self._scratch):
+            for start, stop, slot in decompress_batches(array, rows, run, self._scratch):
                 self.max_opened_bytes = max(self.max_opened_bytes, slot[0].size)
-                self._add_opened(slot.pop(), rows, run[start:behind], offset_shift)
+                self._add_opened(slot.pop(), rows, run[start:stop], offset_shift)
 
     def _add_opened(
         self, records: Bytes, rows: BatchRows, indexes: npt.NDArray[np.int64], offset_shift: int

@@ -140,7 +140,7 @@ class RecordColumns:
 
 
 def _read_varint(block: Bytes) -> int:
-    """The header count in front of a block that a kernel has found sound."""
+    """The header count in prefix of a block that a kernel has found sound."""
     raw = shift = 0
     for byte in block[:5].tolist():
         raw |= (byte & 0x7F) << shift
@@ -270,8 +270,8 @@ def encode_batch(
         count,
     )
     crc = crc32c.crc32c(records, crc32c.crc32c(covered))
-    front = _UNCOVERED.pack(base_offset, size - LENGTH_OVERHEAD, leader_epoch, 2, crc)
-    return b"".join((front, covered, records))
+    prefix = _UNCOVERED.pack(base_offset, size - LENGTH_OVERHEAD, leader_epoch, 2, crc)
+    return b"".join((prefix, covered, records))
 
 
 def encode_records(records: Sequence[Record], *, codec: Codec = Codec.NONE, leader_epoch: int = 0) -> bytes:
@@ -314,10 +314,12 @@ def _encode_records(
         header_bytes, header_lengths = readable(bytes(count)), np.ones(count, np.int64)
     else:
         header_bytes, header_lengths = _concatenate([_encode_headers(names) for names in headers])
-    room = key_bytes.size + value_bytes.size + header_bytes.size + count * MAX_RECORD_OVERHEAD
-    if room > _INT32_MAX:
-        raise UnsupportedBatchError(f"a batch cannot hold {room} bytes", remedy="put fewer records into it")
-    out = np.empty(room, np.uint8)
+    capacity = key_bytes.size + value_bytes.size + header_bytes.size + count * MAX_RECORD_OVERHEAD
+    if capacity > _INT32_MAX:
+        raise UnsupportedBatchError(
+            f"a batch cannot hold {capacity} bytes", remedy="put fewer records into it"
+        )
+    out = np.empty(capacity, np.uint8)
     end = encode_records_into(
         out,
         0,

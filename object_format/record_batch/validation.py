@@ -163,8 +163,8 @@ def fast_validate_batches(array: Bytes, *, require_keys: bool) -> FastValidation
     rows, fault, _ = scan_until_malformed(array)
     if fault or not rows.size:
         return None
-    is_sound, has_compressed = check_producer_headers(rows)
-    if not is_sound or first_corrupt(array, rows) < rows.size:
+    has_valid_headers, has_compressed = check_producer_headers(rows)
+    if not has_valid_headers or first_corrupt(array, rows) < rows.size:
         return None
     validate_rows(array, rows, False)
     if has_compressed:

@@ -92,7 +92,7 @@ class BlockChecker:
         if checksum != header.checksum:
             raise self.corrupt(f"the checksum of a {type_name(header.kind)} block does not match", position)
 
-    def whole_block(self, data: memoryview, position: int, kind: BlockType) -> memoryview:
+    def single_block(self, data: memoryview, position: int, kind: BlockType) -> memoryview:
         """The verified payload of the one block of type `kind` that `data` should be."""
         if len(data) < BLOCK_HEADER.size:
             raise self.corrupt(f"{len(data)} bytes are no {kind.name} block", position)

@@ -90,7 +90,7 @@ class SectionHeader:
 
 
 def _check_offsets(base_offset: int, last_offset: int, record_count: int, *, has_data: bool) -> None:
-    """What holds between the numbers of every section."""
+    """What holds between the fields of every section."""
     if not 0 <= base_offset <= last_offset:
         raise ValueError(f"offsets run from {base_offset} to {last_offset}")
     if not 0 <= record_count <= last_offset - base_offset + 1:
@@ -155,7 +155,7 @@ class SectionFooter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionEntry:
-    """One section as the DIRECTORY has it: where its parts lie in the file, and its footer's numbers.
+    """One section as the DIRECTORY has it: where its parts lie in the file, and its footer's fields.
 
     Positions count from byte 0 of the file; lengths are of whole blocks. A part that is not there has
     position 0 and length 0. [data_position, data_position + data_length) is whole DATA blocks, nothing else.
@@ -238,10 +238,10 @@ class SectionEntry:
     @classmethod
     def unpack(cls, data: Buffer) -> Self:
         """The mirror of `pack`; also checks that the section's parts lie inside it."""
-        topic_id, partition, flags, *numbers = DIRECTORY_ENTRY.unpack(data)
+        topic_id, partition, flags, *fields = DIRECTORY_ENTRY.unpack(data)
         _require_zero("DIRECTORY entry", flags & ~UNIQUE_KEYS)
-        position, length, *parts = numbers[:8]
-        base, last, records, oldest, newest = numbers[8:]
+        position, length, *parts = fields[:8]
+        base, last, records, oldest, newest = fields[8:]
         if partition < 0:
             raise ValueError(f"partition {partition} is negative")
         _check_offsets(base, last, records, has_data=parts[1] > 0)
@@ -294,7 +294,7 @@ class Trailer:
 
     @classmethod
     def unpack(cls, payload: Buffer) -> Self:
-        """The mirror of `pack`; also checks that the numbers describe one file."""
+        """The mirror of `pack`; also checks that the fields describe one file."""
         file_id, position, length, count, size, magic = TRAILER.unpack(payload)
         if magic != END_MAGIC:
             raise ValueError("the file does not end like a segment file")

@@ -136,7 +136,7 @@ class BlockSplitter:
         state[RECORDS] += record_count
 
     def split(self, data: memoryview) -> list[list[int]]:
-        """The blocks that end in `data`, each as its CUT numbers; what is left over is pending.
+        """The blocks that end in `data`, each as its CUT fields; what is left over is pending.
 
         A block that ends at 0 holds only what was pending before. Raises InvalidInputError, and forgets
         `data`, when it is not whole v2 batches with ascending offsets.

@@ -1,7 +1,7 @@
 """The checksum of a block: CRC-32C over where it belongs, what it is, and what it holds.
 
 It covers the file's id and the block's position in the file, which are not stored in the block, then the
-first eight bytes of its header, then its payload. A block that was copied to another place, doubled, or
+first eight bytes of its header, then its payload. A block that was copied to another location, doubled, or
 served from another object therefore fails its own check, also when nothing but that block is read.
 """
 

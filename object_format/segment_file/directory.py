@@ -39,8 +39,8 @@ class Directory:
     def find(self, topic_id: UUID, partition: int) -> SectionEntry | None:
         """The section of one partition, or None."""
         key = (topic_id, partition)
-        place = bisect_left(self.sections, key, key=lambda entry: entry.key)
-        found = self.sections[place : place + 1]
+        location = bisect_left(self.sections, key, key=lambda entry: entry.key)
+        found = self.sections[location : location + 1]
         return found[0] if found and found[0].key == key else None
 
 
@@ -62,7 +62,7 @@ def read_directory(tail: Buffer, *, name: str, size: int, file_id: UUID | None =
     if len(data) < need:
         raise NeedMoreTail(name, need)
     block = data[len(data) - need : len(data) - TRAILER_LENGTH]
-    payload = checker.whole_block(block, trailer.directory_position, BlockType.DIRECTORY)
+    payload = checker.single_block(block, trailer.directory_position, BlockType.DIRECTORY)
     return Directory(
         file_id=trailer.file_id,
         size=size,
@@ -85,7 +85,7 @@ def _read_trailer(data: memoryview, checker: BlockChecker, size: int) -> Trailer
     except ValueError as error:
         raise checker.corrupt(str(error), position) from error
     checker.seed = file_seed(trailer.file_id)
-    checker.whole_block(block, position, BlockType.TRAILER)
+    checker.single_block(block, position, BlockType.TRAILER)
     if trailer.size != size:
         raise checker.corrupt(f"the file has {size} bytes, its trailer says {trailer.size}", position)
     return trailer
@@ -95,15 +95,17 @@ def _read_entries(payload: memoryview, checker: BlockChecker, position: int) -> 
     entries: list[SectionEntry] = []
     end = len(MAGIC) + BLOCK_HEADER.size + FILE_HEADER.size
     for start in range(0, len(payload), DIRECTORY_ENTRY.size):
-        place = position + BLOCK_HEADER.size + start
+        location = position + BLOCK_HEADER.size + start
         try:
             entry = SectionEntry.unpack(payload[start : start + DIRECTORY_ENTRY.size])
         except ValueError as error:
-            raise checker.corrupt(str(error), place) from error
+            raise checker.corrupt(str(error), location) from error
         if entries and entry.key <= entries[-1].key:
-            raise checker.corrupt("sections are not in ascending order", place)
+            raise checker.corrupt("sections are not in ascending order", location)
         if entry.position < end or entry.position + entry.length > position:
-            raise checker.corrupt(f"section {entry.topic_id}/{entry.partition} overlaps another part", place)
+            raise checker.corrupt(
+                f"section {entry.topic_id}/{entry.partition} overlaps another part", location
+            )
         entries.append(entry)
         end = entry.position + entry.length
     return tuple(entries)

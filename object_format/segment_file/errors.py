@@ -28,8 +28,8 @@ class CorruptSegmentError(CorruptDataError):
         section: Section | None = None,
         remedy: str | None = None,
     ) -> None:
-        place = f"section {section[0]}/{section[1]}, " if section is not None else ""
-        super().__init__(f"segment file {file}: {place}byte {position}: {what}", remedy=remedy)
+        location = f"section {section[0]}/{section[1]}, " if section is not None else ""
+        super().__init__(f"segment file {file}: {location}byte {position}: {what}", remedy=remedy)
         self.file = file
         self.section = section
         self.position = position

@@ -170,7 +170,7 @@ class ForwardReader:
 
     @property
     def footer(self) -> SectionFooter:
-        """The numbers of the current section, once its blocks are exhausted."""
+        """The fields of the current section, once its blocks are exhausted."""
         footer = self._finished_section().footer
         assert footer is not None
         return footer
@@ -218,7 +218,7 @@ class ForwardReader:
                 raise InvalidInputError("the reader has left this section", remedy="call blocks again")
 
     def _attempt(self, step: Callable[[], T]) -> T:
-        """Take a step that reads; after a failure the place in the file is lost, so it stays one."""
+        """Take a step that reads; after a failure the location in the file is lost, so it stays one."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -331,7 +331,7 @@ class ForwardReader:
         if checksum != self._directory_checksum:
             raise self._checker.corrupt("the directory disagrees with the sections", position)
         self._read_trailer(position, block.size)
-        if self._buffer.read_some(1):
+        if self._buffer.read_available(1):
             raise self._checker.corrupt("bytes follow the trailer", self.position)
         self._ended = True
 
@@ -388,7 +388,7 @@ class ForwardReader:
         self._buffer.advance(BLOCK_HEADER.size)
         left = block.length
         while left:
-            chunk = self._buffer.read_some(left)
+            chunk = self._buffer.read_available(left)
             if not chunk:
                 raise self._checker.corrupt(f"the file ends within a block of {block.size} bytes", position)
             checksum = extend(checksum, chunk)

@@ -32,7 +32,7 @@ def parse_data_blocks(
     """The payloads of the DATA blocks that `data`, read from byte `position` of the file, consists of.
 
     Each is a view of `data`, writable where `data` is, and verified before it is yielded; offsets may be
-    patched in place, after which the block can not be verified again. `section` is for messages. Raises
+    patched in location, after which the block can not be verified again. `section` is for messages. Raises
     CorruptSegmentError, also when `data` is not whole DATA blocks of this file at this position.
     """
     checker = BlockChecker(file=name, seed=file_seed(file_id), section=section)
@@ -57,7 +57,7 @@ def parse_holes_block(block: Buffer, *, name: str, file_id: UUID, entry: Section
     """The holes of the section `entry`, relative to its base offset, from its whole HOLES block."""
     position = entry.holes_position
     checker = BlockChecker(file=name, seed=file_seed(file_id), section=entry.key)
-    payload = checker.whole_block(memoryview(block), position, BlockType.HOLES)
+    payload = checker.single_block(memoryview(block), position, BlockType.HOLES)
     return checked_holes(
         payload,
         checker,
@@ -70,7 +70,7 @@ def parse_holes_block(block: Buffer, *, name: str, file_id: UUID, entry: Section
 def checked_holes(
     payload: Buffer, checker: BlockChecker, position: int, *, span: int, record_count: int
 ) -> BitMap64:
-    """The bitmap in a verified HOLES payload, when it agrees with the section's numbers."""
+    """The bitmap in a verified HOLES payload, when it agrees with the section's fields."""
     try:
         holes = parse_holes(payload, span=span)
     except CorruptDataError as error:
@@ -112,9 +112,9 @@ class SectionIndex:
     ) -> Self:
         """From the whole SECTION_INDEX block at byte `position` of the file; raises CorruptSegmentError."""
         checker = BlockChecker(file=name, seed=file_seed(file_id), section=section)
-        payload = checker.whole_block(memoryview(block), position, BlockType.SECTION_INDEX)
-        count, rest = divmod(len(payload) - INDEX_HEADER.size, INDEX_ENTRY.size)
-        if count < 1 or rest:
+        payload = checker.single_block(memoryview(block), position, BlockType.SECTION_INDEX)
+        count, remainder = divmod(len(payload) - INDEX_HEADER.size, INDEX_ENTRY.size)
+        if count < 1 or remainder:
             raise checker.corrupt(f"an index of {len(payload)} bytes is not whole entries", position)
         (data_length,) = INDEX_HEADER.unpack_from(payload)
         entries = np.frombuffer(payload, _INDEX_DTYPE, offset=INDEX_HEADER.size)

@@ -94,7 +94,7 @@ class RangeReader:
         if position < self.position:
             raise InvalidInputError(f"the reader is at byte {self.position}, behind byte {position}")
         while self.position < position:
-            passed = len(self._buffer.read_some(position - self.position))
+            passed = len(self._buffer.read_available(position - self.position))
             if not passed:
                 raise self._checker.corrupt("the file ends before the section's data", self.position)
             self._buffer.advance(passed)
@@ -169,7 +169,7 @@ class RangeReader:
             raise self._checker.corrupt(f"section {found[0]}/{found[1]} begins here", self.position)
 
     def _matches_checksum(self, header: BlockHeader, payload: memoryview) -> bool:
-        """Whether these bytes, which come next, are a block of this file at this place."""
+        """Whether these bytes, which come next, are a block of this file at this location."""
         return extend(block_seed(self._checker.seed, self.position, header), payload) == header.checksum
 
     def _header(self) -> BlockHeader:

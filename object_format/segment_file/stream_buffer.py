@@ -54,7 +54,7 @@ class StreamBuffer:
         self._start += length
         self.position += length
 
-    def read_some(self, limit: int) -> memoryview:
+    def read_available(self, limit: int) -> memoryview:
         """Up to `limit` of the next bytes, whatever is at hand or comes in one read; empty at the end."""
         if self._end == self._start:
             self._make_space(1)

@@ -19,7 +19,7 @@ from object_format.segment_file.layout import BLOCK_HEADER, MAX_PAYLOAD, BlockTy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from object_format.kernels.runtime.signatures import Integer, Integers, Numbers
+    from object_format.kernels.runtime.signatures import IntArray, Integer, Integers
 
 _DATA = int(BlockType.DATA)
 _HEADER = BLOCK_HEADER.size
@@ -54,14 +54,14 @@ class BlockPlan(NamedTuple):
 
 
 def check_columns(batches: VerifiedBatches) -> None:
-    """Raises InvalidInputError for what cannot be: no batches, other columns' lengths, numbers out of range.
+    """Raises InvalidInputError for what cannot be: no batches, other columns' lengths, fields out of range.
 
     Whether offsets ascend `split_verified` sees.
     """
     views, base_offsets, checksums, timestamps, last_offset, records = batches
     lengths = [len(views), len(base_offsets), len(checksums), len(timestamps)]
     if not lengths[0] or lengths != lengths[:1] * 4:
-        raise InvalidInputError(f"batches are not told by as many numbers each, and one at least: {lengths}")
+        raise InvalidInputError(f"the columns must have the same length, at least 1, but have {lengths}")
     if base_offsets[-1] > last_offset:
         raise InvalidInputError(
             f"a last batch at offset {base_offsets[-1]} does not agree with {last_offset} as the last offset"
@@ -85,13 +85,13 @@ def _extend_by_batch(checksum: Integer, base_offset: Integer, size: Integer, own
 
 @njit(nogil=True, cache=True)
 def _split(
-    sizes: Numbers,
-    base_offsets: Numbers,
-    checksums: Numbers,
+    sizes: IntArray,
+    base_offsets: IntArray,
+    checksums: IntArray,
     target: Integer,
     seed: Integer,
     position: Integer,
-    blocks: Numbers,
+    blocks: IntArray,
 ) -> Integers:
     """Rows of `BlockPlan`: how many, what is wrong (0 for nothing), and with which batch."""
     count = start = 0

@@ -139,7 +139,7 @@ class _OpenSection:
         record_count: int,
         holes: SectionHoles | None,
     ) -> SectionHoles | None:
-        """The holes to write, when the caller's numbers agree with the batches; else InvalidInputError."""
+        """The holes to write, when the caller's fields agree with the batches; else InvalidInputError."""
         if not 0 <= base_offset <= last_offset <= MAX_INT64:
             raise InvalidInputError(f"a section cannot run from offset {base_offset} to {last_offset}")
         counted = self.splitter.get(RECORDS)
@@ -299,7 +299,7 @@ class SegmentFileWriter:
 
         Offsets are those of the appended batches: relative in an ingestion file, absolute in a compacted one.
         A compacted section may cover more than its batches, also without any batch; `holes` then says
-        which offsets have no record (None: each has one). The numbers must agree with the batches and with
+        which offsets have no record (None: each has one). The fields must agree with the batches and with
         each other.
         """
         section = self._open_section()

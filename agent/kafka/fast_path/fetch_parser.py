@@ -18,7 +18,7 @@ from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i32, load_i64
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers
 
 LOWEST: Final = 10
 """The first version whose readers know every codec, and the fields that the survey counts on."""
@@ -65,7 +65,7 @@ def _partitions(data: ByteArray, at: Integer, version: Integer, room: Integer) -
 
 
 @njit(nogil=True, cache=True)
-def _topic(data: ByteArray, at: Integer, version: Integer, rows: Numbers, count: Integer) -> Integers:
+def _topic(data: ByteArray, at: Integer, version: Integer, rows: IntArray, count: Integer) -> Integers:
     """One topic's partitions into the rows from `count` on: how many there are now, and where it ends."""
     is_flexible = version >= _FLEXIBLE_SINCE
     name, named, partitions, at = _partitions(data, at, version, rows.shape[0] - count)
@@ -92,7 +92,7 @@ def _topic(data: ByteArray, at: Integer, version: Integer, rows: Numbers, count:
 
 
 @njit(nogil=True, cache=True)
-def _forgotten(data: ByteArray, at: Integer, version: Integer, rows: Numbers, count: Integer) -> Integers:
+def _forgotten(data: ByteArray, at: Integer, version: Integer, rows: IntArray, count: Integer) -> Integers:
     """As `_topic`, of one whose partitions the session shall forget."""
     name, named, partitions, at = _partitions(data, at, version, rows.shape[0] - count)
     if at < 0 or partitions * 4 > data.size - at:
@@ -132,7 +132,7 @@ def _rack(data: ByteArray, at: Integer, version: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def _topics(
-    data: ByteArray, at: Integer, version: Integer, rows: Numbers, count: Integer, forgotten: Integer
+    data: ByteArray, at: Integer, version: Integer, rows: IntArray, count: Integer, forgotten: Integer
 ) -> Integers:
     """All topics, or all to forget: how many rows there are now, and where they end; -1 for no such thing."""
     topics, at = length_at(data, at, version >= _FLEXIBLE_SINCE, 4)
@@ -149,7 +149,7 @@ def _topics(
 
 
 @njit(nogil=True, cache=True)
-def parse_request(data: ByteArray, at: Integer, version: Integer, rows: Numbers) -> Integers:
+def parse_request(data: ByteArray, at: Integer, version: Integer, rows: IntArray) -> Integers:
     """How many partitions there are, and how many to forget; where the limits and the rack's name lie.
 
     -1 partitions where it is not a whole request of a consumer with at most as many partitions as rows.

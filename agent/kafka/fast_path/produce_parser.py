@@ -48,7 +48,7 @@ from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i6
 
 if TYPE_CHECKING:
     from object_format.buffers import Bytes
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers
 
 COLUMNS: Final = 16
 """Of a row: where the topic's name (or identifier) begins and ends, partition, where the batch begins and
@@ -77,7 +77,7 @@ _ZSTD: Final = int(Codec.ZSTD)
 
 
 @njit(nogil=True, cache=True)
-def _read_batch(data: ByteArray, start: Integer, end: Integer, row: Numbers) -> Integer:
+def _read_batch(data: ByteArray, start: Integer, end: Integer, row: IntArray) -> Integer:
     """Whether one batch with a sound header lies there; its columns, but for those of its records."""
     fault, size = check_header(data, start)
     if fault != 0 or size != end - start:
@@ -106,7 +106,7 @@ def _read_batch(data: ByteArray, start: Integer, end: Integer, row: Numbers) -> 
 
 @njit(nogil=True, cache=True)
 def _judge(
-    data: ByteArray, start: Integer, records: ByteArray, first: Integer, end: Integer, row: Numbers
+    data: ByteArray, start: Integer, records: ByteArray, first: Integer, end: Integer, row: IntArray
 ) -> Integer:
     """Whether the batch at `start` has sound records, which lie in `records`; fills their columns."""
     fault, _at, lowest, highest, keyless = validate_records(
@@ -120,7 +120,7 @@ def _judge(
 
 
 @njit(nogil=True, cache=True)
-def _is_for_us(data: ByteArray, start: Integer, end: Integer, row: Numbers, judges: Integer) -> Integer:
+def _is_for_us(data: ByteArray, start: Integer, end: Integer, row: IntArray, judges: Integer) -> Integer:
     """Whether a sound batch lies there, but for its checksum and for records that are compressed."""
     if not _read_batch(data, start, end, row):
         return False
@@ -130,7 +130,7 @@ def _is_for_us(data: ByteArray, start: Integer, end: Integer, row: Numbers, judg
 
 
 @njit(nogil=True, cache=True)
-def _opened(data: ByteArray, row: Numbers, room: ByteArray, codec_table: Numbers) -> Integer:
+def _opened(data: ByteArray, row: IntArray, room: ByteArray, codec_table: IntArray) -> Integer:
     """Decompress a row's batch into `room`: how many bytes, or -1 if it does not fit or is not as usual."""
     start = row[3] + BATCH_OVERHEAD
     size = row[4] - start
@@ -143,7 +143,7 @@ def _opened(data: ByteArray, row: Numbers, room: ByteArray, codec_table: Numbers
 
 @njit(nogil=True, cache=True)
 def open_rows(
-    data: ByteArray, rows: Numbers, room: ByteArray, left: Integer, is_native: Integer, codec_table: Numbers
+    data: ByteArray, rows: IntArray, room: ByteArray, left: Integer, is_native: Integer, codec_table: IntArray
 ) -> Integers:
     """Judge batches that LZ4 or zstd has compressed, each in `room`.
 
@@ -167,7 +167,7 @@ def open_rows(
 
 
 @njit(nogil=True, cache=True)
-def open_few(data: ByteArray, rows: Numbers, room: ByteArray, codec_table: Numbers) -> Integer:
+def open_few(data: ByteArray, rows: IntArray, room: ByteArray, codec_table: IntArray) -> Integer:
     """As `open_rows`, of batches that all of `room` is enough for: `_SOUND`, `_AT_FAULT`, or `_TOO_MUCH`.
 
     It ends as soon as that much is known. Once a batch is open, it tells what to expect of the others.
@@ -194,7 +194,7 @@ def open_few(data: ByteArray, rows: Numbers, room: ByteArray, codec_table: Numbe
 
 
 @njit(nogil=True, cache=True)
-def _little_work(data: ByteArray, rows: Numbers, most: Integer) -> Integer:
+def _little_work(data: ByteArray, rows: IntArray, most: Integer) -> Integer:
     """The size of the batches that are to be decompressed; -1 where that is more than a little work.
 
     So it is where they have more than `_MAX_BLOCKS`, are likely to come to more than `most` bytes, or are
@@ -217,7 +217,7 @@ def _little_work(data: ByteArray, rows: Numbers, most: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def judge_opened(data: ByteArray, records: ByteArray, row: Numbers) -> Integer:
+def judge_opened(data: ByteArray, records: ByteArray, row: IntArray) -> Integer:
     """Whether the records of a row's batch, which are all of `records`, are sound; fills their columns."""
     data, records, row = borrowed(data), borrowed(records), borrowed(row)
     return _judge(data, row[3], records, 0, records.size, row)
@@ -230,7 +230,7 @@ def _topic(
     is_flexible: Integer,
     by_id: Integer,
     judges: Integer,
-    rows: Numbers,
+    rows: IntArray,
     count: Integer,
 ) -> Integers:
     """One topic's batches into the rows from `count` on: how many rows there are now, and where it ends."""
@@ -260,7 +260,7 @@ def _topic(
 
 @njit(nogil=True, cache=True)
 def parse_request(
-    data: ByteArray, at: Integer, is_flexible: Integer, by_id: Integer, judges: Integer, rows: Numbers
+    data: ByteArray, at: Integer, is_flexible: Integer, by_id: Integer, judges: Integer, rows: IntArray
 ) -> Integers:
     """A request's batches as rows, `COLUMNS` each: how many, how many compressed, bytes, acks and timeout.
 
@@ -359,7 +359,7 @@ class ProduceParser:
         return judged
 
 
-def _open_alone(frame: memoryview, data: Bytes, row: Numbers, left: int) -> int:
+def _open_alone(frame: memoryview, data: Bytes, row: IntArray, left: int) -> int:
     """Judge one batch of any codec; the size of its records, or more than is left where they are at fault."""
     start, end, codec = int(row[3]), int(row[4]), Codec(int(row[_CODEC]))
     try:

@@ -19,7 +19,7 @@ from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i32, store
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 _INT64_MAX = np.iinfo(np.int64).max
 _INT32_MAX = (1 << 31) - 1
@@ -96,7 +96,7 @@ def assign_row_offsets(data: ByteArray, rows: Rows, first_offset: Integer, leade
 
 
 @njit(nogil=True, cache=True)
-def find_epochs(data: ByteArray, rows: Rows, entries: Numbers) -> Integer:
+def find_epochs(data: ByteArray, rows: Rows, entries: IntArray) -> Integer:
     """Runs of batches with one leader epoch; how many.
 
     Row i of `entries`, int64 with two columns, becomes the epoch and the base offset of the run's first
@@ -148,7 +148,7 @@ def classify_producers(rows: Rows) -> Integers:
 
 @njit(nogil=True, cache=True)
 def pack_positions(
-    entries: Numbers, base_offset: Integer, last_offset: Integer, packed: ByteArray
+    entries: IntArray, base_offset: Integer, last_offset: Integer, packed: ByteArray
 ) -> Integer:
     """Entries of an offset index, eight bytes each, from the first two columns of int64 `entries`.
 
@@ -169,7 +169,7 @@ def pack_positions(
 
 @njit(nogil=True, cache=True)
 def pack_times(
-    entries: Numbers, base_offset: Integer, timestamp: Integer, offset: Integer, packed: ByteArray
+    entries: IntArray, base_offset: Integer, timestamp: Integer, offset: Integer, packed: ByteArray
 ) -> Integers:
     """Entries of a time index, twelve bytes each, for those whose timestamp is above all before it.
 

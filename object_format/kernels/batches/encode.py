@@ -10,7 +10,7 @@ from object_format.kernels.runtime.intrinsics import borrowed, copy_bytes
 from object_format.kernels.runtime.primitives import VARINT_BYTES, VARLONG_BYTES, varlong_size, write_varlong
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer
 
 MAX_RECORD_OVERHEAD = 1 + VARLONG_BYTES + 4 * VARINT_BYTES
 """The most that a record takes on top of its key, value and headers (whose count is part of them)."""
@@ -20,14 +20,14 @@ MAX_RECORD_OVERHEAD = 1 + VARLONG_BYTES + 4 * VARINT_BYTES
 def encode_records(
     out: ByteArray,
     at: Integer,
-    timestamp_deltas: Numbers,
-    offset_deltas: Numbers,
+    timestamp_deltas: IntArray,
+    offset_deltas: IntArray,
     keys: ByteArray,
-    key_lengths: Numbers,
+    key_lengths: IntArray,
     values: ByteArray,
-    value_lengths: Numbers,
+    value_lengths: IntArray,
     headers: ByteArray,
-    header_lengths: Numbers,
+    header_lengths: IntArray,
 ) -> Integer:
     """Write records one behind the other from `at` on; the position behind the last.
 

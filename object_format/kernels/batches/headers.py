@@ -33,7 +33,7 @@ from object_format.kernels.runtime.intrinsics import borrowed, prefetch
 from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i64, load_u32, store
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 MAX_OFFSET = 1 << 62
 """Offsets below this can be added up without care."""
@@ -150,7 +150,7 @@ def sum_up(rows: Rows) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def compressed_among(rows: Rows, indexes: Numbers) -> Integer:
+def compressed_among(rows: Rows, indexes: IntArray) -> Integer:
     """How many of the batches rows[indexes] are compressed."""
     rows, indexes = borrowed(rows), borrowed(indexes)
     compressed = 0
@@ -173,7 +173,7 @@ def first_out_of_order(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def scan_ordered(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
-    """Rows of batches that rise from `lowest` on; their first offset, and that behind the last.
+    """Rows of batches that rise from `lowest` on; their first offset, and that next_offset the last.
 
     Then how many are compressed, and fault and position of what is wrong with any.
     """
@@ -181,7 +181,7 @@ def scan_ordered(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
     count, fault, position = count_batches(data)
     rows = np.empty(count, BATCH_ROW)
     read_headers(data, rows)
-    first = behind = np.int64(lowest)
+    first = next_offset = np.int64(lowest)
     compressed = 0
     if count and fault == _NONE:
         disorder = first_out_of_order(rows, shift, lowest)
@@ -189,8 +189,8 @@ def scan_ordered(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
             fault, position = _OFFSET_RANGE, rows[disorder].position
         compressed, _records = sum_up(rows)
         first = rows[0].base_offset + shift
-        behind = rows[count - 1].base_offset + rows[count - 1].last_offset_delta + 1 + shift
-    return rows, first, behind, compressed, fault, position
+        next_offset = rows[count - 1].base_offset + rows[count - 1].last_offset_delta + 1 + shift
+    return rows, first, next_offset, compressed, fault, position
 
 
 @njit(nogil=True, cache=True)

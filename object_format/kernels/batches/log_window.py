@@ -20,7 +20,7 @@ from object_format.kernels.batches.layout import (
 from object_format.kernels.runtime.primitives import load_i32, load_i64
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 FOUND = 0
 MORE = 1
@@ -95,7 +95,7 @@ def end_of_whole_batches(
 
 
 @njit(nogil=True, cache=True)
-def choose_index_entries(rows: Rows, interval: Integer, state: Numbers, entries: Numbers) -> Integer:
+def choose_index_entries(rows: Rows, interval: Integer, state: IntArray, entries: IntArray) -> Integer:
     """Which of the batches get index entries; how many do.
 
     `state` is int64: bytes since the last entry, position of the first batch in the file, largest timestamp

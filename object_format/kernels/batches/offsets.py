@@ -15,7 +15,7 @@ from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i32, load_i64
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 _NONE = int(Fault.NONE)
 _OFFSET_RANGE = int(Fault.OFFSET_RANGE)
@@ -24,7 +24,7 @@ _TRAILING = int(Fault.TRAILING_BYTES)
 
 
 @njit(nogil=True, cache=True)
-def full_ranges(data: ByteArray, at: Integer, shift: Integer, lowest: Integer, ranges: Numbers) -> Integers:
+def full_ranges(data: ByteArray, at: Integer, shift: Integer, lowest: Integer, ranges: IntArray) -> Integers:
     """Which offsets the headers of the batches from `at` on tell, until `ranges` (int64[any, 2]) is full.
 
     That gets the first and last absolute offset of stretches that have a record at each, as long as they can
@@ -57,7 +57,7 @@ def full_ranges(data: ByteArray, at: Integer, shift: Integer, lowest: Integer, r
 
 
 @njit(nogil=True, cache=True)
-def spread_ranges(ranges: Numbers, cursor: Numbers, offsets: Numbers, filled: Integer) -> Integer:
+def spread_ranges(ranges: IntArray, cursor: IntArray, offsets: IntArray, filled: Integer) -> Integer:
     """Append every offset of `ranges` until `offsets` is full; how many there are then.
 
     `cursor` is int64[2], zeros at first: the range, and how many of its offsets are done; it is left where
@@ -84,10 +84,10 @@ def spread_ranges(ranges: Numbers, cursor: Numbers, offsets: Numbers, filled: In
 def record_offsets(
     data: ByteArray,
     rows: Rows,
-    indexes: Numbers,
-    cursor: Numbers,
+    indexes: IntArray,
+    cursor: IntArray,
     shift: Integer,
-    offsets: Numbers,
+    offsets: IntArray,
     filled: Integer,
 ) -> Integers:
     """Append the absolute offsets of the records of rows[indexes] until `offsets` (int64) is full.

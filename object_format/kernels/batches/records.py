@@ -29,7 +29,7 @@ from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i16, load_i32, load_i64, load_u32, read_varint
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 _NONE = int(Fault.NONE)
 _OFFSET = int(Fault.RECORD_OFFSET)
@@ -40,7 +40,7 @@ _INT64_MIN = np.iinfo(np.int64).min
 
 
 @njit(nogil=True, cache=True)
-def decode_rows(data: ByteArray, rows: Rows, shift: Integer, longs: Numbers, lengths: Numbers) -> Integers:
+def decode_rows(data: ByteArray, rows: Rows, shift: Integer, longs: IntArray, lengths: IntArray) -> Integers:
     """Columns of all records of `rows`; fault, position and row.
 
     `longs` is int64[5, n]: offset, timestamp, key start, value start, headers start. `lengths` is int32[3,
@@ -174,7 +174,7 @@ def validate_single_batch(data: ByteArray) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def find_keyless(data: ByteArray, start: Integer, end: Integer, indexes: Numbers) -> Integer:
+def find_keyless(data: ByteArray, start: Integer, end: Integer, indexes: IntArray) -> Integer:
     """The indexes of the first records without a key, as many as `indexes` takes; the records are sound."""
     data = borrowed(data)
     indexes = borrowed(indexes)
@@ -194,7 +194,7 @@ def find_keyless(data: ByteArray, start: Integer, end: Integer, indexes: Numbers
 
 
 @njit(nogil=True, cache=True)
-def split_headers(data: ByteArray, at: Integer, parts: Numbers) -> None:
+def split_headers(data: ByteArray, at: Integer, parts: IntArray) -> None:
     """Start and length of each header's key and value, of a header block that is sound.
 
     `parts` is int64[count, 4]: key start, key length, value start, value length (-1 for null).

@@ -16,7 +16,7 @@ from object_format.kernels.bitmaps.roaring import container_bytes, store_little_
 from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers
 
 CONTAINER = 1 << 16
 SINGLE_RUN_BYTES = 6
@@ -33,61 +33,61 @@ _GROUP_HEAD = 12
 
 @njit(nogil=True, cache=True)
 def count_complement(
-    values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer
+    values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer
 ) -> Integers:
     """How many numbers of [start, stop) values[first:end] leave out, and in how many runs."""
     runs = 0
-    free = start
+    hole = start
     for k in range(first, end):
-        runs += values[k] > free
-        free = values[k] + 1
-    runs += stop > free
+        runs += values[k] > hole
+        hole = values[k] + 1
+    runs += stop > hole
     return stop - start - (end - first), runs
 
 
 @njit(nogil=True, cache=True)
 def write_runs(
-    values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
+    values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
 ) -> Integer:
-    """Write what is left out as runs, each by its start and its length less one; the position behind."""
-    free = start
+    """Write what is left out as runs, each by its start and its length less one; the position last."""
+    hole = start
     for k in range(first, end + 1):
         there = values[k] if k < end else stop
-        if there > free:
-            at = store_little_endian(out, at, free - start, 2)
-            at = store_little_endian(out, at, there - free - 1, 2)
-        free = there + 1
+        if there > hole:
+            at = store_little_endian(out, at, hole - start, 2)
+            at = store_little_endian(out, at, there - hole - 1, 2)
+        hole = there + 1
     return at
 
 
 @njit(nogil=True, cache=True)
 def write_values(
-    values: Numbers, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
+    values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
 ) -> Integer:
-    """Write what is left out number by number, or as bits where it is much; the position behind."""
+    """Write what is left out number by number, or as bits where it is much; the position last."""
     as_bits = stop - start - (end - first) > _MAX_IN_ARRAY
     if as_bits:
         out[at : at + MAX_CONTAINER_BYTES] = 0
-    free = start
+    hole = start
     for k in range(first, end + 1):
         there = values[k] if k < end else stop
-        for low in range(free - start, there - start):
+        for low in range(hole - start, there - start):
             if as_bits:
                 out[at + (low >> 3)] |= 1 << (low & 7)
             else:
                 at = store_little_endian(out, at, low, 2)
-        free = there + 1
+        hole = there + 1
     return at + MAX_CONTAINER_BYTES if as_bits else at
 
 
 @njit(nogil=True, cache=True)
 def write_complement(
-    values: Numbers,
+    values: IntArray,
     start: Integer,
     end: Integer,
     out: ByteArray,
     at: Integer,
-    containers: Numbers,
+    containers: IntArray,
     count: Integer,
 ) -> Integers:
     """Write the containers of what int64 `values`, rising and all in [start, end), leave out of it.
@@ -95,7 +95,7 @@ def write_complement(
     `start` is the border of a container; they go to `out` from `at` on. Rows of int64 `containers` from
     `count` on get each one's key (the low half of its upper 48 bits), cardinality, whether it is of runs, and
     its bytes. A container takes the smallest form, and runs only where they are smaller. Returns the position
-    behind, or -1 where there is no room, and the new count.
+    last, or -1 where there is no room, and the new count.
     """
     values = borrowed(values)
     out = borrowed(out)
@@ -103,26 +103,26 @@ def write_complement(
     first = 0
     while start < end:
         stop = min(start + CONTAINER, end)
-        behind = first
-        while behind < values.size and values[behind] < stop:
-            behind += 1
-        cardinality, runs = count_complement(values, first, behind, start, stop)
+        last = first
+        while last < values.size and values[last] < stop:
+            last += 1
+        cardinality, runs = count_complement(values, first, last, start, stop)
         if cardinality:
-            plain = container_bytes(cardinality)
-            size = min(plain, 2 + 4 * runs)
+            values_size = container_bytes(cardinality)
+            size = min(values_size, 2 + 4 * runs)
             if at + size > out.size or count >= containers.shape[0]:
                 return -1, count
-            if size < plain:
-                write_runs(values, first, behind, start, stop, out, store_little_endian(out, at, runs, 2))
+            if size < values_size:
+                write_runs(values, first, last, start, stop, out, store_little_endian(out, at, runs, 2))
             else:
-                write_values(values, first, behind, start, stop, out, at)
+                write_values(values, first, last, start, stop, out, at)
             containers[count, 0] = (start >> 16) & 0xFFFF
             containers[count, 1] = cardinality
-            containers[count, 2] = size < plain
+            containers[count, 2] = size < values_size
             containers[count, 3] = size
             count += 1
             at += size
-        first = behind
+        first = last
         start = stop
     return at, count
 
@@ -153,7 +153,7 @@ def first_container(data: ByteArray) -> Integers:
 
 @njit(nogil=True, cache=True)
 def copy_containers(
-    data: ByteArray, start: Integer, out: ByteArray, at: Integer, containers: Numbers, count: Integer
+    data: ByteArray, start: Integer, out: ByteArray, at: Integer, containers: IntArray, count: Integer
 ) -> Integers:
     """Append containers that a library serialized: `data` holds one group, relative to `start`.
 
@@ -162,21 +162,21 @@ def copy_containers(
     data = borrowed(data)
     out = borrowed(out)
     containers = borrowed(containers)
-    found, flags, keys, here = first_container(data)
-    if found < 0 or count + found > containers.shape[0] or here > data.size:
+    found, flags, keys, data_at = first_container(data)
+    if found < 0 or count + found > containers.shape[0] or data_at > data.size:
         return -1, count
     for k in range(found):
         cardinality = read_little_endian(data, keys + 4 * k + 2, 2) + 1
         of_runs = flags > 0 and (data[flags + (k >> 3)] >> (k & 7)) & 1 == 1
-        size = 2 + 4 * read_little_endian(data, here, 2) if of_runs else container_bytes(cardinality)
-        if size < 0 or here + size > data.size or at + size > out.size:
+        size = 2 + 4 * read_little_endian(data, data_at, 2) if of_runs else container_bytes(cardinality)
+        if size < 0 or data_at + size > data.size or at + size > out.size:
             return -1, count
-        out[at : at + size] = data[here : here + size]
+        out[at : at + size] = data[data_at : data_at + size]
         containers[count, 0] = ((start >> 16) + read_little_endian(data, keys + 4 * k, 2)) & 0xFFFF
         containers[count, 1] = cardinality
         containers[count, 2] = of_runs
         containers[count, 3] = size
         count += 1
         at += size
-        here += size
+        data_at += size
     return at, count

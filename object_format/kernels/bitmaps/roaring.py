@@ -15,7 +15,7 @@ from numba import njit
 from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers
 
 _COOKIE = 12346
 _MAX_IN_ARRAY = 4096
@@ -23,7 +23,7 @@ _BITMAP_BYTES = 8192
 
 
 @njit(nogil=True, cache=True)
-def run_end(values: Numbers, start: Integer, bits: Integer) -> Integer:
+def run_end(values: IntArray, start: Integer, bits: Integer) -> Integer:
     """The index behind the values that share all but their low `bits` with the one at `start`."""
     high = values[start] >> bits
     end = start + 1
@@ -39,7 +39,7 @@ def container_bytes(cardinality: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def serialized_size(values: Numbers) -> Integer:
+def serialized_size(values: IntArray) -> Integer:
     """How many bytes `serialize` writes for these numbers, which rise and are not negative."""
     values = borrowed(values)
     size = 8
@@ -64,7 +64,9 @@ def store_little_endian(out: ByteArray, at: Integer, value: Integer, width: Inte
 
 
 @njit(nogil=True, cache=True)
-def serialize_group(values: Numbers, first: Integer, end: Integer, out: ByteArray, start: Integer) -> Integer:
+def serialize_group(
+    values: IntArray, first: Integer, end: Integer, out: ByteArray, start: Integer
+) -> Integer:
     """Write the 32-bit bitmap of values[first:end], whose upper halves are equal; the position behind it."""
     containers = 0
     i = first
@@ -94,7 +96,7 @@ def serialize_group(values: Numbers, first: Integer, end: Integer, out: ByteArra
 
 
 @njit(nogil=True, cache=True)
-def serialize(values: Numbers, out: ByteArray) -> None:
+def serialize(values: IntArray, out: ByteArray) -> None:
     """Write the bitmap of int64 `values`, which rise and are not negative, into exactly `serialized_size`."""
     values = borrowed(values)
     out = borrowed(out)
@@ -111,7 +113,7 @@ def serialize(values: Numbers, out: ByteArray) -> None:
 
 
 @njit(nogil=True, cache=True)
-def index_range(values: Numbers, first: Integer, last: Integer) -> Integers:
+def index_range(values: IntArray, first: Integer, last: Integer) -> Integers:
     """Where those of `values`, which rise, begin and end that are in [first, last]."""
     values = borrowed(values)
     return np.searchsorted(values, first), np.searchsorted(values, last, "right")

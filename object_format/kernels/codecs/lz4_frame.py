@@ -15,7 +15,7 @@ from numba import njit
 from object_format.kernels.runtime.intrinsics import address_of, call_c, copy_bytes
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers
 
 LZ4_DECOMPRESS = 0
 LZ4_CHECKSUM = 1
@@ -71,7 +71,7 @@ def read_frame_header(data: ByteArray, start: Integer, end: Integer) -> Integers
 
 @njit(nogil=True, cache=True)
 def lz4_into(
-    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, codec_table: Numbers
+    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, codec_table: IntArray
 ) -> Integer:
     """Decompress one LZ4 frame, which is all of the source bytes, to `out` from `at` on; its size or -1."""
     end = start + size
@@ -87,8 +87,8 @@ def lz4_into(
         word = load_little_endian(data, position, 4)
         position += 4
         if word == 0:
-            is_whole = _ends(data, position, end, flags, out, at, done, codec_table)
-            return done - at if is_whole and (stated < 0 or stated == done - at) else -1
+            is_complete = _ends(data, position, end, flags, out, at, done, codec_table)
+            return done - at if is_complete and (stated < 0 or stated == done - at) else -1
         length = word & ~STORED
         if length > largest or length + trailer > end - position:
             return -1
@@ -115,7 +115,7 @@ def _block_into(
     at: Integer,
     capacity: Integer,
     before: Integer,
-    codec_table: Numbers,
+    codec_table: IntArray,
 ) -> Integer:
     """Write what a block holds to `out`, at capacity so many bytes; how many it was, or a negative number.
 
@@ -142,7 +142,7 @@ def _ends(
     out: ByteArray,
     first: Integer,
     last: Integer,
-    codec_table: Numbers,
+    codec_table: IntArray,
 ) -> Integer:
     """Whether a frame whose blocks end at `position` ends at `end`, with the checksum of out[first:last]."""
     if flags & _CHECKSUM == 0:
@@ -153,6 +153,6 @@ def _ends(
 
 
 @njit(nogil=True, cache=True)
-def _sum(data: ByteArray, start: Integer, size: Integer, codec_table: Numbers) -> Integer:
+def _sum(data: ByteArray, start: Integer, size: Integer, codec_table: IntArray) -> Integer:
     """XXH32 of bytes that exist."""
     return call_c(codec_table[LZ4_CHECKSUM], (address_of(data, start), size, 0)) & 0xFFFFFFFF

@@ -27,7 +27,7 @@ from object_format.kernels.runtime.intrinsics import address_of, borrowed, call_
 from object_format.kernels.runtime.primitives import store
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 LZ4_COMPRESS = 2  # 0 and 1 are `lz4_frame`'s
 LZ4_PREFERENCES = 3
@@ -71,7 +71,7 @@ def is_supported_zstd_frame(data: ByteArray, start: Integer, size: Integer, max_
 
 @njit(nogil=True, cache=True)
 def zstd_into(
-    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, codec_table: Numbers
+    data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, codec_table: IntArray
 ) -> Integer:
     """Decompress `size` bytes, one zstd frame, to `out` from `at` on; return its size, or -1."""
     if not is_supported_zstd_frame(data, start, size, codec_table[ZSTD_MAX_WINDOW]):
@@ -89,16 +89,16 @@ def zstd_into(
 def decompress_rows(
     data: ByteArray,
     rows: Rows,
-    indexes: Numbers,
+    indexes: IntArray,
     first: Integer,
     out: ByteArray,
     at: Integer,
-    codec_table: Numbers,
+    codec_table: IntArray,
 ) -> Integers:
-    """Decompress the batches rows[indexes[first:]] behind each other to `out` from `at` on, while that goes.
+    """Decompress the batches rows[indexes[first:]] next_used each other to `out` from `at` on, while that goes.
 
     Their rows are changed to point there. Returns the place in `indexes` of the first that was not done, for
-    want of room or whatever reason, and the end of what was written.
+    want of capacity or whatever reason, and the end of what was written.
     """
     data, rows, out, codec_table = borrowed(data), borrowed(rows), borrowed(out), borrowed(codec_table)
     used: Integer = np.int64(at)
@@ -124,8 +124,8 @@ def decompress_rows(
 
 
 @njit(nogil=True, cache=True)
-def chunk_end(rows: Rows, indexes: Numbers, first: Integer, room: Integer, native: Integer) -> Integer:
-    """Where `payloads.decompress_batches` would have stopped, with so much room, for batches that are open.
+def chunk_end(rows: Rows, indexes: IntArray, first: Integer, capacity: Integer, native: Integer) -> Integer:
+    """Where `payloads.decompress_batches` would have stopped, with so much capacity, for batches that are open.
 
     `native`: the libraries' functions were there, so that `decompress_rows` came first.
     """
@@ -134,9 +134,9 @@ def chunk_end(rows: Rows, indexes: Numbers, first: Integer, room: Integer, nativ
     length: Integer = np.int64(0)
     n = first
     while native and n < indexes.size and rows[indexes[n]].attributes & CODEC_MASK >= _LZ4:
-        behind = used + length
+        next_used = used + length
         length = opened_size(rows, indexes[n])
-        if behind >= room or length > room - used:
+        if next_used >= capacity or length > capacity - used:
             break
         used += length
         n += 1
@@ -146,7 +146,7 @@ def chunk_end(rows: Rows, indexes: Numbers, first: Integer, room: Integer, nativ
     n = first + 1
     while n < indexes.size and not (native and rows[indexes[n]].attributes & CODEC_MASK >= _LZ4):
         used += opened_size(rows, indexes[n])
-        if used > room:
+        if used > capacity:
             break
         n += 1
     return n
@@ -166,7 +166,7 @@ def compress_into(
     codec: Integer,
     out: ByteArray,
     at: Integer,
-    codec_table: Numbers,
+    codec_table: IntArray,
 ) -> Integer:
     """Write `size` bytes, compressed, to `out` from `at` on; how many that makes, or a negative number."""
     if codec == 0:
@@ -190,10 +190,10 @@ def compress_into(
 def compress_batches(
     source: ByteArray,
     length: Integer,
-    rewritten: Numbers,
+    rewritten: IntArray,
     merged_codec: Integer,
     out: ByteArray,
-    codec_table: Numbers,
+    codec_table: IntArray,
 ) -> Integer:
     """Copy `source` to `out` with the batches of `rewritten` compressed; the end, or -1 where that fails.
 
@@ -208,11 +208,11 @@ def compress_batches(
         start, end, codec, unmerged_size = rewritten[n, 0], rewritten[n, 1], rewritten[n, 2], rewritten[n, 3]
         if unmerged_size != 0 and merged_codec >= 0:
             codec = merged_codec
-        front = start + BATCH_OVERHEAD - done
-        if front > out.size - at:
+        header_end = start + BATCH_OVERHEAD - done
+        if header_end > out.size - at:
             return -1
-        copy_bytes(source, done, out, at, front)
-        at += front
+        copy_bytes(source, done, out, at, header_end)
+        at += header_end
         batch = at - BATCH_OVERHEAD
         written = compress_into(
             source, start + BATCH_OVERHEAD, end - start - BATCH_OVERHEAD, codec, out, at, codec_table

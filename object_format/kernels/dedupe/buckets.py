@@ -11,7 +11,7 @@ from object_format.kernels.dedupe.fingerprints import CONTROL_RECORD, KEYLESS, W
 from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import Integer, Numbers
+    from object_format.kernels.runtime.signatures import IntArray, Integer
 
 FLAG_BITS = 4
 """The four flags of `kernels.fingerprints`, in the low bits of a record's place."""
@@ -33,14 +33,14 @@ def bucket_of(second_word: Integer, flag: Integer, bits: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def split_into_buckets(
-    words: Numbers,
-    offsets: Numbers,
-    flags: Numbers,
+    words: IntArray,
+    offsets: IntArray,
+    flags: IntArray,
     count: Integer,
     bits: Integer,
-    ends: Numbers,
-    sorted_words: Numbers,
-    packed_offsets: Numbers,
+    ends: IntArray,
+    sorted_words: IntArray,
+    packed_offsets: IntArray,
 ) -> None:
     """Sort `count` records, which rise by offset, by bucket; within a bucket their order stays.
 

@@ -31,7 +31,7 @@ from object_format.kernels.runtime.intrinsics import borrowed, copy_bytes, prefe
 from object_format.kernels.runtime.primitives import read_varint, store, varlong_size, write_varlong
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 _NONE = int(Fault.NONE)
 _SURVIVORS = int(Fault.SURVIVORS)
@@ -68,7 +68,7 @@ _AHEAD = 28
 
 
 @njit(nogil=True, cache=True)
-def advance(values: Numbers, i: Integer, bound: Integer) -> Integer:
+def advance(values: IntArray, i: Integer, bound: Integer) -> Integer:
     """The first index from `i` on whose value is not below `bound`."""
     while i < values.size and values[i] < bound:
         i += 1
@@ -79,11 +79,11 @@ def advance(values: Numbers, i: Integer, bound: Integer) -> Integer:
 def plan_rows(
     rows: Rows,
     shift: Integer,
-    kept: Numbers,
-    tombstones: Numbers,
+    kept: IntArray,
+    tombstones: IntArray,
     set_horizon: Integer,
-    actions: Numbers,
-    starts: Numbers,
+    actions: IntArray,
+    starts: IntArray,
 ) -> Integer:
     """Decide on each batch; the index of one that has more survivors than records, or -1.
 
@@ -146,12 +146,12 @@ def filter_records(
     data: ByteArray,
     row: Integers,
     shift: Integer,
-    kept: Numbers,
+    kept: IntArray,
     timestamp_shift: Integer,
     delta_shift: Integer,
     out: ByteArray,
     at: Integer,
-    timestamp_range: Numbers,
+    timestamp_range: IntArray,
 ) -> Integers:
     """Write the records of one batch whose offsets are `kept` to `out` from `at` on.
 
@@ -209,12 +209,12 @@ def filter_row(
     b: Integer,
     shift: Integer,
     leader_epoch: Integer,
-    kept: Numbers,
+    kept: IntArray,
     set_horizon: Integer,
     horizon: Integer,
     out: ByteArray,
     start: Integer,
-    totals: Numbers,
+    totals: IntArray,
 ) -> Integers:
     """Write batch `b` thinned to `kept`, all but its CRC; fault, position and end.
 
@@ -256,11 +256,11 @@ def write_filtered_header(
     count: Integer,
     set_horizon: Integer,
     horizon: Integer,
-    timestamp_range: Numbers,
+    timestamp_range: IntArray,
     out: ByteArray,
     start: Integer,
     end: Integer,
-    totals: Numbers,
+    totals: IntArray,
 ) -> None:
     """Write the header of a filtered batch, except its CRC.
 
@@ -289,7 +289,7 @@ def copy_header(
 
 
 @njit(nogil=True, cache=True)
-def add_totals(totals: Numbers, records: Integer, lowest: Integer, highest: Integer) -> None:
+def add_totals(totals: IntArray, records: Integer, lowest: Integer, highest: Integer) -> None:
     """Account for one batch that was written."""
     totals[TOTAL_BATCHES] += 1
     totals[TOTAL_RECORDS] += records

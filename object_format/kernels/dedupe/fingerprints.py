@@ -15,7 +15,7 @@ from object_format.kernels.hashing.siphash_lanes import LANES, fingerprint_lanes
 from object_format.kernels.runtime.intrinsics import CHECKED, borrowed, prefetch
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 _LOW = np.uint64(0xFFFFFFFF)
 _NONE = int(Fault.NONE)
@@ -28,8 +28,8 @@ _AHEAD = 28
 """How many records ahead memory is asked for."""
 
 _UNEVEN = 48
-"""Words. A word of eight keys side by side takes as long as two of one key alone, and the rest of a key that
-is hashed alone as long as seven more."""
+"""Words. A word of eight keys side by side takes as long as two of one key singles, and the rest of a key that
+is hashed singles as long as seven more."""
 
 TOMBSTONE = 1
 KEYLESS = 2
@@ -43,7 +43,7 @@ WORDS = 3
 
 @njit(nogil=True, cache=True)
 def fingerprint_key(
-    data: ByteArray, start: Integer, length: Integer, k0: Integer, k1: Integer, words: Numbers, at: Integer
+    data: ByteArray, start: Integer, length: Integer, k0: Integer, k1: Integer, words: IntArray, at: Integer
 ) -> None:
     """Write the three words kept of a key's hash; the first is never 0."""
     first, second = siphash128(data, start, length, k0, k1)
@@ -53,7 +53,7 @@ def fingerprint_key(
 
 
 @njit(nogil=True, cache=True)
-def word_range(starts: Numbers, lengths: Numbers, first: Integer) -> Integers:
+def word_range(starts: IntArray, lengths: IntArray, first: Integer) -> Integers:
     """Of `LANES` keys from `first` on: the fewest and the max_words whole words of one, and the first end."""
     i = np.uint64(first)
     min_words = max_words = lengths[i] >> 3
@@ -67,7 +67,7 @@ def word_range(starts: Numbers, lengths: Numbers, first: Integer) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def are_uneven(lengths: Numbers, first: Integer, max_words: Integer) -> Integer:
+def are_uneven(lengths: IntArray, first: Integer, max_words: Integer) -> Integer:
     """Whether `LANES` keys, one of which has `max_words` whole words, are hashed sooner one by one."""
     total = 0
     for i in range(first, first + LANES):
@@ -77,7 +77,7 @@ def are_uneven(lengths: Numbers, first: Integer, max_words: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def touch_ends(
-    data: ByteArray, starts: Numbers, lengths: Numbers, first: Integer, words: Numbers, at: Integer
+    data: ByteArray, starts: IntArray, lengths: IntArray, first: Integer, words: IntArray, at: Integer
 ) -> None:
     """Access what `fingerprint_lanes` will, where numba sees it."""
     for i in range(first, first + LANES):
@@ -88,12 +88,12 @@ def touch_ends(
 @njit(nogil=True, cache=True)
 def fingerprint_keys(
     data: ByteArray,
-    starts: Numbers,
-    lengths: Numbers,
+    starts: IntArray,
+    lengths: IntArray,
     count: Integer,
     k0: Integer,
     k1: Integer,
-    words: Numbers,
+    words: IntArray,
     filled: Integer,
 ) -> None:
     """Write the fingerprints of `count` keys from record `filled` on.
@@ -106,18 +106,18 @@ def fingerprint_keys(
     i = 0
     while i < count:
         at = (filled + i) * WORDS
-        alone = 1
+        singles = 1
         if i + LANES <= count:
             min_words, max_words, end = word_range(starts, lengths, i)
             if max_words - min_words > _UNEVEN and are_uneven(lengths, i, max_words):
-                alone = LANES
+                singles = LANES
             elif end >= _WORD_BYTES:
                 if CHECKED:
                     touch_ends(data, starts, lengths, i, words, at)
                 fingerprint_lanes(data, starts, lengths, i, min_words, max_words, k0, k1, words, at)
                 i += LANES
                 continue
-        for _ in range(alone):
+        for _ in range(singles):
             fingerprint_key(data, starts[i], lengths[i], k0, k1, words, (filled + i) * WORDS)
             i += 1
 
@@ -137,14 +137,14 @@ def flags_of(row: Integers, now_ms: Integer) -> Integer:
 def fingerprint_rows(
     data: ByteArray,
     rows: Rows,
-    cursor: Numbers,
+    cursor: IntArray,
     shift: Integer,
     k0: Integer,
     k1: Integer,
     now_ms: Integer,
-    words: Numbers,
-    offsets: Numbers,
-    flags: Numbers,
+    words: IntArray,
+    offsets: IntArray,
+    flags: IntArray,
     filled: Integer,
 ) -> Integers:
     """Append fingerprints, offsets and flags of the records of `rows` until the arrays are full.

@@ -1,6 +1,6 @@
 """The key table: open addressing over 12-byte fingerprints, nothing else.
 
-Slots lie in the order of the fingerprints' first words: a fingerprint's home slot grows with that word, and
+Slots lie in the order of the fingerprints' first words: a fingerprint's slot slot grows with that word, and
 linear probing keeps later ones behind earlier ones. So a search ends at the first larger word, whether or not
 the fingerprint is there, and stays short in a table that is 95 % full. (Sorted linear probing: O. Amble and
 D. E. Knuth, "Ordered hash tables", 1974.) A first word of 0 marks an empty slot.
@@ -23,7 +23,7 @@ from object_format.kernels.dedupe.fingerprints import (
 from object_format.kernels.runtime.intrinsics import borrowed, prefetch, shift_up
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import Integer, Integers, Numbers
+    from object_format.kernels.runtime.signatures import IntArray, Integer, Integers
 
 _SLOT = np.uint64(WORDS)
 _GROUP_SLOTS = 8
@@ -34,7 +34,7 @@ _AHEAD = 40
 _CROWDED_AHEAD = 8
 _CROWDED_LINES = 8
 _LINE_WORDS = 16
-"""In a crowded table, slots far behind the home slot are read and moved, too: as many cache lines of them are
+"""In a crowded table, slots far behind the slot slot are read and moved, too: as many cache lines of them are
 asked for, so many records ahead. Where every eighth slot is still empty, they would be for nothing."""
 
 FOUND = 0
@@ -72,7 +72,7 @@ def home_index(home_slots: Integer, w0: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True, forceinline=True)
-def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integers:
+def seek(table: IntArray, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integers:
     """The index of a fingerprint in `table`, or where it belongs, which may be the end; what lies there.
 
     That is FOUND, FREE for an empty slot, or TAKEN.
@@ -93,7 +93,7 @@ def seek(table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Inte
 
 
 @njit(nogil=True, cache=True)
-def first_free(table: Numbers, i: Integer) -> Integer:
+def first_free(table: IntArray, i: Integer) -> Integer:
     """The index of the first empty slot from index `i` on, or the end.
 
     In a table that is nearly full there are hundreds of slots before it. A branch for every eight of them
@@ -114,7 +114,7 @@ def first_free(table: Numbers, i: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def insert_at(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
+def insert_at(table: IntArray, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
     """Place a fingerprint at index `i`, moving what lies there one slot on; False when the end is reached."""
     end = np.uint64(table.size)
     here = np.uint64(i)
@@ -130,7 +130,7 @@ def insert_at(table: Numbers, i: Integer, w0: Integer, w1: Integer, w2: Integer)
 
 @njit(nogil=True, cache=True, forceinline=True)
 def insert(
-    table: Numbers, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer, may_add: Integer
+    table: IntArray, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer, may_add: Integer
 ) -> Integer:
     """FOUND, ADDED, or TABLE_FULL."""
     at, state = seek(table, home_slots, w0, w1, w2)
@@ -153,24 +153,26 @@ def outcome_of(flag: Integer, status: Integer, tombstones: Integer) -> Integer:
         return DROP
     if flag & TOMBSTONE == 0:
         return KEEP
-    gone = tombstones == DROP_EXPIRED_TOMBSTONES or (status == ADDED and tombstones == DROP_EXPIRED_IF_ADDED)
-    if gone and flag & HORIZON_PASSED != 0:
+    is_expired = tombstones == DROP_EXPIRED_TOMBSTONES or (
+        status == ADDED and tombstones == DROP_EXPIRED_IF_ADDED
+    )
+    if is_expired and flag & HORIZON_PASSED != 0:
         return DROP
     return KEEP_TOMBSTONE
 
 
 @njit(nogil=True, cache=True)
 def find_survivors(
-    table: Numbers,
+    table: IntArray,
     home_slots: Integer,
     capacity: Integer,
-    words: Numbers,
-    flags: Numbers,
+    words: IntArray,
+    flags: IntArray,
     count: Integer,
     newest_last: Integer,
     tombstones: Integer,
-    outcomes: Numbers,
-    counts: Numbers,
+    outcomes: IntArray,
+    counts: IntArray,
 ) -> None:
     """Decide on `count` records, newest first, and add their keys to the table until it holds `capacity`.
 
@@ -195,9 +197,9 @@ def find_survivors(
             prefetch(table, np.int64(home_index(home_slots, words[ahead])))
         if keys > crowded and n + _CROWDED_AHEAD < count:
             ahead = np.uint64(WORDS * (i + step * _CROWDED_AHEAD))
-            home = np.int64(home_index(home_slots, words[ahead]))
+            slot = np.int64(home_index(home_slots, words[ahead]))
             for line in range(1, _CROWDED_LINES + 1):
-                prefetch(table, home + line * _LINE_WORDS)
+                prefetch(table, slot + line * _LINE_WORDS)
         flag = flags[np.uint64(i)]
         if flag & (CONTROL_RECORD | KEYLESS) == 0:
             at = np.uint64(WORDS * i)
@@ -219,7 +221,7 @@ def find_survivors(
 
 
 @njit(nogil=True, cache=True)
-def count_survivors(outcomes: Numbers, count: Integer) -> Integers:
+def count_survivors(outcomes: IntArray, count: Integer) -> Integers:
     """How many of the records stay, and how many of these are tombstones."""
     outcomes = borrowed(outcomes)
     kept = 0
@@ -231,7 +233,9 @@ def count_survivors(outcomes: Numbers, count: Integer) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def collect(offsets: Numbers, outcomes: Numbers, count: Integer, kept: Numbers, tombstones: Numbers) -> None:
+def collect(
+    offsets: IntArray, outcomes: IntArray, count: Integer, kept: IntArray, tombstones: IntArray
+) -> None:
     """Write the offsets of the records that stay to `kept`, and those of tombstones to `tombstones`, too.
 
     Each has room for one more than `count_survivors` says, for that is written to whether or not it is one.

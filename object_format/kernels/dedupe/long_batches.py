@@ -13,7 +13,7 @@ from object_format.kernels.runtime.intrinsics import borrowed, prefetch
 from object_format.kernels.runtime.primitives import read_varint, varlong_size
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 _NONE = int(Fault.NONE)
 _AHEAD = 28
@@ -27,7 +27,7 @@ def measure_chunk(
     max_bytes: Integer,
     end_offset: Integer,
     shift: Integer,
-    kept: Numbers,
+    kept: IntArray,
     timestamp_shift: Integer,
 ) -> Integers:
     """Walk over up to `record_count` records of rows[0] from `position` on, below offset `end_offset`.
@@ -39,25 +39,25 @@ def measure_chunk(
     row = rows[0]
     base = row.base_offset + shift
     limit = row.records_end
-    k = plain = rebased = n = 0
+    k = unchanged_size = rebased_size = n = 0
     while n < max_bytes:
         fault, stop, _body, delta, offset_at, offset_delta, _key, _kl, _value, _vl, _headers = parse_record(
             records, position, limit
         )
         if fault != _NONE:
-            return fault, position, n, plain, rebased
+            return fault, position, n, unchanged_size, rebased_size
         if base + offset_delta >= end_offset:
             break
         prefetch(records, position + _AHEAD * (stop - position))
         if k < kept.size and kept[k] == base + offset_delta:
             k += 1
-            plain += stop - position
+            unchanged_size += stop - position
             _offset, key_at = read_varint(records, offset_at, stop)
             length = 1 + varlong_size(delta + timestamp_shift) + varlong_size(offset_delta) + stop - key_at
-            rebased += varlong_size(length) + length
+            rebased_size += varlong_size(length) + length
         position = stop
         n += 1
-    return _NONE, position, n, plain, rebased
+    return _NONE, position, n, unchanged_size, rebased_size
 
 
 @njit(nogil=True, cache=True)
@@ -65,11 +65,11 @@ def filter_chunk(
     records: ByteArray,
     chunk: Rows,
     shift: Integer,
-    kept: Numbers,
+    kept: IntArray,
     timestamp_shift: Integer,
     out: ByteArray,
     at: Integer,
-    timestamp_range: Numbers,
+    timestamp_range: IntArray,
 ) -> Integers:
     """`filter.filter_records` for records of a batch that are one chunk of it, as chunk[0] says."""
     chunk = borrowed(chunk)
@@ -85,9 +85,9 @@ def write_chunked_header(
     count: Integer,
     set_horizon: Integer,
     horizon: Integer,
-    timestamp_range: Numbers,
+    timestamp_range: IntArray,
     out: ByteArray,
-    totals: Numbers,
+    totals: IntArray,
 ) -> None:
     """The header of what is left of rows[0], which fills `out`; as `filter.write_filtered_header`."""
     data, rows, out = borrowed(data), borrowed(rows), borrowed(out)

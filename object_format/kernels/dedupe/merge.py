@@ -48,7 +48,7 @@ from object_format.kernels.runtime.intrinsics import borrowed, copy_bytes
 from object_format.kernels.runtime.primitives import store
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 SMALL_BYTES = 4096
 """A batch that will be stored in less than this is small: its header is more than 1.5 % of it."""
@@ -84,7 +84,7 @@ def final_header(row: Integers, action: Integer, horizon: Integer) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def can_merge(rows: Rows, actions: Numbers, lead: Integer, b: Integer, horizon: Integer) -> Integer:
+def can_merge(rows: Rows, actions: IntArray, lead: Integer, b: Integer, horizon: Integer) -> Integer:
     """Whether batch `b` can be in one batch that begins with `lead`, as far as their headers go."""
     first, second = rows[lead], rows[b]
     attributes, time = final_header(first, actions[lead], horizon)
@@ -98,7 +98,7 @@ def can_merge(rows: Rows, actions: Numbers, lead: Integer, b: Integer, horizon: 
 
 
 @njit(nogil=True, cache=True)
-def mark_small_batches(rows: Rows, actions: Numbers, starts: Numbers, horizon: Integer) -> None:
+def mark_small_batches(rows: Rows, actions: IntArray, starts: IntArray, horizon: Integer) -> None:
     """Set MERGED on small batches that lie next to each other and may be merged.
 
     Their size when opened is not known yet: `plan_merges` has the last word.
@@ -127,8 +127,8 @@ def mark_small_batches(rows: Rows, actions: Numbers, starts: Numbers, horizon: I
 @njit(nogil=True, cache=True)
 def plan_merges(
     rows: Rows,
-    actions: Numbers,
-    starts: Numbers,
+    actions: IntArray,
+    starts: IntArray,
     horizon: Integer,
     max_bytes: Integer,
     max_compressed_bytes: Integer,
@@ -185,7 +185,7 @@ def plan_merges(
 
 
 @njit(nogil=True, cache=True)
-def next_member(rows: Rows, actions: Numbers, b: Integer) -> Integer:
+def next_member(rows: Rows, actions: IntArray, b: Integer) -> Integer:
     """The next batch that is not skipped, and whether it continues the group of `b`."""
     b += 1
     while b < rows.size and actions[b] == SKIP:
@@ -194,7 +194,7 @@ def next_member(rows: Rows, actions: Numbers, b: Integer) -> Integer:
 
 
 @njit(nogil=True, cache=True)
-def split_group(rows: Rows, actions: Numbers, lead: Integer, members: Integer, b: Integer) -> Integer:
+def split_group(rows: Rows, actions: IntArray, lead: Integer, members: Integer, b: Integer) -> Integer:
     """Let another group begin with `b`; where that leaves a batch alone, it is not merged.
 
     Where to go on: at `b`, or at `lead` if there is but that one.
@@ -214,16 +214,16 @@ def merge_rows(
     records: ByteArray,
     rows: Rows,
     b: Integer,
-    actions: Numbers,
-    starts: Numbers,
+    actions: IntArray,
+    starts: IntArray,
     shift: Integer,
     leader_epoch: Integer,
-    kept: Numbers,
+    kept: IntArray,
     horizon: Integer,
     max_bytes: Integer,
     out: ByteArray,
     start: Integer,
-    totals: Numbers,
+    totals: IntArray,
 ) -> Integers:
     """Write batch `b` and those that continue it as one, all but its CRC, up to `max_bytes` bytes of records.
 
@@ -280,10 +280,10 @@ def write_merged_header(
     rows: Rows,
     lead: Integer,
     last: Integer,
-    actions: Numbers,
+    actions: IntArray,
     horizon: Integer,
     count: Integer,
-    timestamp_range: Numbers,
+    timestamp_range: IntArray,
     out: ByteArray,
     start: Integer,
     end: Integer,
@@ -311,17 +311,17 @@ def assemble(
     data: ByteArray,
     records: ByteArray,
     rows: Rows,
-    actions: Numbers,
-    starts: Numbers,
+    actions: IntArray,
+    starts: IntArray,
     shift: Integer,
     leader_epoch: Integer,
-    kept: Numbers,
+    kept: IntArray,
     horizon: Integer,
     max_bytes: Integer,
     max_compressed_bytes: Integer,
     out: ByteArray,
-    rewritten: Numbers,
-    totals: Numbers,
+    rewritten: IntArray,
+    totals: IntArray,
 ) -> Integers:
     """Write all that survives of `rows`; those that are opened have their records in `records`.
 

@@ -11,14 +11,16 @@ from object_format.kernels.dedupe.fingerprints import CONTROL_RECORD, KEYLESS, W
 from object_format.kernels.runtime.intrinsics import borrowed, prefetch
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import Integer, Numbers
+    from object_format.kernels.runtime.signatures import IntArray, Integer
 
 _AHEAD = 24
 """How many records ahead the memory of a slot is asked for."""
 
 
 @njit(nogil=True, cache=True)
-def mark_superseded(words: Numbers, flags: Numbers, count: Integer, slots: Numbers, removed: Numbers) -> None:
+def mark_superseded(
+    words: IntArray, flags: IntArray, count: Integer, slots: IntArray, removed: IntArray
+) -> None:
     """Set `removed` (bool[count], all unset) for records that a later one of the same key follows.
 
     `slots` is int32 of a power of two, at least twice `count`; it is written over. Open addressing with
@@ -53,7 +55,7 @@ def mark_superseded(words: Numbers, flags: Numbers, count: Integer, slots: Numbe
 
 @njit(nogil=True, cache=True)
 def compact_columns(
-    words: Numbers, offsets: Numbers, flags: Numbers, count: Integer, removed: Numbers
+    words: IntArray, offsets: IntArray, flags: IntArray, count: Integer, removed: IntArray
 ) -> Integer:
     """Move what is not `removed` to the front, in its order; how many records that are."""
     words = borrowed(words)

@@ -16,14 +16,14 @@ from object_format.kernels.dedupe.merge import assemble, mark_small_batches, pla
 from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Integers, Numbers, Rows
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 _NONE = int(Fault.NONE)
 _SURVIVORS = int(Fault.SURVIVORS)
 
 
 @njit(nogil=True, cache=True)
-def slice_between(values: Numbers, first: Integer, last: Integer) -> Numbers:
+def slice_between(values: IntArray, first: Integer, last: Integer) -> IntArray:
     """The numbers in [first, last] of an array that rises."""
     start, end = index_range(values, first, last)
     return values[start:end]
@@ -36,8 +36,8 @@ def filter_opened(
     rows: Rows,
     shift: Integer,
     leader_epoch: Integer,
-    kept: Numbers,
-    tombstones: Numbers,
+    kept: IntArray,
+    tombstones: IntArray,
     set_horizon: Integer,
     horizon: Integer,
     merge: Integer,
@@ -45,8 +45,8 @@ def filter_opened(
     max_compressed_bytes: Integer,
     scratch_bytes: Integer,
     out: ByteArray,
-    rewritten: Numbers,
-    totals: Numbers,
+    rewritten: IntArray,
+    totals: IntArray,
 ) -> Integers:
     """What `filter.filter_rows` makes of batches open in `records`, of which all were compressed or none.
 
@@ -79,16 +79,18 @@ def filter_opened(
     while first < rows.size:
         n = chunk_end(rows, opened, n, scratch_bytes, True) if n < opened.size else n
         end = opened[n] if n < opened.size else rows.size
-        some, does, begins = rows[first:end], actions[first:end], starts[first : end + 1]
-        capacity, _sealed = plan_merges(some, does, begins, horizon, max_bytes, max_compressed_bytes)
+        group, group_actions, group_starts = rows[first:end], actions[first:end], starts[first : end + 1]
+        capacity, _rewritten = plan_merges(
+            group, group_actions, group_starts, horizon, max_bytes, max_compressed_bytes
+        )
         if capacity > out.size - at:
             return _NONE, 0, ~at, 0
-        fault, position, row, length, sealed = assemble(
+        fault, position, row, length, rewritten_count = assemble(
             data,
             records,
-            some,
-            does,
-            begins,
+            group,
+            group_actions,
+            group_starts,
             shift,
             leader_epoch,
             kept,
@@ -100,10 +102,10 @@ def filter_opened(
             totals,
         )
         if fault != _NONE:
-            compressed = some[row].attributes & CODEC_MASK != 0
-            return fault, some[row].position if compressed else position, np.int64(-1), 0
-        rewritten[count : count + sealed, :2] += at
-        count += sealed
+            compressed = group[row].attributes & CODEC_MASK != 0
+            return fault, group[row].position if compressed else position, np.int64(-1), 0
+        rewritten[count : count + rewritten_count, :2] += at
+        count += rewritten_count
         at += length
         first = end
     return _NONE, 0, at, count

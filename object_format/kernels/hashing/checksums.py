@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import Integer, Numbers
+    from object_format.kernels.runtime.signatures import IntArray, Integer
 
 _POLYNOMIAL: Final = 0x82F63B78  # Castagnoli's, reflected
 _ONE: Final = 0x80000000  # x^0
@@ -32,7 +32,7 @@ def _multiply(a: Integer, b: Integer) -> Integer:
     return product
 
 
-def _byte_table() -> Numbers:
+def _byte_table() -> IntArray:
     """What a byte at the low end of the state turns into: the usual table of a checksum made byte by byte."""
     table = np.empty(256, np.int64)
     for number in range(256):
@@ -43,7 +43,7 @@ def _byte_table() -> Numbers:
     return table
 
 
-def _length_table() -> Numbers:
+def _length_table() -> IntArray:
     """x^(8 n) for n = v 256^k, at [k, v]."""
     table = np.empty((4, 256), np.int64)
     step = _ONE >> 8  # x^8

@@ -13,7 +13,7 @@ from numba import njit
 from object_format.kernels.runtime.intrinsics import borrowed
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
@@ -23,8 +23,8 @@ _M = np.uint32(0x5BD1E995)
 def murmur2_of(data: ByteArray, start: Integer, length: Integer) -> Integer:
     """The hash of data[start : start + length], which exists, as an unsigned 32-bit integer."""
     h = np.uint32(_SEED ^ np.uint32(length))
-    whole = length // 4
-    for i in range(whole):
+    words = length // 4
+    for i in range(words):
         at = start + i * 4
         k = np.uint32(
             np.uint32(data[at])
@@ -36,10 +36,10 @@ def murmur2_of(data: ByteArray, start: Integer, length: Integer) -> Integer:
         k = np.uint32(k ^ (k >> np.uint32(24)))
         k = np.uint32(k * _M)
         h = np.uint32(np.uint32(h * _M) ^ k)
-    rest = length - whole * 4
-    tail = start + whole * 4
-    if rest > 0:
-        for i in range(rest):
+    tail_bytes = length - words * 4
+    tail = start + words * 4
+    if tail_bytes > 0:
+        for i in range(tail_bytes):
             h = np.uint32(h ^ (np.uint32(data[tail + i]) << np.uint32(8 * i)))
         h = np.uint32(h * _M)
     h = np.uint32(h ^ (h >> np.uint32(13)))
@@ -49,7 +49,7 @@ def murmur2_of(data: ByteArray, start: Integer, length: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def partitions_of(
-    data: ByteArray, starts: Numbers, lengths: Numbers, partition_count: Integer, out: Numbers
+    data: ByteArray, starts: IntArray, lengths: IntArray, partition_count: Integer, out: IntArray
 ) -> None:
     """Each key's partition; -1 for a null key (a length below 0) or one that does not lie inside `data`."""
     data = borrowed(data)

@@ -104,24 +104,27 @@ def _finish(builder: Opaque, state: list[Opaque]) -> list[Opaque]:
 def _fingerprints(builder: Opaque, halves: list[Opaque]) -> Opaque:
     """Three 32-bit words a hash, one behind the other; the first is never 0."""
     first, second = (builder.bitcast(half, _HALVES) for half in halves)
-    least = _HALVES([1, 0] * LANES)
-    first = builder.select(builder.icmp_unsigned("<", first, least), least, first)
-    places = [place for lane in range(LANES) for place in (2 * lane, 2 * lane + 1, 2 * LANES + 2 * lane)]
-    return builder.shuffle_vector(first, second, ir.VectorType(_I32, len(places))(places))
+    ones = _HALVES([1, 0] * LANES)
+    first = builder.select(builder.icmp_unsigned("<", first, ones), ones, first)
+    positions = [
+        position for lane in range(LANES) for position in (2 * lane, 2 * lane + 1, 2 * LANES + 2 * lane)
+    ]
+    return builder.shuffle_vector(first, second, ir.VectorType(_I32, len(positions))(positions))
 
 
 def _generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
     data, starts, lengths, first, min_words, max_words, k0, k1, words, at = values
 
     def number(kind: int, array: Opaque, lane: int) -> Opaque:
-        place = element(context, builder, kinds.args[kind], array, builder.add(first, _I64(lane)))
-        return builder.load(builder.bitcast(place, _I64.as_pointer()))
+        position = element(context, builder, kinds.args[kind], array, builder.add(first, _I64(lane)))
+        return builder.load(builder.bitcast(position, _I64.as_pointer()))
 
     def loaded(offsets: list[Opaque]) -> Opaque:
         """Eight bytes of each key."""
-        places = (element(context, builder, kinds.args[0], data, offset) for offset in offsets)
+        positions = (element(context, builder, kinds.args[0], data, offset) for offset in offsets)
         return _gathered(
-            builder, [builder.load(builder.bitcast(place, _I64.as_pointer()), align=1) for place in places]
+            builder,
+            [builder.load(builder.bitcast(position, _I64.as_pointer()), align=1) for position in positions],
         )
 
     begins = [number(1, starts, lane) for lane in range(LANES)]
@@ -143,18 +146,18 @@ def _generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -
 
     def partial_word(index: Opaque) -> tuple[Opaque, Opaque]:
         offset = builder.shl(index, _I64(3))
-        places = []
+        positions = []
         for begin, tail in zip(begins, tails, strict=True):
-            place = builder.add(begin, offset)
-            places.append(builder.select(builder.icmp_signed("<=", place, tail), place, tail))
-        whole = builder.lshr(_gathered(builder, sizes), _all(3))
-        return loaded(places), builder.icmp_unsigned("<", _splat(builder, index), whole)
+            position = builder.add(begin, offset)
+            positions.append(builder.select(builder.icmp_signed("<=", position, tail), position, tail))
+        word_counts = builder.lshr(_gathered(builder, sizes), _all(3))
+        return loaded(positions), builder.icmp_unsigned("<", _splat(builder, index), word_counts)
 
     absorb(_I64(0), min_words, common_word)
     absorb(min_words, max_words, partial_word)
     size = _gathered(builder, sizes)
-    rest = builder.shl(builder.and_(size, _all(7)), _all(3))
-    tail = builder.lshr(builder.lshr(loaded(tails), builder.sub(_all(56), rest)), _all(8))
+    tail_bits = builder.shl(builder.and_(size, _all(7)), _all(3))
+    tail = builder.lshr(builder.lshr(loaded(tails), builder.sub(_all(56), tail_bits)), _all(8))
     tail = builder.or_(tail, builder.shl(size, _all(56)))
     halves = _finish(builder, _absorb(builder, [builder.load(each) for each in state], tail))
     fingerprints = _fingerprints(builder, halves)
@@ -180,7 +183,7 @@ def fingerprint_lanes(
     """Write the fingerprints of `LANES` keys to `words` from index `at` on.
 
     Where they lie in `data`, with eight bytes before the end of each, say int64 `starts` and `lengths` from
-    `first` on. Each has `min_words` whole words of eight bytes at the least, and one has `max_words`.
+    `first` on. Each has `min_words` word_counts words of eight bytes at the ones, and one has `max_words`.
     """
     i64, u64 = types.int64, types.uint64
     signature = types.void(data, starts, lengths, i64, i64, i64, u64, u64, words, i64)

@@ -17,7 +17,7 @@ from numba.core import cgutils, config
 from numba.extending import intrinsic
 
 if TYPE_CHECKING:
-    from object_format.kernels.runtime.signatures import ByteArray, Integer, Numbers
+    from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer
 
 Opaque: TypeAlias = Any
 """What numba and llvmlite hand around while they generate code; neither has types."""
@@ -102,15 +102,15 @@ def address_of(_typing: Opaque, array: Opaque, index: Opaque) -> Opaque:
 
 @_intrinsic
 def call_c(_typing: Opaque, function: Opaque, arguments: Opaque) -> Opaque:
-    """Call the C function at an address; its arguments and its result are all taken as 64-bit numbers."""
-    numbers: Opaque = types.UniTuple(types.int64, len(arguments))  # type: ignore[no-untyped-call]
+    """Call the C function at an address; its arguments and its result are all taken as 64-bit argument_types."""
+    argument_types: Opaque = types.UniTuple(types.int64, len(arguments))  # type: ignore[no-untyped-call]
 
     def generate(_context: Opaque, builder: Opaque, _kinds: Opaque, values: Opaque) -> Opaque:
-        given = _cgutils.unpack_tuple(builder, values[1])
-        kind = ir.FunctionType(_I64, [_I64] * len(given))
-        return builder.call(builder.inttoptr(values[0], kind.as_pointer()), given)
+        arguments_list = _cgutils.unpack_tuple(builder, values[1])
+        kind = ir.FunctionType(_I64, [_I64] * len(arguments_list))
+        return builder.call(builder.inttoptr(values[0], kind.as_pointer()), arguments_list)
 
-    return types.int64(types.int64, numbers), generate
+    return types.int64(types.int64, argument_types), generate
 
 
 @_intrinsic
@@ -138,7 +138,7 @@ def copy_bytes(source: ByteArray, start: Integer, target: ByteArray, at: Integer
 
 
 @njit(nogil=True, cache=True)
-def shift_up(array: Numbers, start: Integer, count: Integer, distance: Integer) -> None:
+def shift_up(array: IntArray, start: Integer, count: Integer, distance: Integer) -> None:
     """Move `count` elements `distance` places on; both ranges exist."""
     if count > 0:
         if CHECKED:

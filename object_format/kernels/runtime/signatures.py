@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 ByteArray: TypeAlias = Any
 """uint8[:], contiguous; read-only wherever a kernel does not write."""
 
-Numbers: TypeAlias = Any
+IntArray: TypeAlias = Any
 """A contiguous array of integers, of the width that the docstring names."""
 
 Rows: TypeAlias = Any

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from agent.kafka.services import KafkaServices
     from agent.write.validation import ValidatedBatches
     from object_format.buffers import Bytes
-    from object_format.kernels.runtime.signatures import Numbers
+    from object_format.kernels.runtime.signatures import IntArray
 
 _NOW_MS = 1_000_000
 _FATES = (
@@ -421,7 +421,7 @@ def test_the_first_batch_tells_what_to_expect_of_the_others(codec: Codec) -> Non
     opened: list[int] = []
     open_few = produce_survey.open_few
 
-    def watched(data: Bytes, rows: Numbers, room: Bytes, calls: Numbers) -> int:
+    def watched(data: Bytes, rows: IntArray, room: Bytes, calls: IntArray) -> int:
         found = open_few(data, rows, room, calls)
         opened.append(int(np.count_nonzero(rows[:, -1])))
         return int(found)
