@@ -1,4 +1,4 @@
-"""Roaring bitmaps to and from arrays, in bulk."""
+"""Converts Roaring bitmaps to arrays and back, in bulk."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pyroaring import BitMap64
 from object_format.kernels.bitmaps.roaring import index_range, serialize, serialized_size
 
 _WINDOW: Final = 1 << 18
-"""How many numbers wide a window is: 2 MiB as an array, at the most."""
+"""Width of a `BitmapWindow` in values; up to 2 MiB as an array."""
 
 _RANGE: Final = 1 << 20
-"""How many numbers wide a selected is that is cut out at a time, by some microseconds."""
+"""Width of the range that `values_between` intersects at a time, which takes microseconds."""
 
 
 def bitmap_of(values: npt.NDArray[np.int64]) -> BitMap64:
-    """The bitmap of `values`, which must rise and not be negative.
+    """Return the bitmap of `values`, which must be ascending and not negative.
 
-    A kernel writes the portable serialisation, which the library then takes in one go: hundreds of times
-    faster than adding the numbers where they lie close, and several times where they are scattered.
+    A kernel writes the portable serialization, and the library deserializes it in one call. For dense values
+    this is hundreds of times faster than adding them, and several times faster for sparse ones.
     """
     if not values.size:
         return BitMap64()
@@ -31,18 +31,18 @@ def bitmap_of(values: npt.NDArray[np.int64]) -> BitMap64:
 
 
 def next_value(bitmap: BitMap64, first: int) -> int | None:
-    """The lowest number of `bitmap` from `first` on, if found is one."""
+    """Return the lowest value of `bitmap` that is at least `first`, or None if there is none."""
     try:
         return bitmap.next_set_bit(first)
-    except ValueError:  # found is none
+    except ValueError:  # no such value
         return None
 
 
 def values_between(bitmap: BitMap64, first: int, last: int) -> npt.NDArray[np.int64]:
-    """The numbers of `bitmap` in [first, last], rising.
+    """Return the values of `bitmap` in [first, last], ascending.
 
-    The cost goes with how many they are, wherever they lie: the library goes to a number by its upper bits,
-    where ranks and slices count every container before it.
+    The cost depends on the number of returned values only. Ranks and slices would count every container
+    before the range, whereas `next_set_bit` finds a value by its upper bits.
     """
     parts = []
     found = next_value(bitmap, max(first, 0))
@@ -50,7 +50,7 @@ def values_between(bitmap: BitMap64, first: int, last: int) -> npt.NDArray[np.in
         end = min(found + _RANGE, last + 1)
         selected = BitMap64()
         selected.add_range(found, end)
-        # By whole containers, where a slice goes from number to number.
+        # An intersection works on whole containers, a slice on single values.
         parts.append(np.frombuffer((bitmap & selected).to_array(), np.int64))
         found = next_value(bitmap, end) if end <= last else None
     if len(parts) == 1:
@@ -59,9 +59,10 @@ def values_between(bitmap: BitMap64, first: int, last: int) -> npt.NDArray[np.in
 
 
 def bitmap_between(bitmap: BitMap64, first: int, last: int) -> BitMap64:
-    """The numbers of `bitmap` in [first, last], as a bitmap.
+    """Return the values of `bitmap` in [first, last] as a bitmap.
 
-    Cost and memory go with the containers (65,536 numbers each) that it has found, and not with the width.
+    Cost and memory depend on the containers (65,536 values each) that the bitmap has in the range, not on the
+    width of the range.
     """
     window = BitMap64()
     found = next_value(bitmap, max(first, 0))
@@ -73,9 +74,10 @@ def bitmap_between(bitmap: BitMap64, first: int, last: int) -> BitMap64:
 
 
 class BitmapWindow:
-    """The numbers of a bitmap, which does not change any more, for ranges that mostly rise.
+    """View of an immutable bitmap for queries of mostly ascending ranges.
 
-    A selected of it lies found as an array, so that a range costs a search and not a walk through containers.
+    It keeps part of the bitmap as an array, so that a range needs a binary search instead of a walk through
+    containers.
     """
 
     def __init__(self, bitmap: BitMap64) -> None:
@@ -85,7 +87,7 @@ class BitmapWindow:
         self.empty = not bitmap
 
     def between(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """The numbers in [first, last], rising."""
+        """Return the values in [first, last], ascending."""
         if self.empty:
             return self._values
         if last - first >= _WINDOW:
@@ -97,23 +99,23 @@ class BitmapWindow:
         return self._values[start:end]
 
     def count(self, first: int, last: int) -> int:
-        """How many numbers are in [first, last]."""
+        """Return the number of values in [first, last]."""
         return int(self._bitmap.range_cardinality(first, last + 1))
 
 
 class ArrayWindow:
-    """The same for numbers that are an array, rising."""
+    """The interface of `BitmapWindow` for values in an ascending array."""
 
     def __init__(self, values: npt.NDArray[np.int64]) -> None:
         self._values = values
         self.empty = not values.size
 
     def between(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """The numbers in [first, last], rising."""
+        """Return the values in [first, last], ascending."""
         start, end = index_range(self._values, first, last)
         return self._values[start:end]
 
     def count(self, first: int, last: int) -> int:
-        """How many numbers are in [first, last]."""
+        """Return the number of values in [first, last]."""
         start, end = index_range(self._values, first, last)
         return int(end - start)

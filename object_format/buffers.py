@@ -1,7 +1,7 @@
-"""Bytes from anywhere as the arrays that kernels take, without a copy.
+"""Converts byte buffers to the arrays that kernels take, without copying.
 
-Kernels are compiled per type of their arguments, and numba tells read-only arrays from others: what a kernel
-only reads is always handed over read-only, so that each is compiled once.
+Numba compiles a kernel for each combination of argument types, and distinguishes read-only from writable
+arrays. Arrays that a kernel only reads are therefore always passed as read-only, so that it is compiled once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def readable(data: Buffer) -> Bytes:
-    """A read-only view of `data`."""
+    """Return a read-only view of `data`."""
     return np.frombuffer(memoryview(data).toreadonly(), np.uint8)
 
 
 def writable(data: Buffer) -> Bytes:
-    """A view of `data` through which a kernel changes it in place."""
+    """Return a writable view of `data`. Raises InvalidInputError if it is read-only."""
     array = np.frombuffer(memoryview(data), np.uint8)
     if not array.flags.writeable:
         raise InvalidInputError(
-            "batches are to be changed in place, and their buffer is read-only", remedy="copy them first"
+            "batches cannot be modified in a read-only buffer", remedy="copy them to a writable buffer"
         )
     return array

@@ -1,4 +1,4 @@
-"""What can be wrong with a record batch."""
+"""Errors of record batches."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from core.errors import CorruptDataError, InvalidInputError
 
 
 class Fault(IntEnum):
-    """Why a batch is not what it should be; kernels return these numbers next to a position.
+    """Code of a problem in a batch. Kernels return these codes together with a position.
 
-    Those from `CHECKSUM` on are judged by `validate_batches` alone: a stored batch may well be a control
-    batch or have gaps between its offsets, one that a producer sends may not.
+    Only `validate_batches` reports the codes from `CHECKSUM` on. They concern batches that a producer sends:
+    a stored batch, in contrast, may be a control batch or have gaps between its offsets.
     """
 
     NONE = 0
@@ -38,7 +38,7 @@ class Fault(IntEnum):
 
     @property
     def explanation(self) -> str:
-        """One sentence for people."""
+        """Return a description for people."""
         return _EXPLANATIONS[self]
 
 
@@ -46,31 +46,31 @@ _EXPLANATIONS = {
     Fault.NONE: "nothing is wrong",
     Fault.TRUNCATED: "the bytes end inside a batch",
     Fault.BATCH_LENGTH: "the batch length is smaller than a batch header",
-    Fault.MAGIC: "the magic byte is not 2, only record batches of format version 2 can be read",
-    Fault.CODEC: "the attributes name a compression codec that does not exist",
+    Fault.MAGIC: "the magic byte is not 2: only record batches of format version 2 are supported",
+    Fault.CODEC: "the attributes contain an unknown compression codec",
     Fault.RECORD_COUNT: "the record count is negative, or larger than the batch can hold",
-    Fault.LAST_OFFSET_DELTA: "the last offset delta is negative, or smaller than the record count allows",
+    Fault.LAST_OFFSET_DELTA: "the last offset delta is negative, or too small for the record count",
     Fault.RECORD_LENGTH: "a record's length is wrong, or the records end early",
-    Fault.RECORD_FIELD: "a field of a record is malformed or reaches beyond the record",
-    Fault.RECORD_OFFSET: "record offsets do not rise, or leave the batch's range",
-    Fault.TRAILING_BYTES: "bytes are left over behind the last record",
+    Fault.RECORD_FIELD: "a field of a record is malformed or extends beyond the record",
+    Fault.RECORD_OFFSET: "record offsets are not ascending, or outside the batch's range",
+    Fault.TRAILING_BYTES: "there are bytes after the last record",
     Fault.COMPRESSED_BYTES: "the compressed records cannot be decompressed",
-    Fault.DECOMPRESSED_TOO_LARGE: "the decompressed records are larger than a batch may be",
-    Fault.OFFSET_RANGE: "the batch's offsets overlap those before it, are negative, or beyond 2^62",
-    Fault.SURVIVORS: "records that were found to survive are missing: these are not the bytes of pass 1",
+    Fault.DECOMPRESSED_TOO_LARGE: "the decompressed records exceed the size limit of a batch",
+    Fault.OFFSET_RANGE: "the batch's offsets overlap the previous batch, are negative, or exceed 2^62",
+    Fault.SURVIVORS: "surviving records are missing: these are not the bytes that pass 1 read",
     Fault.CHECKSUM: "the CRC-32C does not match the bytes",
-    Fault.OFFSETS_NOT_CONSECUTIVE: "a producer's batch must hold records, at offsets 0, 1, 2 … without gaps",
-    Fault.CONTROL_BATCH: "clients may not write control batches",
-    Fault.TIMESTAMP_TYPE: "a producer may not set the timestamp type to LogAppendTime",
-    Fault.SEQUENCE: "a batch with a producer id needs a sequence number of 0 or more",
-    Fault.KEYLESS_RECORDS: "a compacted topic does not take records without a key",
+    Fault.OFFSETS_NOT_CONSECUTIVE: "a producer's batch must contain records with the offsets 0, 1, 2 …",
+    Fault.CONTROL_BATCH: "clients are not allowed to write control batches",
+    Fault.TIMESTAMP_TYPE: "producers are not allowed to set the timestamp type to LogAppendTime",
+    Fault.SEQUENCE: "a batch with a producer id requires a sequence number of at least 0",
+    Fault.KEYLESS_RECORDS: "a compacted topic requires a key in every record",
 }
 
 
 class MalformedBatchError(CorruptDataError):
-    """Bytes that should be record batches are not.
+    """Bytes are not valid record batches.
 
-    `position` is where, in bytes from the start of what was given: exact in an uncompressed batch, the start
+    `position` counts bytes from the start of the input. It is exact in an uncompressed batch, and the start
     of the batch in a compressed one.
     """
 
@@ -83,7 +83,7 @@ class MalformedBatchError(CorruptDataError):
 
     @classmethod
     def at(cls, fault: int, position: int) -> MalformedBatchError:
-        """The error for what a kernel found."""
+        """Return the error for a fault that a kernel found."""
         kind = Fault(fault)
         return cls(
             f"malformed record batch at byte {position}: {kind.explanation}", position=position, fault=kind
@@ -121,4 +121,4 @@ class InvalidRecordError(InvalidInputError):
 
 
 class UnsupportedBatchError(InvalidInputError):
-    """What is asked for cannot be put into a record batch of format v2."""
+    """The requested records do not fit into a record batch of format v2."""

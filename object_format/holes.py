@@ -1,8 +1,9 @@
-"""Holes: the offsets of a section that have no record any more, as a Roaring bitmap.
+"""Holes: the offsets of a section that no longer have a record, as a Roaring bitmap.
 
-Hole bitmaps are always relative to the section's base offset (hole 0 is the base offset itself); survivor
-bitmaps hold absolute offsets. Bytes are Roaring's portable 64-bit serialisation
-(github.com/RoaringBitmap/RoaringFormatSpec), which is little-endian.
+Bitmaps of holes are relative to the section's base offset (hole 0 is the base offset itself). Bitmaps of
+survivors contain absolute offsets. The bytes are Roaring's portable 64-bit serialization
+(github.com/RoaringBitmap/RoaringFormatSpec), which is little-endian: a sequence of groups, each with the
+upper 32 bits of its values and a 32-bit bitmap of containers.
 """
 
 from __future__ import annotations
@@ -36,21 +37,22 @@ if TYPE_CHECKING:
 
 
 _GROUP: Final = 1 << 32
-"""How many numbers the 32-bit bitmaps have of which a 64-bit one consists; each has a header of its own."""
+"""Values per group. Each group has its own header."""
 
 _WINDOW: Final = 1 << 20
-"""How many offsets are looked at together where there are survivors: 128 KiB as a bitmap, at the most."""
+"""Offsets processed at a time where there are survivors; up to 128 KiB as a bitmap."""
 
 _DENSE_SURVIVORS: Final = 1 << 15
-"""From so many survivors in a window on, the library is faster by containers than a kernel by survivors."""
+"""From this number of survivors in a window on, the library's container operations are faster than a kernel
+that visits every survivor."""
 
 _BUFFER_BYTES: Final = max(_WINDOW // CONTAINER * MAX_CONTAINER_BYTES, _GROUP // CONTAINER * SINGLE_RUN_BYTES)
-"""What a stretch is written to: a window's containers, or those of a group in which nothing survives."""
+"""Size of the output buffer: the containers of a window, or those of a whole group without survivors."""
 
 
 @dataclass(frozen=True, slots=True)
 class SectionHoles:
-    """The holes of a section of `span` offsets as they are written: `parts` one behind the other."""
+    """Serialized holes of a section of `span` offsets: `count` holes, in `parts` to be concatenated."""
 
     parts: tuple[bytes, ...]
     count: int
@@ -58,25 +60,26 @@ class SectionHoles:
 
 
 def no_holes(span: int) -> SectionHoles:
-    """Those of a section in which every offset has a record."""
+    """Return the holes of a section in which every offset has a record."""
     return SectionHoles((bytes(8),), 0, span)
 
 
 def _check_range(base_offset: int, last_offset: int) -> None:
     if not 0 <= base_offset <= last_offset:
-        raise InvalidInputError(f"a section cannot run from offset {base_offset} to {last_offset}")
+        raise InvalidInputError(f"a section cannot cover offsets {base_offset} to {last_offset}")
     if last_offset - base_offset >= MAX_SPAN:
         raise InvalidInputError(
-            f"a section of {last_offset - base_offset + 1} offsets is above the limit of {MAX_SPAN}",
-            remedy="cover the range with several sections, in several files",
+            f"a section of {last_offset - base_offset + 1} offsets exceeds the limit of {MAX_SPAN}",
+            remedy="split the range into sections of several files",
         )
 
 
 def holes_between(survivors: BitMap64, base_offset: int, last_offset: int) -> SectionHoles:
-    """The offsets of [base_offset, last_offset] that are not in `survivors`, relative to `base_offset`.
+    """Return the offsets of [base_offset, last_offset] that are not in `survivors`.
 
-    Each container takes its smallest form. Time goes with the survivors that are scattered and, by
-    nanoseconds, with every 65,536 offsets; memory with what is written, but for some MiB.
+    The result is relative to `base_offset`, and each container has its smallest form. Time grows with the
+    number of survivors and, by nanoseconds, with every 65,536 offsets. Memory is the size of the result plus
+    a few MiB.
     """
     _check_range(base_offset, last_offset)
     span = last_offset - base_offset + 1
@@ -90,9 +93,10 @@ def holes_between(survivors: BitMap64, base_offset: int, last_offset: int) -> Se
 
 
 def _ranges(survivors: BitMap64, base_offset: int, span: int) -> Iterator[tuple[int, int, bool]]:
-    """[start, end) relative to the base, and whether nothing survives there: else it is a window.
+    """Yield (start, end, whether the range has no survivor), relative to `base_offset`.
 
-    All begin at borders of containers, and cross none of groups.
+    Ranges start at container boundaries and do not cross group boundaries. A range with survivors is at most
+    one window.
     """
     start = 0
     while start < span:
@@ -108,7 +112,7 @@ def _ranges(survivors: BitMap64, base_offset: int, span: int) -> Iterator[tuple[
 
 
 class _HolesWriter:
-    """A 64-bit bitmap as it is written; every 32-bit one in it, a group, when the next begins."""
+    """Serializes a 64-bit bitmap group by group."""
 
     def __init__(self) -> None:
         self.holes = 0
@@ -121,12 +125,12 @@ class _HolesWriter:
         self._written: list[bytes] = []
 
     def add_all_holes(self, start: int, end: int) -> None:
-        """The next stretch, of which nothing survives."""
+        """Append a range without survivors."""
         self._reserve(start, end, SINGLE_RUN_BYTES)
         self._write_complement(np.empty(0, np.int64), start, end)
 
     def add(self, survivors: BitMap64, base_offset: int, start: int, end: int) -> None:
-        """The next stretch, a window."""
+        """Append a range that has survivors."""
         window = BitMap64()
         window.add_range(base_offset + start, base_offset + end)
         survivors_here = survivors & window
@@ -145,7 +149,7 @@ class _HolesWriter:
         self._note(end_and_count, len(holes))
 
     def finish(self) -> tuple[bytes, ...]:
-        """The whole bitmap."""
+        """Return the serialized bitmap."""
         self._end_group()
         self._parts[0] = struct.pack("<Q", self._groups)
         return tuple(self._parts)
@@ -159,11 +163,11 @@ class _HolesWriter:
     def _note(self, end_and_count: tuple[int, int], holes: int) -> None:
         self._filled, self._count = end_and_count
         if self._filled < 0:
-            raise FatalError("the holes of a section do not fit where they are written to")
+            raise FatalError("the holes of a section do not fit the output buffer")
         self.holes += holes
 
     def _reserve(self, start: int, end: int, container_bytes: int) -> None:
-        """Make room for a stretch."""
+        """Start a new group if necessary, and flush the buffer if the containers of the range may not fit."""
         if start // _GROUP != self._high:
             self._end_group()
             self._high = start // _GROUP
@@ -187,7 +191,7 @@ class _HolesWriter:
 
 
 def _container_headers(containers: npt.NDArray[np.int64]) -> bytes:
-    """What stands before the containers of a 32-bit bitmap, whose rows are as in `write_complement`."""
+    """Return the header of a 32-bit bitmap whose `containers` are rows as `write_complement` writes them."""
     count = len(containers)
     of_runs = containers[:, 2].astype(np.bool_)
     if of_runs.any():
@@ -204,7 +208,10 @@ def _container_headers(containers: npt.NDArray[np.int64]) -> bytes:
 
 
 def survivors_between(holes: BitMap64, base_offset: int, last_offset: int) -> BitMap64:
-    """The inverse of `holes_between`: the absolute offsets of [base_offset, last_offset] with a record."""
+    """Return the absolute offsets of [base_offset, last_offset] that are no holes.
+
+    This is the inverse of `holes_between`.
+    """
     _check_range(base_offset, last_offset)
     window = BitMap64()
     window.add_range(0, last_offset - base_offset + 1)
@@ -212,10 +219,11 @@ def survivors_between(holes: BitMap64, base_offset: int, last_offset: int) -> Bi
 
 
 def parse_holes(data: Buffer, *, span: int) -> BitMap64:
-    """The bitmap of a section of `span` offsets; raises CorruptDataError unless `data` is exactly one.
+    """Return the bitmap in `data`, for a section of `span` offsets.
 
-    pyroaring bounds and validates what it reads, but stops at the end of the bitmap and takes headers that
-    contradict each other in positions; writer the bitmap again finds both.
+    Raises CorruptDataError unless `data` is exactly one valid bitmap within the span. pyroaring checks bounds
+    and structure, but accepts trailing bytes and some inconsistent headers. Comparing `data` with the bitmap
+    serialized again detects both.
     """
     payload = bytes(data)
     try:
@@ -223,7 +231,7 @@ def parse_holes(data: Buffer, *, span: int) -> BitMap64:
     except (ValueError, IndexError) as error:
         raise CorruptDataError(f"the bitmap of holes is malformed: {error}") from error
     if bytes(holes.serialize()) != payload:
-        raise CorruptDataError("the bitmap of holes is not in Roaring's portable form")
+        raise CorruptDataError("the bitmap of holes is not in Roaring's portable format")
     if holes and holes.max() >= span:
-        raise CorruptDataError(f"hole {holes.max()} lies beyond the section's {span} offsets")
+        raise CorruptDataError(f"hole {holes.max()} is beyond the section's {span} offsets")
     return holes

@@ -1,9 +1,12 @@
-"""Bounds of the format that also those go by who decide what is written; nothing is imported for them."""
+"""Bounds of the file format. This module imports nothing, so that planners can use it cheaply."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_SPAN: Final = 2**40
-"""Offsets of one section at most, where they are taken as a range: for each 65,536, 14 bytes as they are
-written and some 90 as a bitmap."""
+"""The largest number of offsets that one section may cover.
+
+Memory for a range of offsets grows with its span: every 65,536 offsets take up to 14 bytes in a file and
+about 90 bytes as a bitmap in memory.
+"""

@@ -1,8 +1,8 @@
-"""The five compression types of Kafka, as libraries implement them, with bounded output.
+"""Kafka's five compression types, implemented with libraries and with bounded output.
 
-Snappy is written in the framing of xerial's snappy-java, as Kafka's Java client does, and read with or
-without it (other clients write raw blocks). LZ4 is its frame format with independent blocks, all that
-Kafka's Java reader takes.
+Snappy is written in the framing of xerial's snappy-java, as Kafka's Java client does. Raw blocks, which other
+clients write, can be read as well. LZ4 is written as frames with independent blocks, the only kind that
+Kafka's Java client reads.
 """
 
 from __future__ import annotations
@@ -28,22 +28,27 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MAX_DECOMPRESSED_BATCH_BYTES: Final = 64 * 1024 * 1024
-"""The capacity that one batch may grow to. Kafka bounds the compressed size alone (message.max.bytes, 1 MiB
-by default); a compaction task must hold a batch decompressed, filtered and compressed again within 256 MiB.
+"""Maximum decompressed size of a batch.
+
+Kafka limits the compressed size only (message.max.bytes, 1 MiB by default). A compaction task must be able to
+hold a batch decompressed, filtered and compressed within 256 MiB.
 """
 
 ZSTD_MAX_WINDOW: Final = 1 << 27
-"""What zstd's decoders accept by default, and level 22 asks for; what is never written takes no memory."""
+"""Window that zstd decoders accept by default, and that level 22 uses. Unused parts take no memory."""
 
 ZSTD_LEVEL: Final = 3
-"""The library's default, and Kafka's."""
+"""Default level of both the library and Kafka."""
 
 ZSTD_SMALL_HASH_LOG: Final = 14
 ZSTD_SMALL_CHAIN_LOG: Final = 12
-"""For up to `SMALL_SOURCE` bytes: two and three below the level's from 16 KiB on, and less below, where the
-level's are smaller themselves. So tables have 80 KiB at the capacity, and stay in the first caches. A tenth
-faster; text and numbers grow by up to 2.6 %, which merged batches make up for by being larger, and values of
-1 KiB shrink."""
+"""Table sizes for inputs of up to `SMALL_SOURCE` bytes.
+
+From 16 KiB on they are two and three below the level's own, and less below, where the level's tables are
+smaller anyway. The tables take at most 80 KiB and stay in the first cache levels. Compression is a tenth
+faster. Text and numbers grow by up to 2.6 %, which merged batches offset by being larger; values of 1 KiB
+shrink.
+"""
 
 _ZSTD_SMALL_OPTIONS: Final[dict[int, int]] = {
     zstd.CompressionParameter.compression_level: ZSTD_LEVEL,
@@ -53,26 +58,26 @@ _ZSTD_SMALL_OPTIONS: Final[dict[int, int]] = {
 
 _GZIP_WBITS: Final = 31
 _GZIP_PART: Final = 1 << 20
-"""Bytes that one call compresses, or decompresses: it makes a copy of what it returns."""
+"""Bytes per call of the library, which copies its output."""
 
 _GZIP_FIRST: Final = 4 << 10
-"""Bytes of a member that the first call decompresses; each next one twice as many, up to a part."""
+"""Bytes of a gzip member for the first call; each following call gets twice as many, up to a part."""
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 64 * 1024
 _LZ4_MAX_RATIO: Final = 255
-"""One more byte of a match length adds 255 bytes at the capacity."""
+"""One more byte of a match length adds at most 255 bytes."""
 
 _ZSTD_PART: Final = 1 << 20
-"""How much of a zstd frame is decompressed at a time."""
+"""Bytes of a zstd frame that are decompressed per call."""
 
 _ZSTD_OPTIONS: Final[dict[int, int]] = {
     zstd.DecompressionParameter.window_log_max: ZSTD_MAX_WINDOW.bit_length() - 1
 }
 
 _LIBRARY_ERRORS: Final[tuple[type[Exception], ...]] = (
-    IsalError,  # type: ignore[assignment]  # its stub codec_table the class an instance
+    IsalError,  # type: ignore[assignment]  # its stub declares the class as an instance
     cramjam.DecompressionError,
     zstd.ZstdError,
     EOFError,
@@ -81,7 +86,7 @@ _LIBRARY_ERRORS: Final[tuple[type[Exception], ...]] = (
 
 
 class Codec(IntEnum):
-    """A compression type, by the number that batch attributes have."""
+    """Compression type, with its number in batch attributes."""
 
     NONE = 0
     GZIP = 1
@@ -91,15 +96,15 @@ class Codec(IntEnum):
 
 
 class CompressedDataError(CorruptDataError):
-    """Bytes that cannot be decompressed."""
+    """Bytes cannot be decompressed."""
 
 
 class DecompressedTooLargeError(CompressedDataError):
-    """Bytes that decompress to more than the limit allows."""
+    """Decompressed bytes exceed the limit."""
 
 
 class _Zstandard(threading.local):
-    """zstd contexts are costly to make and must not be shared between threads."""
+    """zstd contexts of one thread. They are expensive to create and must not be shared between threads."""
 
     def __init__(self) -> None:
         self.compressor = zstd.ZstdCompressor(level=ZSTD_LEVEL)
@@ -110,15 +115,15 @@ _zstd = _Zstandard()
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
-    """`data` compressed, at each library's default level (Kafka's default levels are the same).
+    """Compress `data` at the library's default level, which is also Kafka's default.
 
-    With smaller tables where `data` is small and the codec is zstd.
+    For small inputs, zstd uses smaller tables.
     """
     return b"".join(compressed_parts(codec, data))
 
 
 def compressed_parts(codec: Codec, data: Buffer) -> Iterator[Buffer]:
-    """What `compress` returns, in parts: gzip and snappy make one at a time, and hold no more than that."""
+    """Yield the result of `compress` in parts. gzip and snappy hold only one part in memory."""
     view = memoryview(data).cast("B")
     match codec:
         case Codec.NONE:
@@ -137,9 +142,9 @@ def compressed_parts(codec: Codec, data: Buffer) -> Iterator[Buffer]:
 
 
 def decompress(codec: Codec, data: Buffer, *, limit: int = MAX_DECOMPRESSED_BATCH_BYTES) -> Buffer:
-    """`data` decompressed; no more than `limit` bytes, whatever `data` claims.
+    """Decompress `data` to at most `limit` bytes.
 
-    Raises DecompressedTooLargeError beyond `limit`, CompressedDataError for anything else that is wrong.
+    Raises DecompressedTooLargeError above `limit`, and CompressedDataError for any other problem.
     """
     view = memoryview(data).cast("B")
     try:
@@ -169,10 +174,10 @@ def _within(data: memoryview, limit: int) -> memoryview:
 
 
 def _decompress_gzip(data: memoryview, limit: int) -> Buffer:
-    """One gzip member or several, as Java's GZIPInputStream takes them.
+    """Decompress one or more gzip members, like Java's GZIPInputStream.
 
-    What is block to a decoder and stands behind its member is copied by it: so that many small members take
-    no more time than their bytes do, each is block a little first.
+    A decoder copies the input after the end of its member. To keep the cost of many small members linear,
+    each decoder first gets only a few bytes.
     """
     output = bytearray()
     at = 0
@@ -182,7 +187,7 @@ def _decompress_gzip(data: memoryview, limit: int) -> Buffer:
         while not member.eof:
             piece = data[at : at + block]
             if not piece:
-                raise CompressedDataError("gzip data ends early")
+                raise CompressedDataError("the gzip data is truncated")
             output += member.decompress(piece, limit - len(output) + 1)
             if len(output) > limit:
                 raise _too_large(limit)
@@ -200,17 +205,17 @@ def _decompress_snappy(data: memoryview, limit: int) -> Buffer:
 
 
 def _decompress_xerial(data: memoryview, limit: int) -> Buffer:
-    """Blocks of raw snappy, each behind its length."""
+    """Decompress a sequence of length-prefixed blocks of raw snappy."""
     output = bytearray()
     at = len(_XERIAL_HEADER)
     if len(data) < at:
-        raise CompressedDataError("snappy data ends inside its header")
+        raise CompressedDataError("the snappy data ends inside its header")
     while at < len(data):
         length = int.from_bytes(data[at : at + 4], "big")
         at += 4
         block = data[at : at + length]
         if len(block) < length or not length:
-            raise CompressedDataError("a snappy block reaches beyond the data")
+            raise CompressedDataError("a snappy block extends beyond the data")
         if len(output) + cramjam.snappy.decompress_raw_len(block) > limit:
             raise _too_large(limit)
         output += memoryview(cramjam.snappy.decompress_raw(block))
@@ -237,7 +242,7 @@ def _compress_xerial(data: memoryview) -> Iterator[Buffer]:
 
 
 def _decompress_lz4(data: memoryview, limit: int) -> bytes:
-    """One frame, and nothing behind it: what Java's reader would pass over is not what a producer wrote."""
+    """Decompress exactly one frame. Trailing bytes, which Java's reader ignores, are an error."""
     context = lz4.frame.create_decompression_context()
     capacity = min(len(data) * _LZ4_MAX_RATIO, limit)
     try:
@@ -247,29 +252,29 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
     if len(records) > limit:
         raise _too_large(limit)
     if not ended:
-        raise CompressedDataError("lz4 data ends early")
+        raise CompressedDataError("the lz4 data is truncated")
     if read < len(data):
-        raise CompressedDataError("lz4 data goes on behind its frame")
+        raise CompressedDataError("there are bytes after the lz4 frame")
     return bytes(records)
 
 
 def _decompress_zstd(data: memoryview, limit: int) -> Buffer:
-    """One frame, and nothing behind it; straight into its place where the frame says how much there is."""
+    """Decompress exactly one frame, directly into an array if the frame states its content size."""
     size: int | None = zstd.get_frame_info(data).decompressed_size
     if size is not None and size > limit:
         raise _too_large(limit)
     parts = _parts_of_zstd(data)
     if size is None:
         return _joined(parts, limit)
-    output = np.empty(size, np.uint8).data  # memory is only touched where something comes: a frame may lie
+    output = np.empty(size, np.uint8).data  # not touched in advance: the size may be false
     at = 0
     for part in parts:
         if len(part) > size - at:
-            raise CompressedDataError("zstd data is longer than its frame says")
+            raise CompressedDataError("the zstd data is longer than its frame states")
         output[at : at + len(part)] = part
         at += len(part)
     if at < size:
-        raise CompressedDataError("zstd data is shorter than its frame says")
+        raise CompressedDataError("the zstd data is shorter than its frame states")
     return output
 
 
@@ -286,10 +291,10 @@ def _parts_of_zstd(data: memoryview) -> Iterator[bytes]:
     frame = zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
     at = 0
     while not frame.eof:
-        block = data[at : at + _ZSTD_PART] if frame.needs_input else b""  # it copies what it does not take
+        block = data[at : at + _ZSTD_PART] if frame.needs_input else b""  # unused input is copied
         if frame.needs_input and not block:
-            raise CompressedDataError("zstd data ends early")
+            raise CompressedDataError("the zstd data is truncated")
         at += len(block)
         yield frame.decompress(block, max_length=_ZSTD_PART)
     if frame.unused_data or at < len(data):
-        raise CompressedDataError("zstd data goes on behind its frame")
+        raise CompressedDataError("there are bytes after the zstd frame")

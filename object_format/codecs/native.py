@@ -1,9 +1,9 @@
-"""The C functions of liblz4 and libzstd, for kernels that go over many batches in one call.
+"""Finds the C functions of liblz4 and libzstd, for kernels that process many batches in one call.
 
-The wheels of `lz4` and `backports.zstd` bring their libraries inside their extension modules, and on most
-systems these show the libraries' public functions, too: stable ones, which are checked for by name and by
-version. Where they are not to be had, batches are given to the Python packages one by one, with the same
-result.
+The wheels of `lz4` and `backports.zstd` contain these libraries inside their extension modules. On most
+systems the modules also export the libraries' public functions. This module looks up the stable ones by name
+and checks the library versions. If they are not available, batches are passed to the Python packages one by
+one, with the same result.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 NATIVE: Final = frozenset({Codec.LZ4, Codec.ZSTD})
-"""The codecs that the kernels know."""
+"""Codecs that the kernels support."""
 
 SCRATCH_BYTES: Final = 1 << 20
-"""Batches are decompressed up to this size together."""
+"""Maximum total size of batches that are decompressed together."""
 
 _LZ4F_VERSION: Final = 100
 _ZSTD_VERSIONS: Final = range(1_04_00, 2_00_00)
-"""From 1.4.0 on, all that is called here is in libzstd's stable interface."""
+"""From 1.4.0 on, all functions used here belong to the stable interface of libzstd."""
 
 _ZSTD_PARAMETERS: Final = ((100, ZSTD_LEVEL),)
 """ZSTD_c_compressionLevel."""
 
 _ZSTD_SMALL_PARAMETERS: Final = (*_ZSTD_PARAMETERS, (102, ZSTD_SMALL_HASH_LOG), (103, ZSTD_SMALL_CHAIN_LOG))
-"""ZSTD_c_hashLog and ZSTD_c_chainLog for batches of up to `native.SMALL_SOURCE`."""
+"""Adds ZSTD_c_hashLog and ZSTD_c_chainLog, for batches of up to `native.SMALL_SOURCE` bytes."""
 
 _LZ4_PREFERENCES: Final = (4, 1, *(0,) * 12)
-"""LZ4F_preferences_t as 32-bit numbers: independent blocks of 64 KiB, as Java's readers need."""
+"""LZ4F_preferences_t as 32-bit integers: independent blocks of 64 KiB, as Java's readers need."""
 
 CodecTable = npt.NDArray[np.int64]
 
 
 class _Libraries:
-    """The functions, as they are named in the libraries."""
+    """The functions, named as in the libraries."""
 
     def __init__(self) -> None:
         self.lz4 = ctypes.CDLL(_file_of("lz4.frame._frame"))
         self.zstd = ctypes.CDLL(_file_of(EXTENSION))
         if self.lz4.LZ4F_getVersion() != _LZ4F_VERSION:
-            raise OSError("liblz4's frame interface is another")
+            raise OSError("unsupported version of liblz4's frame interface")
         if self.zstd.ZSTD_versionNumber() not in _ZSTD_VERSIONS:
-            raise OSError("libzstd is of another generation")
+            raise OSError("unsupported version of libzstd")
         self.zstd.ZSTD_freeCCtx(ctypes.c_void_p(self.compressor(_ZSTD_SMALL_PARAMETERS)))
         self.addresses = {
             lz4_frame.LZ4_DECOMPRESS: _address(self.lz4.LZ4_decompress_safe_usingDict),
@@ -73,7 +73,7 @@ class _Libraries:
         }
 
     def make(self, function: Callable[..., int | None], *arguments: object) -> int:
-        """A context; MemoryError when there is none."""
+        """Create a context. Raises MemoryError if the library returns none."""
         function.restype = ctypes.c_void_p  # type: ignore[attr-defined]  # ctypes has no type for a function
         made = function(*arguments)
         if not made:
@@ -81,20 +81,20 @@ class _Libraries:
         return made
 
     def compressor(self, parameters: Iterable[tuple[int, int]]) -> int:
-        """A context of libzstd that keeps these parameters; OSError when it does not take them."""
+        """Create a libzstd context with these parameters. Raises OSError if the library rejects them."""
         context = self.make(self.zstd.ZSTD_createCCtx)
         for name, value in parameters:
             if self.zstd.ZSTD_isError(
                 ctypes.c_size_t(self.zstd.ZSTD_CCtx_setParameter(ctypes.c_void_p(context), name, value))
             ):
-                raise OSError("libzstd takes other parameters")
+                raise OSError("libzstd rejects a compression parameter")
         return context
 
 
 def _file_of(module: str) -> str:
     file = import_module(module).__file__
     if file is None:
-        raise OSError(f"{module} is not in a file of its own")
+        raise OSError(f"{module} is not a separate file")
     return file
 
 
@@ -113,7 +113,7 @@ def _libraries() -> _Libraries | None:
 
 
 class _Contexts:
-    """What one thread codec_table the functions with."""
+    """Codec contexts of one thread, and the table that refers to them."""
 
     def __init__(self, libraries: _Libraries) -> None:
         self._libraries = libraries
@@ -144,9 +144,9 @@ _local = _Local()
 
 
 def native_codec_table() -> CodecTable | None:
-    """This thread's functions and contexts for `kernels.native`; None where the libraries do not show them.
+    """Return the calling thread's codec table for `kernels.codecs.native`; None if functions are missing.
 
-    They are for the calling thread, and for one call of a kernel at a time.
+    The table belongs to the calling thread and supports one kernel call at a time.
     """
     libraries = _libraries()
     if libraries is None:

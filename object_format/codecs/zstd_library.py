@@ -1,4 +1,4 @@
-"""The package for zstd: Python's own, or before 3.14 its backport, which has the same interface."""
+"""The zstd package: Python's own, or its backport with the same interface before Python 3.14."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records of a compacted partition stay (pass 1), and writing them (pass 2)."""
+"""Deduplication of compacted partitions: pass 1 finds the surviving records, pass 2 writes them."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Pass 1 in pieces: fingerprints cut into buckets by some of their bits, and the survivors of each bucket.
+"""Pass 1 for partitions beyond one key table: fingerprints are distributed to buckets.
 
-All records of a key fall into the same bucket, so buckets are surviving unmerged_size from each other,
-anywhere, each with a key table of its own. A bucket travels as *blobs*: the records that one chunk of a
-partition has in it, as columns. Blobs of a bucket never overlap by offset, whoever cut them, as long as each
-cutter is fed stretches of the log that no other has; that is all the order that newest-first judging needs.
+All records of a key belong to the same bucket, so each bucket can be processed separately, on any worker,
+with a separate key table. Records are sent as *blobs*. A blob contains the records of one bucket from one
+chunk of the partition, as columns. If splitters process disjoint ranges of the log, the blobs of a bucket do
+not overlap in their offsets, and processing them newest first is correct.
 
 A blob of n records, little-endian::
 
-    8 bytes     base: the offset that packed_offsets count from
+    8 bytes     base: the offset that packed offsets count from
     12 n bytes  fingerprints, three 32-bit words each
-    4 n bytes   packed_offsets: (offset - base) << 4 | flags, rising
+    4 n bytes   packed offsets: (offset - base) << 4 | flags, ascending
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from object_format.record_batch.decompression import Scratch
 
 CHUNK_RECORDS: Final = 1 << 20
-"""Records that a cutter collects before it cuts: 38 MB of columns, cut and uncut."""
+"""Records that a splitter collects before it splits them: 38 MB of columns before and after."""
 
 BLOB_RECORDS: Final = 1 << 16
-"""Records of one blob at most: 1 MiB."""
+"""Maximum number of records in a blob: 1 MiB."""
 
 MAX_BITS: Final = 16
 RECORD_BYTES: Final = 16
@@ -59,15 +59,15 @@ class Blob(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many it has."""
+        """Number of records."""
         return (len(self.data) - _BASE.size) // RECORD_BYTES
 
 
 class BucketSplitter:
-    """Cuts what it is fed of one partition, oldest first, into blobs of 2^`bits` buckets.
+    """Splits the records of a partition, fed oldest first, into blobs of 2^`bits` buckets.
 
-    `seed`, `now_ms` and `scratch` are as in `SurvivorFinder`. Blobs come out of `feed` when `chunk_records`
-    are together, and out of `flush`, which also ends a stretch of the log that lies side by side.
+    `seed`, `now_ms` and `scratch` are those of `SurvivorFinder`. `feed` yields blobs after every
+    `chunk_records` records. `flush` yields the remaining ones, and ends a contiguous range of the log.
     """
 
     def __init__(
@@ -89,23 +89,23 @@ class BucketSplitter:
 
     @property
     def nbytes(self) -> int:
-        """What is held, with the columns that a cut makes."""
+        """Memory of the columns before and after a split."""
         return self._columns.nbytes + self._columns.offsets.size * RECORD_BYTES
 
     @property
     def max_opened_bytes(self) -> int:
-        """Bytes of the largest array that batches were decompressed into."""
+        """Size of the largest array that batches were decompressed to."""
         return self._fingerprinter.max_opened_bytes
 
     def feed(self, batches: Buffer, *, offset_shift: int) -> Iterator[Blob]:
-        """The next whole batches, in the order of their offsets, else MalformedBatchError."""
+        """Add complete batches in offset order. Raises MalformedBatchError."""
         array = readable(batches)
         rows = self._fingerprinter.rows_of(array, offset_shift)
         for _full in self._fingerprinter.fill(self._columns, array, rows, offset_shift=offset_shift):
             yield from self.flush()
 
     def flush(self) -> Iterator[Blob]:
-        """What is left; a stretch that is fed next may lie anywhere behind this one."""
+        """Yield the remaining blobs. The next range may have any higher offsets."""
         done = 0
         while done < self._columns.count:
             done = yield from self._split(done)
@@ -115,7 +115,7 @@ class BucketSplitter:
     def _split(self, start: int) -> Generator[Blob, None, int]:
         """Yield the blobs of a prefix of the records from `start` on, and return the end of that prefix.
 
-        The prefix ends where an offset is too far from the first one for a packed offset.
+        The prefix ends before the first offset that is too far from its base for a packed offset.
         """
         columns = self._columns
         offsets = columns.offsets[start : columns.count]
@@ -150,9 +150,9 @@ class BucketSplitter:
 
 
 class BucketSurvivorFinder:
-    """Finds the survivors of one bucket of one partition; the table is cleared first.
+    """Finds the survivors of one bucket of one partition. The table is cleared first.
 
-    `drop_tombstones` as `SurvivorFinder.reaches_log_start`; `expected_keys` as there.
+    `reaches_log_start` and `expected_keys` are those of `SurvivorFinder`.
     """
 
     def __init__(self, table: KeyTable, *, reaches_log_start: bool, expected_keys: int | None = None) -> None:
@@ -161,9 +161,9 @@ class BucketSurvivorFinder:
         self._decided_from: int | None = None
 
     def feed(self, data: Buffer) -> int:
-        """The next older blob; returns how many records it has.
+        """Process the next older blob; return its number of records.
 
-        Raises CorruptDataError for bytes that are none, FatalError out of order.
+        Raises CorruptDataError if the bytes are not a blob, and FatalError if blobs are out of order.
         """
         words, offsets, flags = read_blob(data)
         if self._decided_from is not None and offsets[-1] >= self._decided_from:
@@ -182,23 +182,23 @@ class BucketSurvivorFinder:
         return int(offsets.size)
 
     def finish(self) -> Survivors:
-        """The answer, when every blob has been fed."""
+        """Return the survivors after the last blob."""
         return self._collector.finish(max_buffer_bytes=BLOB_RECORDS * RECORD_BYTES)
 
 
 def read_blob(
     data: Buffer,
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Fingerprints, offsets and flags of a blob's records; CorruptDataError when it is none."""
+    """Return the fingerprints, offsets and flags of a blob. Raises CorruptDataError if it is not one."""
     view = memoryview(data)
     count, remainder = divmod(view.nbytes - _BASE.size, RECORD_BYTES)
     if count < 1 or remainder:
-        raise CorruptDataError(f"{view.nbytes} bytes are no blob of fingerprints")
+        raise CorruptDataError(f"{view.nbytes} bytes are not a blob of fingerprints")
     (base,) = _BASE.unpack_from(view)
     values = np.frombuffer(view, np.uint32, offset=_BASE.size)
     packed_offsets = values[count * WORDS :]
     offsets = base + (packed_offsets >> FLAG_BITS).astype(np.int64)
-    # A copy: the bytes are read-only and not aligned, and the kernel is compiled for neither.
+    # Copied because the bytes are read-only and unaligned; the kernel is compiled for neither.
     return (
         values[: count * WORDS].copy(),
         offsets,

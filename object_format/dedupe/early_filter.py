@@ -1,12 +1,14 @@
-"""Pass 2 done early_filter, while pass 1 has the records open: compressed batches are then decompressed once.
+"""Early filter: pass 2 for compressed batches during pass 1, so that they are decompressed only once.
 
-The pieces of a section are records here as they are stored, as far as there is copied_bytes. When the section has come
-to its end they are opened, a few at a time, the newest first: `SurvivorFinder` judges their records, and what
-is left of them is compressed again on the spot and kept until pass 2 comes to write it. What finds no copied_bytes,
-and what was not compressed, pass 2 reads and filters as ever. Both ways give the same bytes.
+A *piece* is the batches of one call of `SurvivorFinder.feed`, usually one DATA block. The early filter
+retains the stored pieces of a section while there is memory. At the end of the section, the pieces are opened
+a few at a time, newest first. `SurvivorFinder` decides on their records, and the early filter compresses the
+survivors and keeps the result until pass 2 writes it. Pass 2 reads and filters all other pieces: those that
+did not fit, and uncompressed ones. Both ways produce the same bytes.
 
-One thing is not known at the end of a section: whether the whole answer will be exact, which decides on the
-delete horizon of tombstones. It is taken to be, and what depends on that is given up if it was not.
+The delete horizon of tombstones depends on whether the survivors of the whole partition are exact, which is
+not known at the end of a section. The early filter assumes that they are, and discards the affected pieces if
+they are not.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from object_format.record_batch.decompression import (
     CodecTimers,
     OpenRuns,
     already_open_batches,
-    open_at_once,
+    open_all_batches,
 )
 
 if TYPE_CHECKING:
@@ -41,27 +43,34 @@ if TYPE_CHECKING:
     from object_format.record_batch.headers import BatchRows
 
 MAX_RETAINED_BYTES: Final = 32 << 20
-"""Of one section: its batches as they are stored, and their rows. An ingestion file's section has 8 MiB, and
-rows as much again where batches have a record or two."""
+"""Memory for the stored batches of one section and their rows.
+
+A section of an ingestion file has up to 8 MiB of batches, and as much again of rows if batches have only one
+or two records.
+"""
 
 MAX_OPEN_BYTES: Final = 16 << 20
-"""The records of pieces that are open at a time. Those of a segment file have 256 KiB as they are stored,
-unless a batch is larger."""
+"""Memory for the uncompressed records of open pieces.
+
+A piece of a segment file has 256 KiB as stored, unless it is one larger batch.
+"""
 
 MAX_OUTPUT_BYTES: Final = 64 << 20
-"""What is left of a partition's sections, as it will be stored."""
+"""Memory for the filtered pieces of a partition, as they will be stored."""
 
 MAX_PIECE_BYTES: Final = 8 << 20
-"""A piece of more than this, as it is stored, is not for here, nor is anything else of its partition, and so
-with a batch of more than `MAX_RECORDS`: the largest need the memory that would be records and kept."""
+"""A partition with a larger stored piece, or with a batch of more than `MAX_RECORDS`, is left to pass 2.
+
+Such batches need the memory that would otherwise be used for retained and filtered pieces.
+"""
 
 _NO_CODEC: Final = -1
 
 
 class FilteredPiece(NamedTuple):
-    """What is left of one piece that pass 1 was fed, and of how many records.
+    """Result of filtering one piece with `records_in` records.
 
-    `requires_exact`: only if the whole answer is exact.
+    With `requires_exact`, it is valid only if the survivors of the partition are exact.
     """
 
     filtered: FilteredBatches
@@ -70,21 +79,21 @@ class FilteredPiece(NamedTuple):
 
 
 class FilteredSection:
-    """The pieces of a section, in the order in which they were fed; None stands for what pass 2 is to do."""
+    """Filtered pieces of a section in the order in which they were fed; None is left to pass 2."""
 
     def __init__(self) -> None:
         self.pieces: list[FilteredPiece | None] = []
 
     @property
     def is_complete(self) -> bool:
-        """Whether pass 2 need not read the section."""
+        """True if pass 2 need not read the section."""
         return bool(self.pieces) and None not in self.pieces
 
 
 class RetainedPiece(NamedTuple):
-    """Batches that wait for the records end them to be surviving; `piece_index` is theirs in the section.
+    """Stored batches that wait until all later records are decided; `piece_index` counts in the section.
 
-    `record_count` is what their headers say.
+    `record_count` is the sum of the headers' record counts.
     """
 
     piece_index: int
@@ -97,13 +106,13 @@ class RetainedPiece(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first offset and the last."""
+        """First and last offset."""
         last = int(self.rows["base_offset"][-1]) + int(self.rows["last_offset_delta"][-1])
         return int(self.rows["base_offset"][0]) + self.offset_shift, last + self.offset_shift
 
 
 class _Memory:
-    """Bytes of a fixed size, made when first needed."""
+    """Fixed amount of memory that is allocated on first use."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -117,7 +126,7 @@ class _Memory:
         return self._array
 
     def release_memory(self) -> None:
-        """Let go of the bytes, too, once nobody has a view of them."""
+        """Free the memory once no view of it exists."""
         self._array, self.used = None, 0
 
     @property
@@ -125,26 +134,26 @@ class _Memory:
         return self._size - self.used
 
     def unused(self, reserved: int = 0) -> Bytes:
-        """All bytes that are left, but for the last `reserved`."""
+        """Return the unused memory except for the last `reserved` bytes."""
         return self.array[self.used : max(self._size - reserved, self.used)]
 
     def take(self, size: int) -> Bytes:
-        """The next so many bytes, which are left."""
+        """Use the next `size` bytes, which must be available."""
         start = self.used
         self.used += size
         self.touch(0)
         return self.array[start : self.used]
 
     def touch(self, size: int) -> None:
-        """So many bytes of the unused were written, and are release_memory again."""
+        """Account for temporary use of `size` unused bytes."""
         self.peak = max(self.peak, self.used + size)
 
 
 class EarlyFilter:
-    """Holds and keeps for one partition after the other; not for use by several threads at once.
+    """Early filter for one partition after the other. It is not thread-safe.
 
-    `SurvivorFinder` is what codec_table it in pass 1. Then `sections` has what pass 2 need not do, until the
-    next partition begins.
+    `SurvivorFinder` calls it in pass 1. Afterwards, `sections` contains the results until the next partition
+    begins.
     """
 
     def __init__(
@@ -164,20 +173,20 @@ class EarlyFilter:
         self._opened_natively: set[int] = set()
         self._rows_bytes = self._peak_rows_bytes = self._reserved = 0
         self.sections: list[FilteredSection] = []
-        """What pass 2 need not do, in the order in which pass 1 was fed sections: newest first."""
+        """Filtered sections in the order of pass 1: newest first."""
 
     @property
     def _records(self) -> Bytes:
-        """Where pieces are open, for reading."""
+        """Read-only view of the memory of open pieces."""
         return readable(self._open.array.data)
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was records, open (or written from what is) and kept at a time."""
+        """Upper bound of the memory that retained, open and filtered pieces used at a time."""
         return self._retained.peak + self._peak_rows_bytes + self._open.peak + self._output.peak
 
     def begin_partition(self, options: RewriteOptions) -> None:
-        """Forget the last one. `options` is as pass 2 will have it, if the answer will be exact."""
+        """Discard the previous partition. `options` are those of pass 2 if the survivors are exact."""
         self._options = options
         self._gave_up = False
         self._output.used = 0
@@ -185,13 +194,13 @@ class EarlyFilter:
         self.release()
 
     def begin_section(self) -> None:
-        """What is records is of the next older section."""
+        """Begin the next older section."""
         self.sections.append(FilteredSection())
         self._full = self._gave_up
         self.release()
 
     def give_up(self) -> None:
-        """A batch takes so much memory that nothing is kept of this partition; pass 2 is to do all of it."""
+        """Leave the whole partition to pass 2 and free the output, because a batch needs the memory."""
         self._full = self._gave_up = True
         for section in self.sections:
             section.pieces = [None] * len(section.pieces)
@@ -207,9 +216,10 @@ class EarlyFilter:
         is_stable: bool,
         origin: str,
     ) -> RetainedPiece | None:
-        """The section's next piece; None when it is not for here.
+        """Return the section's next piece, or None if it is left to pass 2.
 
-        It is copied, unless the caller's `data` `is_stable` until it is done with. `origin` is for errors.
+        The data is copied unless it `is_stable`, that is, unchanged until the piece is filtered. `origin` is
+        used in errors.
         """
         section = self.sections[-1]
         section.pieces.append(None)
@@ -238,7 +248,7 @@ class EarlyFilter:
         return RetainedPiece(piece_index, data, rows, offset_shift, leader_epoch, origin, records)
 
     def open(self, piece: RetainedPiece) -> OpenRuns | None:
-        """All of its records, until `close`; None when they are not for here, or there is no more copied_bytes."""
+        """Open a piece until `close`; return None if it is not suitable or does not fit."""
         codec_table = native_codec_table()
         if codec_table is not None:
             with self._timers.decompress():
@@ -256,18 +266,21 @@ class EarlyFilter:
                 self._open.take(end - self._open.used)
                 self._opened_natively.add(piece.piece_index)
                 return [(self._records, piece.rows)]
-        runs, end = open_at_once(piece.data, piece.rows, self._open.array, self._open.used, self._timers)
+        runs, end = open_all_batches(piece.data, piece.rows, self._open.array, self._open.used, self._timers)
         if runs is not None:
             self._open.take(end - self._open.used)
         return runs
 
     def close(self) -> None:
-        """All pieces that are open: they were thinned."""
+        """Close all open pieces after they were filtered."""
         self._open.used = 0
         self._opened_natively.clear()
 
     def filter(self, piece: RetainedPiece, surviving: SurvivingOffsets, *, exact: bool) -> None:
-        """Filter a piece that is open and among what was `surviving`; `exact`: the answer was so far."""
+        """Filter an open piece whose survivors are among `surviving`.
+
+        `exact` tells whether the survivors are exact so far.
+        """
         self._reserved -= piece.data.size
         if self._gave_up:
             return
@@ -287,7 +300,7 @@ class EarlyFilter:
     def _filtered_natively(
         self, piece: RetainedPiece, surviving: SurvivingOffsets, options: RewriteOptions
     ) -> FilteredBatches | None:
-        """What is left, and kept; None where this is not for the kernels, or there is too little copied_bytes."""
+        """Filter a piece with kernels; return None if a kernel does not support it, or if it does not fit."""
         codec_table = native_codec_table()
         if codec_table is None or piece.piece_index not in self._opened_natively:
             return None
@@ -303,7 +316,7 @@ class EarlyFilter:
     def _filtered_generally(
         self, piece: RetainedPiece, surviving: SurvivingOffsets, options: RewriteOptions
     ) -> FilteredBatches | None:
-        """The same by way of what filters any piece, and where one may grow, as codecs change."""
+        """Filter a piece with `filter_rows`, which supports all codecs."""
         filtered = filter_rows(
             piece.data,
             piece.rows,
@@ -319,21 +332,21 @@ class EarlyFilter:
         return self._keep(filtered)
 
     def finish(self, *, exact: bool) -> None:
-        """Pass 1 has its answer."""
+        """End pass 1: discard what depends on exact survivors if they are not `exact`."""
         if exact:
             return
         for section in self.sections:
             section.pieces = [None if piece and piece.requires_exact else piece for piece in section.pieces]
 
     def release(self) -> None:
-        """Of all pieces that are records: they were surviving."""
+        """Release all retained pieces after they were decided."""
         self._retained.used = self._open.used = self._rows_bytes = self._reserved = 0
         if self._gave_up:
             self._retained.release_memory()
             self._open.release_memory()
 
     def _keep(self, filtered: FilteredBatches) -> FilteredBatches:
-        """The same with its bytes copied."""
+        """Copy the buffers to the output memory."""
         if not filtered.size:
             return replace(filtered, buffers=())
         kept = self._output.take(filtered.size)
@@ -354,11 +367,11 @@ def _filter_natively(
     codec_table: CodecTable,
     timers: CodecTimers,
 ) -> tuple[FilteredBatches | None, int]:
-    """What `filter_rows` makes of a piece, all of whose batches were opened by `codec_table`, into `records`.
+    """Do the work of `filter_rows` with kernels, for a piece that kernels opened to `records`.
 
-    It is written to `target`, and to `work` while it is uncompressed. None where either has too little copied_bytes,
-    or a codec is asked for that the kernels do not know. And how many bytes of `work` that took. Raises
-    MalformedBatchError.
+    The result is written to `target`; `work` takes the uncompressed intermediate result. Returns the result
+    and the number of bytes used in `work`. The result is None if the memory is too small or a codec is not
+    supported. Raises MalformedBatchError.
     """
     totals = new_totals()
     rewritten = np.empty((piece.rows.size, 4), np.int64)

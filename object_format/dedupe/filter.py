@@ -1,13 +1,13 @@
-"""Pass 2: the surviving records as batches again, without looking at a key.
+"""Pass 2: writes the surviving records as batches again, without reading keys.
 
-A batch whose records all survive is copied as it stands, one without a survivor is skipped unopened; only
-mixed batches, those whose tombstones get their delete horizon (KIP-534), and small ones that are merged with
-their neighbours are opened.
+A batch with all its records is copied unchanged, and a batch without survivors is skipped unopened. Only
+three kinds of batches are opened: those that lose some records, those whose tombstones get a delete horizon
+(KIP-534), and small ones that are merged with adjacent batches.
 
-Checksums of batches are not verified in either pass: agents did so before they stored them, and the checksum
-of the segment file's block, which a task verifies on everything that it reads, covers the same bytes since.
-The structure of records is checked all the same, so that nothing is read out of bounds. What is written anew
-gets a checksum of its own.
+Neither pass verifies the checksums of batches. The agent verified them before it stored the batches. Since
+then, the checksum of the segment file's block covers the same bytes, and a task verifies it for everything
+that it reads. The structure of records is validated nevertheless, so that nothing is read out of bounds.
+Rewritten batches get a new checksum.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 
 Window = BitmapWindow | ArrayWindow
 Opener = Callable[[Bytes, BatchRows, npt.NDArray[np.int64]], Iterator[tuple[int, int, ArraySlot]]]
-"""`payloads.decompress_batches` but for where the records go."""
+"""Signature of `decompress_batches`, except for the memory that the records are written to."""
 
 _INT64_MAX: Final = np.iinfo(np.int64).max
 
 MAX_RECORDS: Final = 1 << 18
-"""How many are looked at together: their survivors are 2 MiB, and as much again if they are tombstones."""
+"""Records processed at a time; their survivors take up to 2 MiB, and so do the tombstones among them."""
 
 
 class SurvivorWindows(NamedTuple):
-    """The offsets that survive, and those of them whose records have no value."""
+    """Surviving offsets, and those of them whose records have no value."""
 
     offsets: Window
     tombstones: Window
@@ -66,7 +66,7 @@ class SurvivorWindows(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _FilterRun:
-    """One buffer of batches, and what it comes to."""
+    """Input and totals of filtering one buffer of batches."""
 
     data: Bytes
     windows: SurvivorWindows
@@ -81,16 +81,16 @@ class _FilterRun:
 
     @property
     def horizon(self) -> int:
-        """What tombstones' batches are stamped with, where they are."""
+        """Delete horizon for batches with tombstones; 0 if there is none."""
         return self.options.delete_horizon_ms or 0
 
     def note(self, size: int) -> None:
-        """So many bytes are open, or written, at a time."""
+        """Account for `size` bytes that are open or written at the same time."""
         self.buffer_bytes = max(self.buffer_bytes, size)
 
 
 class _Plan(NamedTuple):
-    """What becomes of each of some batches of a run."""
+    """Actions for some batches of a run."""
 
     rows: BatchRows
     actions: npt.NDArray[np.uint8]
@@ -110,13 +110,13 @@ def filter_batches(
     max_batch_bytes: int | None = None,
     scratch: Scratch | None = None,
 ) -> FilteredBatches:
-    """The surviving records of whole `batches`, which must be bytes that pass 1 was fed.
+    """Write the surviving records of complete `batches`, which must be bytes that pass 1 was fed.
 
     `offset_shift` makes their offsets absolute; the result has `leader_epoch`. Batches with surviving
-    tombstones that have no delete horizon yet get `delete_horizon_ms`, unless that is None. With `merge`,
-    small batches next to each other become larger ones, compressed with `merged_codec`, or as they were when
-    that is None; none of these comes to more than `max_batch_bytes`. `scratch` is the caller's own, where it
-    has one. Raises MalformedBatchError, also when a survivor is not there.
+    tombstones and no delete horizon get `delete_horizon_ms`, unless that is None. With `merge`, adjacent
+    small batches are merged to batches of at most `max_batch_bytes`. These are compressed with
+    `merged_codec`, or keep their codec if it is None. `scratch` is memory for decompression that the caller
+    shares with other users. Raises MalformedBatchError, also if a survivor is missing.
     """
     array = readable(batches)
     found = scan_ordered_batches(array, offset_shift, 0)
@@ -153,7 +153,7 @@ def filter_rows(
     opener: Opener,
     timers: CodecTimers,
 ) -> FilteredBatches:
-    """As `filter_batches`, of batches whose `rows` are known to rise; `opener` has their records."""
+    """Do the work of `filter_batches` for batches whose `rows` are in order; `opener` opens batches."""
     run = _FilterRun(
         data=array,
         windows=windows,
@@ -172,12 +172,12 @@ def filter_rows(
 
 
 def is_long(rows: BatchRows) -> bool:
-    """Whether these batches have more records than are looked at together."""
+    """Return True if the batches have more records than are processed at a time."""
     return bool(sum_up(rows)[1] > MAX_RECORDS)
 
 
 def _groups(rows: BatchRows) -> Iterator[tuple[int, int]]:
-    """Batches that are looked at together, [first, end): of `MAX_RECORDS` records at the most, or one."""
+    """Yield groups of batches [first, end), each with at most `MAX_RECORDS` records or one batch."""
     if not is_long(rows):
         if rows.size:
             yield 0, rows.size
@@ -214,13 +214,13 @@ def _filter_group(run: _FilterRun, rows: BatchRows) -> list[memoryview]:
 
 
 def _span(rows: BatchRows, offset_shift: int) -> tuple[int, int]:
-    """The first offset and the last."""
+    """Return the first and last offset."""
     last = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1])
     return int(rows["base_offset"][0]) + offset_shift, last + offset_shift
 
 
 def _filter_long(run: _FilterRun, rows: BatchRows) -> list[memoryview]:
-    """The same of one batch, by as many of its records at a time as memory is to be taken for."""
+    """Filter one batch with many records in chunks, with bounded memory."""
     first, last = _span(rows, run.offset_shift)
     count, record_count = run.windows.offsets.count(first, last), int(rows["record_count"][0])
     attributes = int(rows["attributes"][0])
@@ -258,7 +258,7 @@ def _filter_uncompressed(
     offset_shift: int,
     leader_epoch: int,
 ) -> FilteredBatches:
-    """As `filter_rows`, of batches none of which is or becomes compressed, in one kernel's call."""
+    """Do the work of `filter_rows` with one kernel call, if all batches are and stay uncompressed."""
     first, last = batches.first_offset, batches.next_offset - 1
     kept = windows.offsets.between(first, last)
     set_horizon = options.delete_horizon_ms is not None and not windows.tombstones.empty
@@ -290,14 +290,15 @@ def _filter_uncompressed(
 
 
 def _may_be_long(array: Bytes, rows: BatchRows) -> bool:
-    """Whether there are too many records for one call; for uncompressed batches, their bytes mostly tell."""
+    """Return True if the records may be too many for one call. Mostly the size in bytes rules it out."""
     return array.size > MAX_RECORDS * SMALLEST_RECORD and is_long(rows)
 
 
 def _opened(run: _FilterRun, plan: _Plan) -> Iterator[tuple[int, int, ArraySlot]]:
-    """Stretches of rows, [first, end), with the array in which those that must be opened have their records.
+    """Yield ranges of rows [first, end), each with the array that contains the records of opened batches.
 
-    That is the data itself for uncompressed ones; compressed ones are decompressed up to a bound together.
+    This is the data itself for uncompressed batches. Compressed ones are decompressed in groups of bounded
+    size.
     """
     opened = np.flatnonzero(plan.actions > COPY)
     ends = [*opened.tolist(), plan.rows.size]
@@ -313,7 +314,7 @@ def _opened(run: _FilterRun, plan: _Plan) -> Iterator[tuple[int, int, ArraySlot]
 
 
 def _write(run: _FilterRun, plan: _Plan, slot: ArraySlot) -> list[memoryview]:
-    """What is left of batches, whose records are in what is `slot`."""
+    """Write the result for batches whose records are in `slot`."""
     opened = 0 if slot[0] is run.data else slot[0].size
     if opened > MAX_DECOMPRESSED_BATCH_BYTES - MAX_GROWTH * MAX_RECORDS:
         _remove_oversized_horizons(run, plan, slot[0])
@@ -342,12 +343,12 @@ def _write(run: _FilterRun, plan: _Plan, slot: ArraySlot) -> list[memoryview]:
         compressed = plan.rows["attributes"][row] & CODEC_MASK
         raise MalformedBatchError.at(fault, int(plan.rows["position"][row]) if compressed else position)
     run.note(opened + capacity)
-    out.resize(length, refcheck=False)  # the rest is free for what is made of it
+    out.resize(length, refcheck=False)  # frees memory for compression
     return _finish(run, out, rewritten[:count])
 
 
 def _remove_oversized_horizons(run: _FilterRun, plan: _Plan, records: Bytes) -> None:
-    """Take back the horizon of a batch that would be too large to be opened again."""
+    """Withdraw the delete horizon from batches that would become too large to be opened again."""
     for b in np.flatnonzero(plan.actions & ACTION_MASK == SET_HORIZON).tolist():
         batch = LongBatch(
             records,
@@ -362,7 +363,7 @@ def _remove_oversized_horizons(run: _FilterRun, plan: _Plan, records: Bytes) -> 
 
 
 def _finish(run: _FilterRun, out: Bytes, rewritten: npt.NDArray[np.int64]) -> list[memoryview]:
-    """What was written, `rewritten` of it with compression and checksums."""
+    """Compress the `rewritten` batches of `out` and write their checksums."""
     merged_codec = run.options.merged_codec
     if not needs_compression(rewritten, merged_codec):
         run.saved += write_checksums(out.data, rewritten)

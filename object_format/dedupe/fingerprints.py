@@ -1,4 +1,4 @@
-"""From batches to columns of fingerprints, offsets and flags: where pass 1 begins, however it goes on."""
+"""Converts batches to columns of fingerprints, offsets and flags, the input of pass 1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEED: Final = struct.Struct("<QQ")
 
 
 class Columns:
-    """Room for records: three words of a fingerprint, the absolute offset, and the flags of each."""
+    """Columns of records: the three words of a fingerprint, the absolute offset, and the flags."""
 
     def __init__(self, capacity: int) -> None:
         self.start = self.count = 0
@@ -39,17 +39,17 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """What the columns take, filled or not."""
+        """Allocated memory of the columns."""
         return self.words.nbytes + self.offsets.nbytes + self.flags.nbytes
 
     def begin_at_end(self, records: int) -> None:
-        """Forget what is there; there is capacity for so many then, and what comes next goes before what came."""
+        """Clear the columns, with capacity for `records` that are added before existing ones."""
         if self.offsets.size < records:
             self._reserve(records)
         self.start = self.count = self.offsets.size
 
     def grow(self, bound: int) -> bool:
-        """Make more capacity, for up to `bound` records; False when there is as much already."""
+        """Double the capacity up to `bound` records; return False if it is reached already."""
         if self.offsets.size >= bound:
             return False
         words, offsets, flags = self.words, self.offsets, self.flags
@@ -61,10 +61,10 @@ class Columns:
 
 
 class Fingerprinter:
-    """Fingerprints the keys of one partition's records under a seed of 16 bytes.
+    """Computes fingerprints of one partition's keys under a seed of 16 bytes.
 
-    Tombstones whose delete horizon has come by `now_ms` are flagged. `scratch` is the caller's own, where it
-    has one.
+    Tombstones whose delete horizon has passed at `now_ms` are flagged. `scratch` is memory for decompression
+    that the caller shares with other users.
     """
 
     def __init__(self, seed: bytes, *, now_ms: int, scratch: Scratch | None = None) -> None:
@@ -76,22 +76,25 @@ class Fingerprinter:
         self._next_offset = 0
         self.scratch = scratch or Scratch()
         self.max_opened_bytes = 0
-        """Bytes of the largest array that records were decompressed into for `fill` and `fill_before`."""
+        """Size of the largest array that records were decompressed to in `fill` and `fill_before`."""
 
     def restart(self) -> None:
-        """What comes next may lie anywhere in the log."""
+        """Allow the next batches to have any offsets."""
         self._next_offset = 0
 
     def rows_of(self, array: Bytes, offset_shift: int) -> BatchRows:
-        """The next whole batches; MalformedBatchError, also for those that do not follow the ones before."""
+        """Return the rows of the next complete batches.
+
+        Raises MalformedBatchError, also if the batches do not follow the previous ones.
+        """
         batches = scan_ordered_batches(array, offset_shift, self._next_offset)
         self._next_offset = batches.next_offset
         return batches.rows
 
     def fill(self, columns: Columns, array: Bytes, rows: BatchRows, *, offset_shift: int) -> Iterator[None]:
-        """Append the records of batches to `columns`; yields whenever these are full.
+        """Append the records of batches to `columns`; yield whenever the columns are full.
 
-        Whoever takes that step makes capacity before the next. Raises MalformedBatchError.
+        The caller frees or adds capacity before it continues. Raises MalformedBatchError.
         """
         for opened, run in open_batches(array, rows, self.scratch):
             if opened is not array:
@@ -109,7 +112,10 @@ class Fingerprinter:
         record_count: int,
         offset_shift: int,
     ) -> None:
-        """Put the records of a piece before what is in columns that were begun at their end and have capacity."""
+        """Insert the records of opened batches before those in `columns`, which need sufficient capacity.
+
+        The columns must have been started with `begin_at_end`. `stored` is the data of the batches as stored.
+        """
         columns.start -= record_count
         end, columns.count = columns.count, columns.start
         for records, run in opened:
@@ -127,7 +133,7 @@ class Fingerprinter:
         *,
         offset_shift: int,
     ) -> bool:
-        """Append records of opened batches from `cursor` on until columns are full; whether any are left."""
+        """Append records of opened batches from `cursor` on; return True if columns are full."""
         fault, position, columns.count = fingerprint_rows(
             data,
             rows,

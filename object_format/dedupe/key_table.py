@@ -1,4 +1,4 @@
-"""The fixed memory that remembers which keys were seen."""
+"""The key table: fixed memory for the fingerprints of seen keys."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from object_format.kernels.dedupe.key_table import (
 SLOT_BYTES: Final = 4 * WORDS
 _MAX_LOAD_PERCENT: Final = 95
 _MAX_OVERHANG: Final = 16_384
-"""Slots behind the last home slot, into which its neighbours may be pushed: at 95 % load, the chance that a
-run reaches that far is below one in a billion."""
+"""Slots after the last home slot, for fingerprints that are displaced to the end.
+
+At 95 % load, the probability that a run of occupied slots exceeds this length is below one in a billion.
+"""
 _MIN_SLOTS: Final = 64
 _MIN_BYTES: Final = SLOT_BYTES * 16
 
@@ -31,15 +33,15 @@ Flags = npt.NDArray[np.uint8]
 
 
 def key_capacity(table_bytes: int) -> int:
-    """How many keys a table of so many bytes takes, without making one."""
+    """Return the number of keys that fit into a table of this size, without creating one."""
     return _home_slots(table_bytes) * _MAX_LOAD_PERCENT // 100
 
 
 def _home_slots(table_bytes: int) -> int:
-    """The slots of a table at which a search may begin; the rest is for their neighbours."""
+    """Return the number of slots where a search can start; the remaining ones are for displaced entries."""
     if table_bytes < _MIN_BYTES:
         raise InvalidInputError(
-            f"a key table of {table_bytes} bytes is too small", remedy=f"give it {_MIN_BYTES} or more"
+            f"a key table of {table_bytes} bytes is too small", remedy=f"use at least {_MIN_BYTES} bytes"
         )
     slots = table_bytes // SLOT_BYTES
     return slots - min(_MAX_OVERHANG, slots // 8)
@@ -48,15 +50,15 @@ def _home_slots(table_bytes: int) -> int:
 class KeyTable:
     """Fingerprints of keys in `table_bytes` of memory, allocated once.
 
-    One table serves one partition after the other: `clear` makes it empty, at a cost that goes with what was
-    used. Not for use by several threads at once.
+    A table serves one partition after the other: `clear` empties it, at a cost that depends on the used part.
+    It is not thread-safe.
     """
 
     def __init__(self, table_bytes: int) -> None:
         self.capacity: int = key_capacity(table_bytes)
-        """How many keys it takes."""
+        """Maximum number of keys."""
         self._all_home_slots = _home_slots(table_bytes)
-        # Not np.zeros: only for empty arrays does numpy ask for huge pages, which spare the probes a tenth.
+        # Not np.zeros: numpy requests huge pages for np.empty only. They make probes a tenth faster.
         self._slots = np.empty(table_bytes // SLOT_BYTES * WORDS, np.uint32)
         self._slots.fill(0)
         self.counts: npt.NDArray[np.int64] = np.zeros(COUNTS, np.int64)
@@ -66,21 +68,21 @@ class KeyTable:
 
     @property
     def table_bytes(self) -> int:
-        """All the memory that grows with the number of keys, which is the same before the first of them."""
+        """Memory of the table, which does not depend on the number of keys in it."""
         return self._slots.nbytes
 
     @property
     def count(self) -> int:
-        """How many keys are in it."""
+        """Number of keys in the table."""
         return int(self.counts[COUNT_KEYS])
 
     def clear(self, expected_keys: int | None = None) -> None:
-        """Forget all keys.
+        """Remove all keys.
 
-        With `expected_keys`, an upper bound, only as much memory is used as that many need to stay quick to
-        find: small partitions then stay within the processor's caches, and cost little to clear.
+        `expected_keys`, an upper bound, limits the used memory to what that many keys need for fast searches.
+        Small partitions then stay within the processor's caches and are cheap to clear.
         """
-        self._used.view(np.uint8).fill(0)  # of bytes, numpy makes a memset
+        self._used.view(np.uint8).fill(0)  # numpy uses memset for bytes
         self.counts.fill(0)
         wanted = self._all_home_slots if expected_keys is None else max(2 * expected_keys, _MIN_SLOTS)
         self._home_slots = min(wanted, self._all_home_slots)
@@ -98,9 +100,9 @@ class KeyTable:
         may_add: bool = True,
         no_older_records: bool = False,
     ) -> Flags:
-        """A outcome (`kernels.key_table`) for each of `count` records; their keys go into the table.
+        """Return an outcome (`kernels.dedupe.key_table`) for each record, and add the keys to the table.
 
-        `no_older_records` keys have no older record: they need not be remembered for their tombstones to go.
+        With `no_older_records`, the keys need not be added for their expired tombstones to be dropped.
         """
         tombstones = DROP_EXPIRED_TOMBSTONES if no_older_records else DROP_EXPIRED_IF_ADDED
         outcomes = np.empty(count, np.uint8)

@@ -1,7 +1,8 @@
-"""Pass 2 over one batch with very many records: nothing is held for each of them but what is left of it.
+"""Pass 2 for one batch with very many records: memory per record is needed for the result only.
 
-The batch's survivors are looked at a chunk of offsets at a time, twice: what they take is counted first, so
-that no more than that is reserved. What is written is what `kernels.filter` would write of the whole.
+The survivors are processed in chunks of offsets, twice. The first run computes the size of the result, so
+that no more memory is allocated. The result is the same as that of `kernels.dedupe.filter` for the whole
+batch.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from object_format.record_batch.headers import BatchRows
 
 CHUNK_OFFSETS: Final = 1 << 18
-"""2 MiB of survivors."""
+"""Offsets per chunk; their survivors take up to 2 MiB."""
 
 _INT64: Final = np.iinfo(np.int64)
 
 
 class _OffsetChunk(NamedTuple):
-    """So many records of a batch, with where they lie, and the first and last offset that may be theirs."""
+    """Records of a batch in an offset range, and their position."""
 
     first_offset: int
     last_offset: int
@@ -39,10 +40,11 @@ class _OffsetChunk(NamedTuple):
 
 
 class LongBatch:
-    """One open batch, rows[0], whose records lie in `records`, and those of its offsets that survive.
+    """One opened batch, rows[0], whose records are in `records`, and its surviving offsets.
 
-    With `horizon`, its tombstones get that, unless it is compressed and would become larger than one may be:
-    then they wait for a job that finds fewer records in it. Raises MalformedBatchError.
+    With `horizon`, its tombstones get this delete horizon. Exception: if the batch is compressed and would
+    exceed the size limit of a batch, its tombstones wait until a later job finds fewer records. Raises
+    MalformedBatchError.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class LongBatch:
         self._records_size = rebased_size if self._timestamp_shift else unchanged_size
 
     def _measure(self) -> tuple[int, int]:
-        """Find the stretches, and how many bytes the survivors take, as they are and with the horizon."""
+        """Compute the chunks, and the size of the survivors without and with the delete horizon."""
         row = self._rows[0]
         first = int(row["base_offset"]) + self._shift
         last = first + int(row["last_offset_delta"])
@@ -98,7 +100,7 @@ class LongBatch:
         return unchanged_size, rebased_size
 
     def write(self, data: Bytes, *, leader_epoch: int, totals: npt.NDArray[np.int64]) -> Bytes:
-        """What is left, uncompressed, all but its CRC; its header lies in `data`."""
+        """Return the uncompressed result without its CRC; the batch's header is in `data`."""
         out = np.empty(BATCH_OVERHEAD + self._records_size, np.uint8)
         timestamp_range = np.array([_INT64.max, _INT64.min])
         part = self._rows.copy()

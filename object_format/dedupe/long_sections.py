@@ -1,12 +1,12 @@
-"""What is held back of a section that is too long for it, and what is let go of.
+"""Reduces the retained records of a section that is too long to retain.
 
-Records of a section come oldest first and are judged from the newest on, so that they are held back until its
-end. When there is no more room, first those go that a newer record held back has superseded: that is proven,
-and all that a section of few keys needs. If most keys are distinct, only a random part of them is held back
-from then on: those whose fingerprints begin with so many zero bits in their second word, as in adaptive
-sampling (P. Flajolet, "On adaptive sampling", Computing 43, 1990, after M. Wegman). Of these keys, everything
-is known at the section's end; records of the others are judged at once by what is newer than the section. As
-the seed is a job's own, each further job takes another part.
+The records of a section are read oldest first and decided newest first, so they are retained until its end.
+If there are too many, records that a newer retained record supersedes are removed first. This is exact, and
+is sufficient for a section with few keys. If most keys are distinct, only a random sample of the keys is
+retained from then on: those whose fingerprint has a number of leading zero bits in its second word. This is
+adaptive sampling (P. Flajolet, "On adaptive sampling", Computing 43, 1990, after M. Wegman). The keys of the
+sample are decided exactly at the end of the section. Records of other keys are compared only with newer
+sections. Each job has its own seed, so later jobs sample other keys.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 MAX_BITS: Final = 32
 _EMPTY: Final = np.empty(0, np.int32)
 _COPIED_RECORDS: Final = 1 << 18
-"""How many records are let go of at a time: 5 MiB of them."""
+"""Records copied at a time: 5 MiB."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 class LongSection:
-    """Makes room in columns, which hold the records of one section."""
+    """Sampling state of one section whose retained records are in columns."""
 
     def __init__(self) -> None:
         self._slots = _EMPTY
@@ -40,20 +40,20 @@ class LongSection:
 
     @property
     def nbytes(self) -> int:
-        """The memory that this takes beside the columns."""
+        """Memory used in addition to the columns."""
         return self._slots.nbytes
 
     @property
     def is_sampled(self) -> bool:
-        """Whether records of some keys were let go of."""
+        """True if records of some keys were not retained."""
         return self._bits > 0
 
     def begin(self) -> None:
-        """Another section."""
+        """Begin another section."""
         self._slots, self._bits = _EMPTY, 0
 
     def superseded(self, columns: Columns) -> Mask:
-        """Which of the records have a newer one of their key behind them."""
+        """Return a mask of the records that a newer record of the same key follows."""
         count = columns.count
         slots = 1 << max(4, (2 * count - 1).bit_length())
         if self._slots.size < slots:
@@ -63,7 +63,7 @@ class LongSection:
         return removed
 
     def unsampled(self, columns: Columns) -> Mask:
-        """Which of the records are of no key that is held back, or of no key at all."""
+        """Return a mask of the records whose key is not in the sample, or that have no key."""
         count = columns.count
         if self._bits == MAX_BITS:
             return np.ones(count, np.bool_)
@@ -75,12 +75,12 @@ class LongSection:
         return without_key
 
     def halve_sample(self) -> None:
-        """Hold back half of the keys that were held back so far."""
+        """Remove half of the keys from the sample."""
         self._bits += 1
 
 
 def copy_records(columns: Columns, removed: Mask) -> Iterator[Columns]:
-    """Copies of the records that are `removed`, by offset, some at a time."""
+    """Yield copies of the records in the mask, in offset order, a bounded number at a time."""
     for start in range(0, columns.count, _COPIED_RECORDS):
         (chosen,) = np.nonzero(removed[start : start + _COPIED_RECORDS])
         if chosen.size:
@@ -93,5 +93,5 @@ def copy_records(columns: Columns, removed: Mask) -> Iterator[Columns]:
 
 
 def remove_records(columns: Columns, removed: Mask) -> None:
-    """Move the records that are not `removed` together."""
+    """Remove the records in the mask from the columns."""
     columns.count = compact_columns(columns.words, columns.offsets, columns.flags, columns.count, removed)

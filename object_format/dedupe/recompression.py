@@ -1,4 +1,4 @@
-"""The last step of pass 2: batches that were written anew get their compression and their checksum."""
+"""Last step of pass 2: compresses rewritten batches and writes their checksums."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
     from object_format.codecs.native import CodecTable
 
     RewrittenRows = npt.NDArray[np.int64]
-    """As `kernels.merge.assemble` writes it: start, end and codec of each, and what its parts would take."""
+    """Rows of `kernels.dedupe.merge.assemble`: start, end and codec of a batch, and its size without merging.
+    """
 
 
 def needs_compression(rewritten: RewrittenRows, merged_codec: Codec | None) -> bool:
-    """Whether a batch that is written anew has a codec, or had one."""
+    """Return True if a rewritten batch has a codec, or will have one."""
     return bool(rewritten[:, 2].any()) or (bool(merged_codec) and bool(rewritten[:, 3].any()))
 
 
 def write_checksums(batches: memoryview, rewritten: RewrittenRows) -> int:
-    """Give checksums to all batches that are new; how many bytes merging has saved."""
+    """Write the checksums of all rewritten batches; return the number of bytes that merging saved."""
     saved = 0
     for start, end, _codec, unmerged_size in rewritten.tolist():
         write_checksum(batches, start, end - start)
@@ -47,9 +48,9 @@ def write_checksums(batches: memoryview, rewritten: RewrittenRows) -> int:
 def compress_and_checksum(
     out: Bytes, length: int, rewritten: RewrittenRows, merged_codec: Codec | None
 ) -> tuple[list[memoryview], int]:
-    """Compress what is to be compressed, in one call where that can be; and how many bytes merging has saved.
+    """Compress the rewritten batches and write their checksums; return the buffers and the saved bytes.
 
-    Merged batches get `merged_codec`, or their own when that is None.
+    Merged batches get `merged_codec`, or keep their codec if it is None.
     """
     codec_table = native_codec_table()
     done = (
@@ -63,7 +64,10 @@ def compress_and_checksum(
 def _compress_natively(
     out: Bytes, length: int, rewritten: RewrittenRows, merged_codec: Codec | None, codec_table: CodecTable
 ) -> tuple[list[memoryview], int] | None:
-    """None, and no memory held, where the kernel does not do it: what does not compress grows a little."""
+    """Compress with one kernel call; return None without allocated memory if the kernel cannot do it.
+
+    Incompressible batches grow slightly.
+    """
     compressed = np.empty(length + (length >> GROWTH_SHIFT) + FRAME_OVERHEAD * (len(rewritten) + 1), np.uint8)
     moved = rewritten.copy()
     end = compress_batches(
@@ -79,7 +83,7 @@ def _compress_natively(
 def _compress_by_library(
     out: Bytes, length: int, rewritten: RewrittenRows, merged_codec: Codec | None
 ) -> tuple[list[memoryview], int]:
-    """What the kernel does, batch by batch, for any codec."""
+    """Compress batch by batch, with any codec."""
     parts: list[memoryview] = []
     done = saved = 0
     for start, end, attributes, unmerged_size in rewritten.tolist():
@@ -94,7 +98,7 @@ def _compress_by_library(
 
 
 def _compressed(batch: Bytes, codec: Codec) -> bytearray:
-    """A batch, whose records are not compressed, with compressed ones."""
+    """Return a batch with uncompressed records in compressed form."""
     result = bytearray(batch[:BATCH_OVERHEAD].data)
     for part in compressed_parts(codec, batch[BATCH_OVERHEAD:].data):
         result += part

@@ -1,4 +1,4 @@
-"""How pass 2 writes what is left."""
+"""Options and results of pass 2."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from object_format.kernels.batches.layout import BATCH_OVERHEAD
 from object_format.kernels.dedupe.merge import MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
 
 FRAME_OVERHEAD: Final = 512
-"""More than any codec puts around what it compresses."""
+"""More bytes than any codec adds around compressed data."""
 
 GROWTH_SHIFT: Final = 7
-"""What does not compress grows by less than one byte in 2^7."""
+"""Incompressible data grows by less than one byte in 2^7."""
 
 _MAX_MS: Final = (1 << 63) - 1
 
 
 def delete_horizon(now_ms: int, delete_retention_ms: int) -> int | None:
-    """From when on tombstones may go that became clean at `now_ms`; None for never.
+    """Return the time from which tombstones that become clean at `now_ms` may be deleted; None for never.
 
-    A sum that no timestamp holds is never: what keeps tombstones for ever (`delete.retention.ms` of
-    9223372036854775807) leaves their batches as they are, and a shorter retention finds them later.
+    The result is also None if the sum exceeds the range of timestamps. `delete.retention.ms` of
+    9223372036854775807, which keeps tombstones forever, therefore leaves their batches unchanged, and a
+    shorter retention applies to them later.
     """
     horizon_ms = now_ms + delete_retention_ms
     return horizon_ms if horizon_ms <= _MAX_MS else None
@@ -33,7 +34,7 @@ def delete_horizon(now_ms: int, delete_retention_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOptions:
-    """How survivors are written: as `filter_batches` says."""
+    """How pass 2 writes the survivors; see `filter_batches`."""
 
     delete_horizon_ms: int | None
     merge: bool = True
@@ -42,9 +43,10 @@ class RewriteOptions:
 
     @property
     def merge_limits(self) -> tuple[int, int]:
-        """How many bytes of records merged batches get: of those that were not compressed, and that were.
+        """Maximum bytes of records in merged batches, for uncompressed and for compressed source batches.
 
-        What is compressed may come to a little more, and then is within `max_batch_bytes` all the same.
+        Compression may increase the size slightly. The limits ensure that the result does not exceed
+        `max_batch_bytes`.
         """
         uncompressed_limit, compressed_limit = MAX_MERGED_BYTES, MAX_MERGED_COMPRESSED_BYTES
         if self.merged_codec is Codec.NONE:
@@ -63,17 +65,18 @@ class RewriteOptions:
 
 
 _NO_TOTALS: Final = np.array([0, 0, np.iinfo(np.int64).max, np.iinfo(np.int64).min])
-"""Batches, records, and the lowest and highest timestamp of none."""
+"""Number of batches and records, lowest and highest timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredBatches:
-    """Batches with absolute offsets, ready to be written, in order.
+    """Result of pass 2: batches with absolute offsets, in order, ready to be written.
 
-    `max_timestamp` is exact. `min_timestamp` is exact for batches that were opened; for one copied unopened,
-    it is that of its first record, or its max timestamp where the header does not tell the first. Both are
-    None when no record is left. `merged_bytes_saved` is what merging saved, an estimate where
-    merged batches lost records. `buffer_bytes` is the most that was open, or written, at a time.
+    `max_timestamp` is exact. `min_timestamp` is exact for opened batches. For a batch that was copied
+    unopened, it is the timestamp of the first record, or the max timestamp if the header does not contain the
+    former. Both are None without records. `merged_bytes_saved` is the number of bytes that merging saved, an
+    estimate if merged batches lost records. `buffer_bytes` is the largest amount of memory that was open or
+    written at a time.
     """
 
     buffers: tuple[memoryview, ...]
@@ -87,14 +90,14 @@ class FilteredBatches:
 
 
 def new_totals() -> npt.NDArray[np.int64]:
-    """The totals of no batch."""
+    """Return the totals before the first batch."""
     return _NO_TOTALS.copy()
 
 
 def sum_up_filtered(
     buffers: tuple[memoryview, ...], totals: npt.NDArray[np.int64], saved: int, buffer_bytes: int
 ) -> FilteredBatches:
-    """What `buffers` are, of which `totals` were kept."""
+    """Return the result for `buffers` with these totals."""
     batches, records, lowest, highest = totals.tolist()
     return FilteredBatches(
         buffers=buffers,

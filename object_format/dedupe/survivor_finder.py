@@ -1,9 +1,9 @@
-"""Pass 1: which records of a partition survive.
+"""Pass 1: finds the surviving records of a partition.
 
-Sections are fed newest first. A record survives when its key was not seen yet, so the table holds
-fingerprints and nothing else. Inside a section, records come oldest first: unless all its keys are distinct,
-they are held back until its end and then surviving from the last to the first. Held back are their
-fingerprints, or the batches as they are stored (`early_filter`), which are opened then.
+Sections are fed newest first. A record survives if its key was not seen before, so the key table contains
+fingerprints only. Within a section, records are read oldest first. Unless all keys of the section are
+distinct, its records are therefore retained until its end and then decided newest first. The finder retains
+the fingerprints of records, or stored batches (`early_filter`), which are opened at the end.
 """
 
 from __future__ import annotations
@@ -32,31 +32,34 @@ if TYPE_CHECKING:
     from object_format.record_batch.decompression import Scratch
 
 MAX_RETAINED_RECORDS: Final = 2_000_000
-"""How many records of one section are held back previous most: 42 MB of fingerprints, offsets and flags, and 17 MB
-to choose those that go when there are more. An ingestion file's section of 8 MiB has fewer than 1.2 million,
-unless its batches are compressed beyond all measure."""
+"""Maximum number of retained records of a section.
+
+They take 42 MB of fingerprints, offsets and flags, and 17 MB to choose the records to remove if there are
+more. A section of an ingestion file (8 MiB) has fewer than 1.2 million records, unless its batches are
+extremely compressed.
+"""
 
 _STEP_RECORDS: Final = 32_768
-"""How many records are fingerprinted before they are surviving, where nothing must be held back."""
+"""Records that are fingerprinted at a time if nothing has to be retained."""
 
 
 _GROUP_BYTES: Final = 1 << 20
-"""Of batches as they are stored, that are surviving together."""
+"""Stored size of the pieces that are decided together."""
 
 
 def _with_origin(piece: RetainedPiece, error: MalformedBatchError) -> MalformedBatchError:
-    """The error with where the piece comes from."""
+    """Return the error with the origin of the piece."""
     return MalformedBatchError(f"{piece.origin}: {error.message}", position=error.position, fault=error.fault)
 
 
 class SurvivorFinder:
-    """Finds the survivors of one partition; the table is cleared first.
+    """Finds the survivors of one partition. The table is cleared first.
 
-    `seed` (16 bytes) keys the fingerprints. `reaches_log_start` tells that nothing older than what is fed
-    exists, so that tombstones whose delete horizon has come by `now_ms` may go. `expected_records` is an
-    upper bound of what will be fed; it makes small partitions cheaper. With `early_filter`, on which a
-    partition has been begun, pass 2 is done for compressed batches previous the same time, as far as there is room.
-    `scratch` is the caller's own, where it has one.
+    `seed` (16 bytes) is the key of the fingerprints. `reaches_log_start` means that no older records exist
+    than those that are fed, so that tombstones whose delete horizon has passed at `now_ms` may be dropped.
+    `expected_records`, an upper bound of the number of records, makes small partitions cheaper.
+    `early_filter`, on which a partition has been begun, runs pass 2 for compressed batches while there is
+    memory. `scratch` is memory for decompression that the caller shares with other users.
     """
 
     def __init__(
@@ -86,14 +89,14 @@ class SurvivorFinder:
         self._max_buffer_bytes = self._retained.nbytes
 
     def begin_section(self, *, unique_keys: bool, no_older_records: bool = False) -> None:
-        """What is fed next is older than everything before it; `unique_keys`: no key occurs twice in it.
+        """Begin a section that is older than all previous ones.
 
-        `no_older_records` says more: no key of it occurs in a section that is still to come, either, whose
-        order then is free. Such keys are looked up and not remembered, so that they take no room in the
-        table.
+        `unique_keys` means that no key occurs twice in it. `no_older_records` means in addition that no key
+        occurs in a section that is fed later; the order of such sections is arbitrary. Their keys are looked
+        up but not added, and take no space in the table.
         """
         if self._in_section:
-            raise FatalError("a section begins before the last has ended")
+            raise FatalError("a section begins before the previous one has ended")
         self._in_section, self._unique_keys, self._no_older_records = (
             True,
             unique_keys or no_older_records,
@@ -107,10 +110,10 @@ class SurvivorFinder:
     def feed(
         self, batches: Buffer, *, offset_shift: int, leader_epoch: int = 0, origin: str = "a section"
     ) -> None:
-        """The next whole batches of the section, in the order of their offsets, else MalformedBatchError.
+        """Add complete batches of the section in offset order. Raises MalformedBatchError.
 
-        With `early_filter`, what is wrong with records may only be found previous the section's end; it is then
-        said to be in `origin`. `leader_epoch` is what those will have that are written early_filter.
+        With an early filter, malformed records may be detected only at the end of the section; the error then
+        names `origin`. `leader_epoch` is that of batches that the early filter writes.
         """
         if not self._in_section:
             raise FatalError("batches are fed outside a section")
@@ -136,7 +139,7 @@ class SurvivorFinder:
             self._early_filter.give_up()
 
     def end_section(self) -> None:
-        """All batches of the section have been fed."""
+        """End the section after its last batches."""
         if not self._in_section:
             raise FatalError("a section ends that has not begun")
         if self._early_filter is not None:
@@ -145,7 +148,7 @@ class SurvivorFinder:
         self._in_section = False
 
     def finish(self) -> Survivors:
-        """The answer, when every section has been fed, or all since the last answer."""
+        """Return the survivors of all sections since the previous call."""
         if self._in_section:
             raise FatalError("pass 1 finishes inside a section")
         if self._early_filter is not None:
@@ -154,7 +157,7 @@ class SurvivorFinder:
         return self._collector.finish(max_buffer_bytes=largest)
 
     def _make_space(self) -> None:
-        """Judge what is held where that is sound, else retain more, else let go of some (`long_sections`)."""
+        """Decide on the retained records if possible, else grow the columns, else remove records."""
         if self._unique_keys:
             self._decide_retained(0, may_add=True)
         elif not self._retained.grow(self._max_retained):
@@ -162,9 +165,9 @@ class SurvivorFinder:
         self._note_buffers()
 
     def _shrink_retained(self) -> None:
-        """Hold less: what is superseded goes, and where most keys are distinct, so does a part of them.
+        """Remove superseded records, and sample keys if most are distinct (see `long_sections`).
 
-        The memory that this takes is that of what is thinned early_filter: there is none of that any more.
+        This needs the memory of the early filter, which is given up.
         """
         if self._early_filter is not None:
             self._early_filter.give_up()
@@ -177,10 +180,11 @@ class SurvivorFinder:
             self._decide_unsampled()
 
     def _decide_unsampled(self) -> None:
-        """Judge records of keys that are not held back by what is newer than the section.
+        """Decide on records of keys outside the sample by comparing them with newer sections only.
 
-        Newer ones of the same section are not known yet: they must not enter the table, or they would push
-        those out. None of that section's tombstones goes, as records that they shadow may have stayed.
+        Newer records of the same section are not known yet. The keys are not added to the table, as they
+        would drop those records. No tombstone of the section is dropped, because records that it supersedes
+        may remain.
         """
         removed = self._long.unsampled(self._retained)
         for records in copy_records(self._retained, removed):
@@ -188,7 +192,7 @@ class SurvivorFinder:
         self._remove_retained(removed)
 
     def _remove_retained(self, removed: Mask) -> None:
-        """The others move together; so do the places of the pieces between them."""
+        """Remove the records in the mask, and adjust the positions of pieces between them."""
         kept_pieces, previous, new_position = [], 0, 0
         for position, piece in self._pieces:
             new_position += position - previous - int(np.count_nonzero(removed[previous:position]))
@@ -198,7 +202,7 @@ class SurvivorFinder:
         remove_records(self._retained, removed)
 
     def _filter_pieces(self, early_filter: EarlyFilter) -> None:
-        """Judge the pieces that wait, the newest first, and the records between them; filter the pieces."""
+        """Decide on the waiting pieces and the records between them, newest first, and filter the pieces."""
         while self._pieces:
             self._decide_retained(self._pieces[-1][0], may_add=True)
             group = self._open_group(early_filter)
@@ -239,7 +243,7 @@ class SurvivorFinder:
                     offset_shift=piece.offset_shift,
                 )
             except MalformedBatchError as error:
-                if not piece.origin:  # whoever feeds it is there to say so
+                if not piece.origin:  # fed by the current call, so the caller knows it
                     raise
                 raise _with_origin(piece, error) from error
             self._pieces.pop()
@@ -251,7 +255,7 @@ class SurvivorFinder:
         return group
 
     def _decide_retained(self, start: int, *, may_add: bool) -> None:
-        """Let survivors among the held records from `start` on into the bitmaps, and be done with them."""
+        """Decide on the retained records from `start` on, and remove them."""
         if self._retained.count > start:
             self._decide(self._retained, start, may_add=may_add)
             self._retained.count = start

@@ -1,4 +1,4 @@
-"""The answer of pass 1, and how outcomes make it up."""
+"""Result of pass 1, and its collection from the outcomes of single records."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 _PENDING_OFFSETS: Final = 1 << 17
-"""One MiB of them."""
+"""1 MiB of offsets."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Survivors:
-    """The answer of pass 1 for one partition; offsets are absolute.
+    """Result of pass 1 for one partition. Offsets are absolute.
 
-    `tombstones` is the part of `offsets` whose records have no value. `keys` are those in the table;
-    `keys_outside_table` counts records that were kept because their keys were not. When it is 0, the answer
-    is `exact`: no key survives twice. `records_invalid` had no key. `max_buffer_bytes` is the most that was
-    held back, or opened at a time. The windows are pass 2's view of both bitmaps, which must not change any
+    `tombstones` is the subset of `offsets` whose records have no value. `keys` is the number of keys in the
+    table, and `keys_outside_table` the number of records that survive because their keys did not fit.
+    `records_invalid` counts records without a key. `max_buffer_bytes` is the largest amount of memory for
+    retained or opened records. The windows give pass 2 access to both bitmaps, which must not change any
     more.
     """
 
@@ -55,16 +55,16 @@ class Survivors:
 
     @property
     def exact(self) -> bool:
-        """No key is there twice."""
+        """True if no key survives twice."""
         return self.keys_outside_table == 0
 
     @property
     def records_out(self) -> int:
-        """How many survive."""
+        """Number of survivors."""
         return len(self.offsets)
 
     def between(self, first: int, last: int) -> Survivors:
-        """Those with offsets in [first, last]; of the counts, all stay as they are."""
+        """Return the survivors with offsets in [first, last]; the counts are not changed."""
         return replace(
             self,
             offsets=bitmap_between(self.offsets, first, last),
@@ -80,7 +80,7 @@ class SurvivingOffsets(NamedTuple):
 
 
 class _Pending:
-    """Offsets that are to go into a bitmap, so many at a time that each is added in bulk."""
+    """Offsets that are collected and added to a bitmap in bulk."""
 
     def __init__(self) -> None:
         self.bitmap = BitMap64()
@@ -88,7 +88,7 @@ class _Pending:
         self._count = 0
 
     def add(self, offsets: npt.NDArray[np.int64]) -> None:
-        """Offsets that rise, and were not there."""
+        """Add ascending offsets that were not added before."""
         if not offsets.size:
             return
         if self._parts and (offsets[-1] >= self._parts[-1][0] or self._count >= _PENDING_OFFSETS):
@@ -97,7 +97,7 @@ class _Pending:
         self._count += offsets.size
 
     def take(self) -> BitMap64:
-        """All of them; and there are none any more."""
+        """Return all offsets as a bitmap, and start again."""
         self._flush()
         bitmap, self.bitmap = self.bitmap, BitMap64()
         bitmap.run_optimize()
@@ -111,9 +111,9 @@ class _Pending:
 
 
 class SurvivorCollector:
-    """Survivors as they are found: what a key table decides goes into bitmaps, in bulk.
+    """Collects the survivors that a key table determines in bitmaps.
 
-    The table is cleared first; `expected_keys` as `KeyTable.clear`.
+    The table is cleared first; `expected_keys` is that of `KeyTable.clear`.
     """
 
     def __init__(self, table: KeyTable, *, expected_keys: int | None = None) -> None:
@@ -134,7 +134,7 @@ class SurvivorCollector:
         may_add: bool = True,
         no_older_records: bool = False,
     ) -> SurvivingOffsets:
-        """Decide on `count` records, as `KeyTable.find_survivors`; none of them may come again."""
+        """Decide on `count` records like `KeyTable.find_survivors`. Each record may be passed only once."""
         outcomes = self._table.find_survivors(
             words,
             flags,
@@ -153,16 +153,16 @@ class SurvivorCollector:
         return surviving
 
     def count_superseded(self, count: int) -> None:
-        """So many records go without a outcome: a newer one of the same key is still to be surviving."""
+        """Account for records that are dropped because a newer record of the same key is decided later."""
         self._records_in += count
 
     @property
     def exact(self) -> bool:
-        """Whether every key was found room for so far."""
+        """True if all keys fitted into the table so far."""
         return not self._table.counts[COUNT_OUTSIDE]
 
     def finish(self, *, max_buffer_bytes: int) -> Survivors:
-        """What it came to since the last answer."""
+        """Return the survivors since the previous call."""
         records_in, self._records_in = self._records_in, 0
         counts = self._table.counts
         return Survivors(

@@ -1,7 +1,8 @@
-"""Opening batches: from rows of headers to arrays that hold their records uncompressed.
+"""Makes the records of batches available uncompressed ("opens" batches), for many batches at once.
 
-Kernels see whole runs of batches at once. Uncompressed batches are taken where they lie; compressed ones are
-decompressed end each other, many in one call where that can be, so that a kernel is called once for many.
+Uncompressed batches are used where they are. Compressed batches are decompressed into one array, many in one
+call where possible, so that a kernel is called once for many batches. The rows of opened batches point to
+their uncompressed records.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 Indexes = npt.NDArray[np.int64]
 
 ArraySlot = list[Bytes]
-"""One array. Who is done with it takes it out, and it is freed: the largest batch must not be records opened
-while what is left of it is compressed."""
+"""List with one array. The consumer removes the array when it is done, which frees it.
+
+Otherwise the decompressed form of the largest batch would stay in memory while its result is compressed.
+"""
 
 
 class CodecTimers(NamedTuple):
-    """Make what timers the codec_table of codecs' libraries, many batches at once."""
+    """Factories of context managers that measure calls of the codec libraries, each for many batches."""
 
     decompress: Callable[[], AbstractContextManager[object]] = nullcontext
     compress: Callable[[], AbstractContextManager[object]] = nullcontext
@@ -47,9 +50,9 @@ UNTIMED: Final = CodecTimers()
 
 
 class Scratch:
-    """Memory that batches are decompressed into, again and again; made when first needed.
+    """Reusable memory for decompression, allocated on first use.
 
-    What `open_batches` yields from it holds until the next is asked for.
+    An array that `open_batches` yields from it is valid until the next one is requested.
     """
 
     def __init__(self, timers: CodecTimers = UNTIMED) -> None:
@@ -58,7 +61,7 @@ class Scratch:
 
     @property
     def array(self) -> Bytes:
-        """`SCRATCH_BYTES` to decompress into."""
+        """Array of `SCRATCH_BYTES` to decompress into."""
         if self._array is None:
             self._array = np.empty(SCRATCH_BYTES, np.uint8)
         return self._array
@@ -73,18 +76,18 @@ _local = _Local()
 
 
 def thread_scratch() -> Scratch:
-    """The calling thread's own, for those who are done with what is in it before they do anything else."""
+    """Return the scratch memory of the calling thread, for callers that use its contents immediately."""
     return _local.scratch
 
 
 def open_batches(
     data: Bytes, rows: BatchRows, scratch: Scratch | None = None
 ) -> Iterator[tuple[Bytes, BatchRows]]:
-    """Runs of `rows`, in order, each with the array that their `records_start` and `records_end` point into.
+    """Yield runs of `rows` in order, each with the array that `records_start` and `records_end` refer to.
 
-    Rows of compressed batches are changed to point into their decompressed records, which are in `scratch`
-    where one is given. Raises MalformedBatchError for records that cannot be decompressed, or are fewer bytes
-    than the record count needs.
+    Rows of compressed batches are updated to point to their decompressed records, which are in `scratch` if
+    it is given. Raises MalformedBatchError if records cannot be decompressed, or are too short for their
+    record count.
     """
     if not rows.size:
         return
@@ -98,11 +101,11 @@ def open_batches(
         ):
             records = slot.pop()
             yield records if scratch else readable(records.tobytes()), run[start:stop]
-            del records  # before the next are made
+            del records  # free the array before the next one is allocated
 
 
 def runs_by_compression(rows: BatchRows, indexes: Indexes) -> Iterator[tuple[int, int, bool]]:
-    """Runs of rows[indexes] that are alike: first, end, and whether the batches are compressed."""
+    """Yield runs of rows[indexes] of equal kind: first, end, and True if the batches are compressed."""
     count = compressed_among(rows, indexes)
     if count in {0, indexes.size}:
         yield 0, indexes.size, count > 0
@@ -116,9 +119,9 @@ def runs_by_compression(rows: BatchRows, indexes: Indexes) -> Iterator[tuple[int
 def decompress_batches(
     data: Bytes, rows: BatchRows, indexes: Indexes, scratch: Scratch
 ) -> Iterator[tuple[int, int, ArraySlot]]:
-    """Stretches of `indexes`, [first, end), with the decompressed records of these compressed batches.
+    """Yield ranges [first, end) of `indexes` with the decompressed records of these compressed batches.
 
-    Their rows are changed to point there. Raises what `open_batches` does.
+    Their rows are updated to point to the records. Raises MalformedBatchError like `open_batches`.
     """
     first = 0
     while first < indexes.size:
@@ -131,7 +134,10 @@ def decompress_batches(
 def _decompress_some(
     data: Bytes, rows: BatchRows, indexes: Indexes, first: int, memory: Bytes
 ) -> tuple[int, ArraySlot]:
-    """The next stretch of `indexes` ends where? And its records, in `memory` where that can be."""
+    """Decompress the next batches of `indexes`, into `memory` if possible.
+
+    Returns the end of these batches in `indexes`, and their records.
+    """
     codec_table = native_codec_table()
     if codec_table is not None:
         end, used = decompress_rows(data, rows, indexes, first, memory, 0, codec_table)
@@ -141,16 +147,16 @@ def _decompress_some(
 
 
 OpenRuns = list[tuple[Bytes, "BatchRows"]]
-"""As `open_batches` gives them."""
+"""Runs as `open_batches` yields them."""
 
 
-def open_at_once(
+def open_all_batches(
     data: Bytes, rows: BatchRows, memory: Bytes, used: int, timers: CodecTimers
 ) -> tuple[OpenRuns | None, int]:
-    """As `open_batches`, with the records of all compressed batches in `memory` from `used` on at a time.
+    """Open all batches at the same time; compressed ones are decompressed to `memory` from `used` on.
 
-    And where they end. None when they do not fit, or one is not for the kernels that should be: then the rows
-    point anywhere.
+    Returns the runs, and the end of the used memory. Returns None instead of the runs if the records do not
+    fit, or if a kernel cannot decompress a batch of its codec. The rows are undefined then.
     """
     runs = []
     for first, end, compressed in runs_by_compression(rows, np.arange(rows.size)):
@@ -167,7 +173,7 @@ def open_at_once(
 
 
 def _decompress_run(data: Bytes, run: BatchRows, memory: Bytes, used: int) -> int:
-    """The end of what was written to `memory` from `used` on, or -1."""
+    """Decompress a run to `memory` from `used` on; return the end of the used memory, or -1."""
     codec_table = native_codec_table()
     natives: Collection[Codec] = () if codec_table is None else NATIVE
     indexes = np.arange(run.size)
@@ -191,7 +197,7 @@ def _decompress_run(data: Bytes, run: BatchRows, memory: Bytes, used: int) -> in
 def already_open_batches(
     data: Bytes, rows: BatchRows, indexes: Indexes, records: Bytes
 ) -> Iterator[tuple[int, int, ArraySlot]]:
-    """As `decompress_batches`, and in the same stretches, of batches that `open_at_once` has opened."""
+    """Yield the same ranges as `decompress_batches`, for batches that `open_all_batches` has opened."""
     del data
     native = native_codec_table() is not None
     first = 0
@@ -204,7 +210,7 @@ def already_open_batches(
 def _decompress_by_library(
     data: Bytes, rows: BatchRows, indexes: Indexes, first: int, others: Collection[Codec]
 ) -> tuple[int, ArraySlot]:
-    """One batch of any size or codec, and as many end it as go together and have none of `others`."""
+    """Decompress one batch of any size and codec, and following ones that fit and use none of `others`."""
     parts: list[Buffer] = []
     used = 0
     end = first
@@ -226,7 +232,7 @@ def _codec(rows: BatchRows, index: int) -> Codec:
 
 
 def open_records(data: Bytes, rows: BatchRows, index: int) -> Buffer:
-    """The decompressed records of one batch; MalformedBatchError when there is no such thing."""
+    """Return the decompressed records of one batch. Raises MalformedBatchError if that is not possible."""
     position, size = int(rows["position"][index]), int(rows["size"][index])
     codec = _codec(rows, index)
     try:

@@ -1,7 +1,7 @@
-"""Record batches, format v2: headers, checksums, and what may be changed in place without touching records.
+"""Headers of record batches (format v2): reading, checksums, and changes that do not touch the records.
 
-A batch's CRC covers neither its base offset nor its leader epoch, so both are set at commit and read time
-without anything being encoded again.
+A batch's CRC covers neither its base offset nor its leader epoch. Both can therefore be set when a batch is
+committed or read, without encoding it again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BatchRows = npt.NDArray[np.void]
-"""An array of `kernels.layout.BATCH_ROW`, one element per batch."""
+"""Array of `kernels.batches.layout.BATCH_ROW`, one element per batch."""
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _CRC: Final = struct.Struct(">I")
@@ -60,7 +60,7 @@ _MAGIC_V2: Final = 2
 
 
 class TimestampType(IntEnum):
-    """Who gave the timestamps: the producer, or the log at append."""
+    """Source of a batch's timestamps: the producer, or the broker at append."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -68,7 +68,7 @@ class TimestampType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
-    """The 61 bytes in front of a batch's records, by Kafka's names."""
+    """The 61 bytes before a batch's records, with Kafka's field names."""
 
     base_offset: int
     batch_length: int
@@ -86,49 +86,49 @@ class BatchHeader:
 
     @property
     def size(self) -> int:
-        """The whole batch in bytes."""
+        """Size of the whole batch in bytes."""
         return LENGTH_OVERHEAD + self.batch_length
 
     @property
     def last_offset(self) -> int:
-        """The offset of the last record that the batch ever had."""
+        """Last offset of the batch, whether or not its record still exists."""
         return self.base_offset + self.last_offset_delta
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the batch."""
+        """Offset after the batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed."""
+        """Compression codec of the records."""
         return Codec(self.attributes & CODEC_MASK)
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """LOG_APPEND_TIME: all records have the header's max timestamp."""
+        """Timestamp type. With LOG_APPEND_TIME, every record has the header's max timestamp."""
         return TimestampType(bool(self.attributes & LOG_APPEND_TIME))
 
     @property
     def is_transactional(self) -> bool:
-        """The batch belongs to a transaction."""
+        """True if the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_control(self) -> bool:
-        """The batch holds transaction markers, which no consumer sees."""
+        """True if the batch contains transaction markers, which consumers do not see."""
         return bool(self.attributes & CONTROL)
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When the batch's tombstones may go, once a clean has set it (KIP-534)."""
+        """Time from which tombstones may be deleted; None before compaction has set it (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch at `position`; the whole batch must be there.
+    """Return the header of the batch at `position`, which must be complete.
 
-    Raises MalformedBatchError when it is not, or when the header contradicts itself.
+    Raises MalformedBatchError if it is not, or if the header contradicts itself.
     """
     array = readable(data)
     if not 0 <= position <= array.size:
@@ -140,7 +140,7 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 
 class PeekedAttributes(NamedTuple):
-    """What `peek_attributes` tells; `codec` may be the number of none, and `size` be anything."""
+    """Unvalidated fields of a batch header: `codec` may be an unknown codec, and `size` any number."""
 
     codec: int
     is_transactional: bool
@@ -148,7 +148,7 @@ class PeekedAttributes(NamedTuple):
 
 
 def peek_attributes(data: memoryview) -> PeekedAttributes | None:
-    """Of the batch that `data` begins with, whatever else is wrong with it; None for no v2 batch."""
+    """Return attributes of the batch at the start of `data` without validation; None if it is no v2 batch."""
     if len(data) < BATCH_OVERHEAD or data[MAGIC] != _MAGIC_V2:
         return None
     low = data[ATTRIBUTES + 1]
@@ -157,14 +157,14 @@ def peek_attributes(data: memoryview) -> PeekedAttributes | None:
 
 
 def peek_producer_id(data: memoryview) -> int:
-    """Whose the batch is that `data` begins with, whatever is wrong with it; negative for nobody's."""
+    """Return the producer id of the batch in `data` without validation; negative if it has none."""
     if len(data) < BATCH_OVERHEAD or data[MAGIC] != _MAGIC_V2:
         return -1
     return int.from_bytes(data[PRODUCER_ID : PRODUCER_ID + 8], "big", signed=True)
 
 
 def is_marked_compressed(data: memoryview) -> bool:
-    """What the attributes say, of whatever is there; False for what has none."""
+    """Return True if the attributes of the possibly invalid batch in `data` contain a codec."""
     return len(data) >= BATCH_OVERHEAD and bool(data[ATTRIBUTES + 1] & CODEC_MASK)
 
 
@@ -202,7 +202,7 @@ def _header_at(array: Bytes, position: int) -> BatchHeader:
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch; raises MalformedBatchError where no whole batch follows."""
+    """Yield the position and header of each batch. Raises MalformedBatchError at a malformed batch."""
     array = readable(data)
     position = 0
     while position < array.size:
@@ -214,7 +214,7 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def scan_batches(data: Bytes) -> BatchRows:
-    """A row for each batch of `data`, which must be nothing but whole batches, else MalformedBatchError."""
+    """Return a row for each batch of `data`. Raises MalformedBatchError unless `data` is complete batches."""
     rows, fault, position = scan_until_malformed(data)
     if fault:
         raise MalformedBatchError.at(fault, position)
@@ -222,7 +222,7 @@ def scan_batches(data: Bytes) -> BatchRows:
 
 
 def scan_until_malformed(data: Bytes) -> tuple[BatchRows, int, int]:
-    """Rows of the batches before the first with a malformed header; its fault (0 for none) and position."""
+    """Return rows of the batches before the first malformed header, its fault (or 0) and position."""
     count, fault, position = count_batches(data)
     rows = np.empty(count, BATCH_ROW)
     read_headers(data, rows)
@@ -230,9 +230,9 @@ def scan_until_malformed(data: Bytes) -> tuple[BatchRows, int, int]:
 
 
 class OrderedBatches(NamedTuple):
-    """Batches with rising absolute offsets, from `first_offset` to before `next_offset`.
+    """Batches with ascending absolute offsets in [first_offset, next_offset).
 
-    So many of them are `compressed`.
+    `compressed` is the number of compressed batches.
     """
 
     rows: BatchRows
@@ -242,9 +242,10 @@ class OrderedBatches(NamedTuple):
 
 
 def scan_ordered_batches(data: Bytes, offset_shift: int, lowest: int) -> OrderedBatches:
-    """Batches whose absolute offsets rise from `lowest` on; where there are none, the next one is `lowest`.
+    """Scan batches whose absolute offsets ascend from `lowest` on.
 
-    Raises MalformedBatchError where a batch overlaps the one before it, or leaves the range of offsets.
+    Without batches, `next_offset` is `lowest`. Raises MalformedBatchError if a batch overlaps the previous
+    one or exceeds the range of offsets.
     """
     rows, first_offset, next_offset, compressed, fault, position = scan_ordered(data, offset_shift, lowest)
     if fault:
@@ -253,14 +254,14 @@ def scan_ordered_batches(data: Bytes, offset_shift: int, lowest: int) -> Ordered
 
 
 def verify_checksum(data: Buffer, header: BatchHeader, position: int = 0) -> None:
-    """Raises MalformedBatchError unless the CRC-32C of the batch at `position` is that of its header."""
+    """Raise MalformedBatchError unless the CRC-32C of the batch at `position` matches its header."""
     view = memoryview(data).cast("B")
     if crc32c.crc32c(view[position + ATTRIBUTES : position + header.size]) != header.crc:
         raise MalformedBatchError.at(Fault.CHECKSUM, position)
 
 
 def first_corrupt(data: Bytes, rows: BatchRows) -> int:
-    """The first of the batches whose CRC-32C is not that of its header; how many there are if none."""
+    """Return the index of the first batch whose CRC-32C is wrong, or the number of batches."""
     view, crc32 = data.data, crc32c.crc32c
     columns = zip(rows["position"].tolist(), rows["size"].tolist(), rows["crc"].tolist(), strict=True)
     for index, (position, size, expected) in enumerate(columns):
@@ -277,10 +278,10 @@ def patch_offsets(data: Buffer, offset_shift: int, leader_epoch: int) -> None:
 
 
 def assign_offsets(data: Buffer, first_offset: int = 0, leader_epoch: int = 0) -> int:
-    """Give the batches of `data` consecutive offsets from `first_offset` on, in place.
+    """Assign consecutive offsets from `first_offset` on to the batches of `data`, in place.
 
-    Returns the offset behind them. Whatever base offsets they had before is overwritten. With the defaults,
-    offsets become relative to the section that the batches begin, as an ingestion file has them.
+    Returns the offset after the last batch. The previous base offsets are ignored. With the default
+    arguments, offsets become relative to a section that starts with these batches, as in an ingestion file.
     """
     fault, position, next_offset = _assign_offsets(writable(data), first_offset, leader_epoch)
     if fault:
@@ -289,9 +290,9 @@ def assign_offsets(data: Buffer, first_offset: int = 0, leader_epoch: int = 0) -
 
 
 def set_base_offsets(batches: Iterable[memoryview], base_offsets: Iterable[int], leader_epoch: int) -> None:
-    """Write offsets and epoch into the headers of sound batches, each of which is a view, in place.
+    """Write base offsets and the leader epoch into the headers of valid batches, in place.
 
-    As `assign_offsets` does for batches in one buffer; for those that lie apart, without a kernel's call.
+    This does the work of `assign_offsets` for batches in separate buffers, without calling a kernel.
     """
     pack = _OFFSET_FIELDS.pack_into
     for batch, base_offset in zip(batches, base_offsets, strict=True):
@@ -299,7 +300,7 @@ def set_base_offsets(batches: Iterable[memoryview], base_offsets: Iterable[int],
 
 
 def stored_checksums(batches: Iterable[memoryview]) -> list[int]:
-    """What the headers of batches, each of which is a view, say that their checksums are."""
+    """Return the checksums that the headers of the batches contain."""
     unpack = _CRC.unpack_from
     return [unpack(batch, CRC)[0] for batch in batches]
 
@@ -312,10 +313,10 @@ def trim_batches(
     offset_shift: int = 0,
     max_bytes: int | None = None,
 ) -> memoryview:
-    """The part of `data` whose batches hold offsets of [first_offset, last_offset], without a copy.
+    """Return the part of `data` whose batches overlap [first_offset, last_offset], without copying.
 
-    `offset_shift` is added to stored base offsets before they are compared. `max_bytes` ends the part early,
-    but not before its first batch, as a fetch must make progress.
+    `offset_shift` is added to stored base offsets before the comparison. `max_bytes` limits the result,
+    except for the first batch: a fetch must make progress.
     """
     fault, start, end = find_overlap(
         readable(data),
@@ -330,12 +331,12 @@ def trim_batches(
 
 
 def set_append_time(data: Buffer, append_time_ms: int, position: int = 0) -> None:
-    """Turn the batch at `position` into one with LogAppendTime, in place: type, max timestamp and CRC."""
+    """Change the batch at `position` to LogAppendTime in place: timestamp type, max timestamp and CRC."""
     _stamp(data, position, append_time_ms, TimestampType.LOG_APPEND_TIME)
 
 
 def set_max_timestamp(data: Buffer, max_timestamp: int, position: int = 0) -> None:
-    """Correct the max timestamp of the batch at `position` in place, with its CRC, as brokers do."""
+    """Set the max timestamp of the batch at `position` in place, and update its CRC, as brokers do."""
     _stamp(data, position, max_timestamp, TimestampType.CREATE_TIME)
 
 
@@ -351,7 +352,7 @@ def _stamp(data: Buffer, position: int, max_timestamp: int, timestamp_type: Time
 
 
 def write_checksum(data: memoryview, position: int, size: int) -> None:
-    """Compute the CRC of the batch at `position` anew and put it in its place; `data` is of bytes."""
+    """Compute the CRC of the batch at `position` and store it in the header; `data` has format "B"."""
     crc = crc32c.crc32c(data[position + ATTRIBUTES : position + size])
     _CRC.pack_into(data, position + CRC, crc)
 

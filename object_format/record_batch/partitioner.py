@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, by the rule of Kafka's default partitioner."""
+"""Assigns keys to partitions like Kafka's default partitioner."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def murmur2(key: Buffer) -> int:
-    """Kafka's murmur2 of `key`, as the signed 32-bit integer that Java has."""
+    """Return Kafka's murmur2 hash of `key` as a signed 32-bit integer, as in Java."""
     data = readable(key)
     value = int(murmur2_of(data, 0, data.size))
     return value - ((value & 0x80000000) << 1)
 
 
 def partition_for_key(key: Buffer, partition_count: int) -> int:
-    """The partition of one key."""
+    """Return the partition of a key."""
     _check_count(partition_count)
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
@@ -31,13 +31,13 @@ def partition_for_key(key: Buffer, partition_count: int) -> int:
 def partition_for_keys(
     keys: Buffer, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], partition_count: int
 ) -> npt.NDArray[np.int32]:
-    """The partitions of many keys that lie in one buffer; -1 where a length is below 0, for no key.
+    """Return the partitions of many keys in one buffer; -1 for a null key (length below 0).
 
-    `toPositive(murmur2(key)) % partition_count`, as in Kafka's BuiltInPartitioner.
+    The rule is `toPositive(murmur2(key)) % partition_count`, as in Kafka's BuiltInPartitioner.
     """
     _check_count(partition_count)
     if len(starts) != len(lengths):
-        raise InvalidInputError(f"{len(starts)} starts of keys do not go with {len(lengths)} lengths")
+        raise InvalidInputError(f"there are {len(starts)} starts of keys, but {len(lengths)} lengths")
     partitions = np.empty(len(starts), np.int32)
     partitions_of(
         readable(keys),

@@ -1,8 +1,9 @@
-"""Which offsets have a record: those of whole batches at a time where nothing is missing, else one by one.
+"""Collects the offsets of existing records.
 
-A batch that an earlier filter has thinned has fewer records than offsets, and must be opened to tell which.
-Kernels do that for many batches at once, into arrays of a fixed size, which become bitmaps in bulk: the
-memory does not go with the number of records.
+A batch that compaction has filtered has fewer records than offsets, so its records must be decoded. All other
+batches contribute a range of offsets without being decompressed. Kernels process many batches per call and
+write to arrays of fixed size, which are converted to bitmaps in bulk: memory does not depend on the number of
+records.
 """
 
 from __future__ import annotations
@@ -28,32 +29,32 @@ if TYPE_CHECKING:
     from object_format.record_batch.headers import BatchRows
 
 _PENDING_OFFSETS: Final = 1 << 17
-"""One MiB of them, twice."""
+"""Capacity of each of the two buffers: 1 MiB."""
 
 _RANGES: Final = 4096
-"""Of offsets that have a record each, which headers tell at a time."""
+"""Ranges without gaps that one kernel call returns."""
 
 _LONG_RANGE: Final = 1024
-"""From so many offsets on, a range goes into the bitmap as such."""
+"""Ranges of at least this length are added to the bitmap directly."""
 
 
 class _Pending:
-    """Offsets that rise, on their way into a bitmap."""
+    """Buffer of ascending offsets that are added to a bitmap in bulk."""
 
     def __init__(self) -> None:
         self.offsets = np.empty(_PENDING_OFFSETS, np.int64)
         self.count = 0
 
     def flush(self, bitmap: BitMap64) -> None:
-        """All of them into `bitmap`."""
+        """Move all offsets to `bitmap`."""
         bitmap |= bitmap_of(self.offsets[: self.count])
         self.count = 0
 
 
 class RecordOffsets:
-    """The offsets of the records of batches, which are fed in the order of their offsets.
+    """Collects the offsets of the records of batches, which must be added in offset order.
 
-    `scratch` is the caller's own, where it has one.
+    `scratch` is memory for decompression that the caller shares with other users.
     """
 
     def __init__(self, scratch: Scratch | None = None) -> None:
@@ -63,12 +64,12 @@ class RecordOffsets:
         self._ranges = np.empty((_RANGES, 2), np.int64)
         self._next_offset = 0
         self.max_opened_bytes = 0
-        """Bytes of the largest array that batches were decompressed into."""
+        """Size of the largest array that batches were decompressed to."""
 
     def add(self, batches: Buffer, *, offset_shift: int) -> None:
-        """The next whole batches, of which none that has all its records is opened.
+        """Add complete batches. Batches without gaps are not decompressed, and no checksum is verified.
 
-        Checksums are not verified. Raises MalformedBatchError.
+        Raises MalformedBatchError.
         """
         array = readable(batches)
         at, any_gapped = 0, False
@@ -86,7 +87,7 @@ class RecordOffsets:
             self._add_gapped(array, rows, np.flatnonzero(gaps), offset_shift)
 
     def take(self) -> BitMap64:
-        """All of them; and there are none any more, and what comes next may lie anywhere."""
+        """Return all offsets and start again; the next batches may have any offsets."""
         for pending in (self._in_ranges, self._in_gapped):
             pending.flush(self._bitmap)
         bitmap, self._bitmap = self._bitmap, BitMap64()

@@ -1,4 +1,4 @@
-"""Records in columns: decoding batches for readers, and encoding them for producers."""
+"""Records as columns: decoding of batches for readers, and encoding for producers."""
 
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ NO_PRODUCER: Final = (-1, -1, -1)
 _INT32_MAX: Final = 2**31 - 1
 _UNCOVERED: Final = struct.Struct(">qiibI")
 _COVERED: Final = struct.Struct(">hiqqqhii")
-"""A header in two parts: what the CRC does not cover, with the CRC itself, and what it does."""
+"""A header in two parts: the fields that the CRC does not cover, with the CRC itself, and those that it
+covers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record, for the few places that look at records one by one."""
+    """One record, for code that processes records one by one."""
 
     offset: int
     timestamp: int
@@ -63,10 +64,10 @@ class Record:
 
 @dataclass(slots=True, eq=False)
 class RecordColumns:
-    """Records as columns that point into `data`; lengths are -1 for null.
+    """Records as columns that point into `data`. A length of -1 means null.
 
-    `headers_start` and `headers_length` hold a record's header count and headers as they came. `next_offset`
-    is the offset behind the last batch that was decoded, whether or not a record is left at its end.
+    `headers_start` and `headers_length` delimit a record's encoded headers, including their count.
+    `next_offset` is the offset after the last decoded batch, even if its last record no longer exists.
     """
 
     offsets: npt.NDArray[np.int64]
@@ -84,7 +85,7 @@ class RecordColumns:
         return len(self.offsets)
 
     def record(self, index: int) -> Record:
-        """One record, copied out."""
+        """Return a copy of one record."""
         return Record(
             int(self.offsets[index]),
             int(self.timestamps[index]),
@@ -94,7 +95,7 @@ class RecordColumns:
         )
 
     def records(self) -> list[Record]:
-        """All records, copied out."""
+        """Return copies of all records."""
         data = self.data.tobytes()
         keys = zip(self.key_start.tolist(), self.key_length.tolist(), strict=True)
         values = zip(self.value_start.tolist(), self.value_length.tolist(), strict=True)
@@ -119,7 +120,7 @@ class RecordColumns:
         ]
 
     def headers(self, index: int) -> Headers:
-        """The headers of one record; bytes of a name that are not UTF-8 are replaced, as Java does."""
+        """Return the headers of a record. Invalid UTF-8 in header names is replaced, as in Java."""
         start, length = int(self.headers_start[index]), int(self.headers_length[index])
         if length == 1:
             return ()
@@ -140,7 +141,7 @@ class RecordColumns:
 
 
 def _read_varint(block: Bytes) -> int:
-    """The header count in prefix of a block that a kernel has found sound."""
+    """Return the header count at the start of a header block that a kernel has validated."""
     raw = shift = 0
     for byte in block[:5].tolist():
         raw |= (byte & 0x7F) << shift
@@ -154,9 +155,10 @@ def _read_varint(block: Bytes) -> int:
 def decode_batch(
     data: Buffer, position: int = 0, *, offset_shift: int = 0, verify: bool = True
 ) -> RecordColumns:
-    """The records of the batch at `position`, control records too; raises MalformedBatchError.
+    """Return the records of the batch at `position`, including control records.
 
-    `offset_shift` is added to all offsets. `verify` checks the CRC first.
+    `offset_shift` is added to all offsets. With `verify`, the CRC is verified first. Raises
+    MalformedBatchError.
     """
     header = read_header(data, position)
     if verify:
@@ -172,9 +174,10 @@ def decode_batch(
 def decode_batches(
     data: Buffer, *, offset_shift: int = 0, verify: bool = False, control: bool = False
 ) -> Iterator[RecordColumns]:
-    """The records of all batches of `data`, in order; many batches may share one RecordColumns.
+    """Yield the records of all batches of `data` in order; one RecordColumns may contain many batches.
 
-    Control batches give no records unless `control`, but move `next_offset`. Raises MalformedBatchError.
+    Control batches yield no records unless `control` is set, but advance `next_offset`. Raises
+    MalformedBatchError.
     """
     array = readable(data)
     rows = scan_batches(array)
@@ -187,7 +190,7 @@ def decode_batches(
 
 
 def verify_rows(array: Bytes, rows: BatchRows) -> None:
-    """Raises MalformedBatchError at the first batch whose CRC does not match."""
+    """Raise MalformedBatchError at the first batch whose CRC does not match."""
     index = first_corrupt(array, rows)
     if index < rows.size:
         raise MalformedBatchError.at(Fault.CHECKSUM, int(rows["position"][index]))
@@ -236,12 +239,12 @@ def encode_batch(
     is_control: bool = False,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """One batch from columns of equal length, one entry per record.
+    """Encode one batch from columns of equal length with one entry per record.
 
-    `producer` is id, epoch and base sequence. Offsets are consecutive from `base_offset` on unless
-    `offset_deltas` says otherwise, which must rise; `last_offset_delta` is that of the last record by
-    default. With LOG_APPEND_TIME the highest timestamp holds for all. Raises UnsupportedBatchError for what a
-    batch cannot hold.
+    `producer` is (producer id, epoch, base sequence). Offsets are consecutive from `base_offset` on unless
+    `offset_deltas`, which must be ascending, is given. `last_offset_delta` defaults to the delta of the last
+    record. With LOG_APPEND_TIME, the highest timestamp applies to all records. Raises UnsupportedBatchError
+    if the records do not fit a batch.
     """
     count = len(keys)
     if not len(timestamps) == count == len(values) or (headers is not None and len(headers) != count):
@@ -258,7 +261,9 @@ def encode_batch(
     records = compress(codec, _encode_records(timers - base_timestamp, deltas, keys, values, headers))
     size = BATCH_OVERHEAD + len(records)
     if size - LENGTH_OVERHEAD > _INT32_MAX:
-        raise UnsupportedBatchError(f"a batch cannot be {size} bytes", remedy="put fewer records into it")
+        raise UnsupportedBatchError(
+            f"a batch of {size} bytes is too large", remedy="use fewer records per batch"
+        )
     attributes = codec | LOG_APPEND_TIME * timestamp_type | TRANSACTIONAL * is_transactional
     attributes |= CONTROL * is_control | DELETE_HORIZON * (delete_horizon_ms is not None)
     covered = _COVERED.pack(
@@ -275,7 +280,7 @@ def encode_batch(
 
 
 def encode_records(records: Sequence[Record], *, codec: Codec = Codec.NONE, leader_epoch: int = 0) -> bytes:
-    """One batch of records that have their offsets already; the first record's is the base offset."""
+    """Encode one batch of records with their own offsets; the first record's offset is the base offset."""
     base_offset = records[0].offset if records else 0
     return encode_batch(
         [record.timestamp for record in records],
@@ -295,8 +300,8 @@ def _check_deltas(deltas: npt.NDArray[np.int64], count: int, last_delta: int) ->
     top = int(deltas[-1]) if count else -1
     if not top <= last_delta <= _INT32_MAX or (count and deltas[0] < 0) or bool((np.diff(deltas) <= 0).any()):
         raise UnsupportedBatchError(
-            "the offsets of a batch must rise, and lie within 2^31 of its base offset",
-            remedy="put records that lie further apart into batches of their own",
+            "the offsets of a batch must be ascending and less than 2^31 above its base offset",
+            remedy="split the records into several batches",
         )
 
 
@@ -317,7 +322,7 @@ def _encode_records(
     capacity = key_bytes.size + value_bytes.size + header_bytes.size + count * MAX_RECORD_OVERHEAD
     if capacity > _INT32_MAX:
         raise UnsupportedBatchError(
-            f"a batch cannot hold {capacity} bytes", remedy="put fewer records into it"
+            f"a batch of {capacity} bytes is too large", remedy="use fewer records per batch"
         )
     out = np.empty(capacity, np.uint8)
     end = encode_records_into(
@@ -341,7 +346,7 @@ def _concatenate(parts: Sequence[bytes | None]) -> tuple[Bytes, npt.NDArray[np.i
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
-    """A record's header count and headers."""
+    """Return the encoded header count and headers of a record."""
     parts: list[bytes] = [_varint(len(headers))]
     for name, value in headers:
         raw = name.encode()
@@ -350,7 +355,7 @@ def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """A zigzag varint; 32 bits suffice for lengths."""
+    """Return a zigzag varint; 32 bits are sufficient for lengths."""
     raw = value << 1 ^ value >> 31
     out = bytearray()
     while raw > 0x7F:

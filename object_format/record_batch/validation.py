@@ -1,6 +1,6 @@
-"""What an agent checks before it takes a producer's batches, and what it then knows about them.
+"""Validates batches from producers before an append, and summarizes them.
 
-The rules are those of Kafka's LogValidator for batches that come from clients.
+The rules are those of Kafka's LogValidator for batches from clients.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _COLUMNS: Final = BATCH_ROW.names or ()
 _FIRST: Final = np.zeros(1, np.int64)
 
 MAX_RECORDS_REPORTED: Final = 1000
-"""How many record indexes one problem names; `keyless_count` counts them all."""
+"""Maximum number of record indexes in one `BatchProblem`; `keyless_count` counts all records."""
 
 
 class BatchSummary(NamedTuple):
-    """What the log needs to know of one batch; timestamps are those of the records themselves.
+    """Facts about a batch that a log needs; `min_timestamp` and `max_timestamp` are those of the records.
 
-    `header_max_timestamp` is what the producer wrote; where it differs from `max_timestamp`, a broker
-    corrects the batch (`record_batch.set_max_timestamp`).
+    `header_max_timestamp` is the producer's value. If it differs from `max_timestamp`, a broker corrects the
+    batch with `set_max_timestamp`.
     """
 
     position: int
@@ -79,10 +79,10 @@ class BatchSummary(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProblem:
-    """Why one batch cannot be taken.
+    """Reason why a batch is rejected.
 
-    `batch` counts from 0; `position` is in bytes. For KEYLESS_RECORDS, `record_indexes` names the first
-    thousand records of the batch that have no key, and `keyless_count` is how many there are.
+    `batch` counts from 0, `position` is in bytes. For KEYLESS_RECORDS, `record_indexes` contains the first
+    `MAX_RECORDS_REPORTED` records without a key, and `keyless_count` is their total number.
     """
 
     batch: int
@@ -93,15 +93,15 @@ class BatchProblem:
 
     @property
     def message(self) -> str:
-        """One sentence for the producer."""
+        """Description for the producer."""
         return f"batch {self.batch}: {self.fault.explanation}"
 
 
 class ValidatedBatches(NamedTuple):
-    """The batches of a buffer, and what is wrong with them; without problems, all of it may be appended.
+    """The batches of a buffer and their problems. Without problems, the whole buffer may be appended.
 
-    When a header is malformed, nothing behind it can be told apart: `batches` ends there, and a problem whose
-    `batch` is the count of batches says why.
+    A malformed header makes all later batches unreadable. `batches` then ends before it, and the last problem
+    has the number of batches as its `batch`.
     """
 
     batches: tuple[BatchSummary, ...]
@@ -109,14 +109,14 @@ class ValidatedBatches(NamedTuple):
 
     @property
     def record_count(self) -> int:
-        """Of all batches together."""
+        """Number of records in all batches."""
         return sum(batch.record_count for batch in self.batches)
 
 
 def validate_batches(data: Buffer, *, require_keys: bool) -> ValidatedBatches:
-    """Judge a producer's batches: structure, CRC, record counts and offsets, keys where they are required.
+    """Validate a producer's batches: structure, CRC, record counts, offsets, and keys if required.
 
-    Never raises for what `data` holds: hostile bytes are problems in the answer.
+    Invalid bytes are reported as problems. This function does not raise.
     """
     array = readable(data)
     single = _fast_single_batch(array, require_keys=require_keys)
@@ -143,9 +143,9 @@ def validate_batches(data: Buffer, *, require_keys: bool) -> ValidatedBatches:
 
 
 class FastValidation(NamedTuple):
-    """Batches that nobody could object to, and what limits are held against.
+    """Valid batches with the totals that are compared with a topic's limits.
 
-    `max_timestamps_match` says that every header has the max timestamp of its records.
+    `max_timestamps_match` is True if every header has the max timestamp of its records.
     """
 
     rows: BatchRows
@@ -156,9 +156,9 @@ class FastValidation(NamedTuple):
 
 
 def fast_validate_batches(array: Bytes, *, require_keys: bool) -> FastValidation | None:
-    """Judge as `validate_batches`, in a few steps for all batches together; None where it has an objection.
+    """Validate like `validate_batches`, but all batches together; return None if there is any problem.
 
-    For who needs the batches' rows and no summary of each. `array` must hold at least one batch.
+    This is for callers that need rows instead of summaries. `array` must contain at least one batch.
     """
     rows, fault, _ = scan_until_malformed(array)
     if fault or not rows.size:
@@ -212,7 +212,7 @@ def _check_headers(array: Bytes, rows: BatchRows) -> list[int]:
 
 
 def _header_fault(row: tuple[int, ...]) -> Fault:
-    """What a header itself says against its batch; of several faults the weightiest."""
+    """Return the most important fault that a header shows by itself."""
     count, attributes = row[_RECORD_COUNT], row[_ATTRIBUTES]
     if row[_PRODUCER_ID] >= 0 and row[_BASE_SEQUENCE] < 0:
         return Fault.SEQUENCE
@@ -226,7 +226,7 @@ def _header_fault(row: tuple[int, ...]) -> Fault:
 
 
 def _check_compressed(array: Bytes, rows: BatchRows) -> None:
-    """The records of one compressed batch, which is all of `rows`."""
+    """Validate the records of one compressed batch, the only one of `rows`."""
     if rows["fault"][0] != Fault.NONE:
         return
     try:

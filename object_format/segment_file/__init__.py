@@ -1,4 +1,7 @@
-"""Segment files: many topic-partitions in one object. docs/reference/segment-file.md is the specification."""
+"""Segment files: one object with sections of many topic-partitions.
+
+docs/reference/segment-file.md is the specification.
+"""
 
 from object_format.segment_file.block_payloads import FileHeader, SectionEntry, SectionFooter, SectionHeader
 from object_format.segment_file.directory import Directory, read_directory

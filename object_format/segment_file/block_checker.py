@@ -1,4 +1,4 @@
-"""Reading one block: what its header may say, before anything of its payload is believed or fetched."""
+"""Validation of blocks that are read: the header first, then the checksum of the payload."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KNOWN = {kind.value: kind for kind in BlockType}
 
 
 def header_fault(header: BlockHeader) -> str | None:
-    """What keeps a reader of this version from reading the block behind `header`; None for nothing."""
+    """Return why this version cannot read a block with this header; None if it can."""
     kind = _KNOWN.get(header.kind)
     name = kind.name if kind is not None else f"type {header.kind}"
     if header.flags & ~OPTIONAL or header.reserved:
@@ -40,17 +40,17 @@ def header_fault(header: BlockHeader) -> str | None:
 
 
 def is_known(kind: int) -> bool:
-    """Whether this version has the block type."""
+    """Return True if this version knows the block type."""
     return kind in _KNOWN
 
 
 def type_name(kind: int) -> str:
-    """The name of a block type in messages."""
+    """Return the name of a block type for messages."""
     return _KNOWN[kind].name if kind in _KNOWN else f"type {kind}"
 
 
 class BlockChecker:
-    """Checks blocks of one file against its id; errors name the file and the section that is being read."""
+    """Validates blocks of one file. Its errors name the file and the section that is being read."""
 
     def __init__(self, *, file: str, seed: int, section: tuple[UUID, int] | None = None) -> None:
         self.file = file
@@ -58,17 +58,20 @@ class BlockChecker:
         self.section = section
 
     def corrupt(self, what: str, position: int, *, remedy: str | None = None) -> CorruptSegmentError:
-        """The error to raise about byte `position`."""
+        """Return the error to raise about byte `position`."""
         return CorruptSegmentError(
             what, file=self.file, section=self.section, position=position, remedy=remedy
         )
 
     def misplaced(self, block: BlockHeader, position: int) -> CorruptSegmentError:
-        """The error to raise about a block that must not stand where it stands."""
+        """Return the error to raise about a block whose type is not allowed at this position."""
         return self.corrupt(f"a {type_name(block.kind)} block is out of place", position)
 
     def header(self, data: memoryview, position: int, limit: int | None) -> BlockHeader:
-        """The header at byte `position`, from its 12 bytes; the block must end at or before `limit`."""
+        """Return the header at byte `position` from its 12 bytes.
+
+        The block must end at or before `limit`, if that is known. Raises CorruptSegmentError.
+        """
         header = BlockHeader._make(BLOCK_HEADER.unpack(data))
         fault = header_fault(header)
         if fault is not None:
@@ -84,16 +87,16 @@ class BlockChecker:
         return header
 
     def verify(self, header: BlockHeader, position: int, payload: memoryview) -> None:
-        """Whether the payload is the one that was written at `position` of this file."""
+        """Raise CorruptSegmentError unless the payload was written at `position` of this file."""
         self.compare(header, position, extend(block_seed(self.seed, position, header), payload))
 
     def compare(self, header: BlockHeader, position: int, checksum: int) -> None:
-        """As `verify`, with the checksum worked out."""
+        """Raise CorruptSegmentError unless the header contains this checksum."""
         if checksum != header.checksum:
             raise self.corrupt(f"the checksum of a {type_name(header.kind)} block does not match", position)
 
     def single_block(self, data: memoryview, position: int, kind: BlockType) -> memoryview:
-        """The verified payload of the one block of type `kind` that `data` should be."""
+        """Return the verified payload of `data`, which must be exactly one block of type `kind`."""
         if len(data) < BLOCK_HEADER.size:
             raise self.corrupt(f"{len(data)} bytes are no {kind.name} block", position)
         header = self.header(data[: BLOCK_HEADER.size], position, position + len(data))

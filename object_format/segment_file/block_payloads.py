@@ -1,8 +1,7 @@
-"""The payloads of fixed shape, as values.
+"""Payloads of fixed layout, as values.
 
-`pack` and `unpack` mirror each other. `unpack` takes a payload of the right length whose checksum has been
-verified, and raises ValueError when a field has a value that no writer writes; readers add file, section and
-position.
+`unpack` is the inverse of `pack`. It takes a payload of the right length whose checksum has been verified,
+and raises ValueError for a field value that no writer writes. Readers add the file, section and position.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
 
 def _require_zero(name: str, value: int) -> None:
     if value != 0:
-        raise ValueError(f"{name} has bits set that mean nothing in version {VERSION}: {value:#x}")
+        raise ValueError(f"{name} has bits set that are reserved in version {VERSION}: {value:#x}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """The FILE_HEADER payload: which file this is, and who wrote it when (milliseconds since the epoch)."""
+    """FILE_HEADER payload: identity, writer and time of creation (milliseconds since the epoch)."""
 
     kind: SegmentKind
     file_id: UUID
@@ -44,14 +43,14 @@ class FileHeader:
     created_ms: int
 
     def pack(self) -> bytes:
-        """The payload."""
+        """Return the payload."""
         return FILE_HEADER.pack(
             VERSION, self.kind, 0, 0, self.created_ms, self.file_id.bytes, self.writer_id.bytes
         )
 
     @classmethod
     def unpack(cls, payload: Buffer) -> Self:
-        """The mirror of `pack`; the version has been checked."""
+        """Parse a payload whose version has been checked."""
         _, kind, reserved, reserved_too, created_ms, file_id, writer_id = FILE_HEADER.unpack(payload)
         _require_zero("FILE_HEADER", reserved | reserved_too)
         return cls(
@@ -64,7 +63,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionHeader:
-    """The SECTION_HEADER payload, and the byte of the file where the section begins."""
+    """SECTION_HEADER payload, and the section's position in the file."""
 
     topic_id: UUID
     partition: int
@@ -72,16 +71,16 @@ class SectionHeader:
 
     @property
     def key(self) -> tuple[UUID, int]:
-        """What sections are sorted by."""
+        """Sort key of sections."""
         return self.topic_id, self.partition
 
     def pack(self) -> bytes:
-        """The payload."""
+        """Return the payload."""
         return SECTION_HEADER.pack(self.topic_id.bytes, self.partition, 0)
 
     @classmethod
     def unpack(cls, payload: Buffer, position: int) -> Self:
-        """The mirror of `pack`."""
+        """Parse a payload."""
         topic_id, partition, flags = SECTION_HEADER.unpack(payload)
         _require_zero("SECTION_HEADER", flags)
         if partition < 0:
@@ -90,7 +89,7 @@ class SectionHeader:
 
 
 def _check_offsets(base_offset: int, last_offset: int, record_count: int, *, has_data: bool) -> None:
-    """What holds between the fields of every section."""
+    """Check the relations between the fields of a section."""
     if not 0 <= base_offset <= last_offset:
         raise ValueError(f"offsets run from {base_offset} to {last_offset}")
     if not 0 <= record_count <= last_offset - base_offset + 1:
@@ -101,11 +100,11 @@ def _check_offsets(base_offset: int, last_offset: int, record_count: int, *, has
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionFooter:
-    """The SECTION_FOOTER payload.
+    """SECTION_FOOTER payload.
 
-    Offsets are relative to the section in an ingestion file and absolute in a compacted one. `data_length`
-    counts the bytes of the section's DATA blocks with their headers. Timestamps are milliseconds, both -1
-    when there is no record.
+    Offsets are relative to the section in an ingestion file, and absolute in a compacted file. `data_length`
+    is the size of the section's DATA blocks including their headers. Timestamps are in milliseconds; both are
+    -1 if there is no record.
     """
 
     base_offset: int
@@ -118,7 +117,7 @@ class SectionFooter:
     unique_keys: bool
 
     def pack(self) -> bytes:
-        """The payload."""
+        """Return the payload."""
         return SECTION_FOOTER.pack(
             self.base_offset,
             self.last_offset,
@@ -133,7 +132,7 @@ class SectionFooter:
 
     @classmethod
     def unpack(cls, payload: Buffer) -> Self:
-        """The mirror of `pack`."""
+        """Parse a payload."""
         base, last, records, batches, data_length, oldest, newest, flags, reserved = SECTION_FOOTER.unpack(
             payload
         )
@@ -155,10 +154,10 @@ class SectionFooter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionEntry:
-    """One section as the DIRECTORY has it: where its parts lie in the file, and its footer's fields.
+    """One entry of the DIRECTORY: locations of a section's parts, and fields of its footer.
 
-    Positions count from byte 0 of the file; lengths are of whole blocks. A part that is not there has
-    position 0 and length 0. [data_position, data_position + data_length) is whole DATA blocks, nothing else.
+    Positions count from byte 0 of the file, and lengths include block headers. A missing part has position 0
+    and length 0. [data_position, data_position + data_length) contains DATA blocks only.
     """
 
     topic_id: UUID
@@ -180,7 +179,7 @@ class SectionEntry:
 
     @property
     def key(self) -> tuple[UUID, int]:
-        """What sections are sorted by."""
+        """Sort key of sections."""
         return self.topic_id, self.partition
 
     @classmethod
@@ -194,7 +193,7 @@ class SectionEntry:
         index: tuple[int, int],
         holes: tuple[int, int],
     ) -> Self:
-        """The entry of a section that ends at byte `end`; `index` and `holes` are (position, length)."""
+        """Return the entry of a section that ends at `end`; `index` and `holes` are (position, length)."""
         return cls(
             topic_id=header.topic_id,
             partition=header.partition,
@@ -215,7 +214,7 @@ class SectionEntry:
         )
 
     def pack(self) -> bytes:
-        """The 128 bytes of this entry in the DIRECTORY."""
+        """Return the 128 bytes of the entry."""
         return DIRECTORY_ENTRY.pack(
             self.topic_id.bytes,
             self.partition,
@@ -237,7 +236,7 @@ class SectionEntry:
 
     @classmethod
     def unpack(cls, data: Buffer) -> Self:
-        """The mirror of `pack`; also checks that the section's parts lie inside it."""
+        """Parse an entry, and check that the section's parts are inside the section."""
         topic_id, partition, flags, *fields = DIRECTORY_ENTRY.unpack(data)
         _require_zero("DIRECTORY entry", flags & ~UNIQUE_KEYS)
         position, length, *parts = fields[:8]
@@ -249,7 +248,7 @@ class SectionEntry:
             inside = position < part and part + part_length <= position + length
             if not (inside if part_length else part == 0):
                 raise ValueError(
-                    f"bytes {part}+{part_length} do not lie in their section {position}+{length}"
+                    f"bytes {part}+{part_length} are not inside their section {position}+{length}"
                 )
         return cls(
             topic_id=UUID(bytes=topic_id),
@@ -273,7 +272,7 @@ class SectionEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trailer:
-    """The TRAILER payload; `directory_length` is that of the whole block."""
+    """TRAILER payload; `directory_length` is the length of the whole DIRECTORY block."""
 
     file_id: UUID
     directory_position: int
@@ -282,7 +281,7 @@ class Trailer:
     size: int
 
     def pack(self) -> bytes:
-        """The payload."""
+        """Return the payload."""
         return TRAILER.pack(
             self.file_id.bytes,
             self.directory_position,
@@ -294,7 +293,7 @@ class Trailer:
 
     @classmethod
     def unpack(cls, payload: Buffer) -> Self:
-        """The mirror of `pack`; also checks that the fields describe one file."""
+        """Parse a payload, and check that its fields agree with each other."""
         file_id, position, length, count, size, magic = TRAILER.unpack(payload)
         if magic != END_MAGIC:
             raise ValueError("the file does not end like a segment file")
@@ -312,5 +311,5 @@ class Trailer:
 
 
 def file_id_of(file_header: Buffer) -> UUID:
-    """The file id in a FILE_HEADER payload that has not been verified: its own checksum starts from it."""
+    """Return the file id of an unverified FILE_HEADER payload, which its own checksum depends on."""
     return UUID(bytes=FILE_HEADER.unpack(file_header)[5])

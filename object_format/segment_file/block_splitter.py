@@ -1,8 +1,8 @@
-"""Where DATA blocks end: a walk over the headers of record batches, without a step in Python per batch.
+"""Splits the batches of a section into DATA blocks, by walking over batch headers in a kernel.
 
-A v2 batch (Kafka's DefaultRecordBatch) starts with 61 fixed bytes, big-endian: baseOffset i64 at 0,
-batchLength i32 at 8 (what follows it), magic i8 at 16, lastOffsetDelta i32 at 23, maxTimestamp i64 at 35,
-recordCount i32 at 57.
+A v2 batch (Kafka's DefaultRecordBatch) starts with 61 bytes of fixed layout, big-endian: baseOffset i64 at 0,
+batchLength i32 at 8 (counts the bytes that follow it), magic i8 at 16, lastOffsetDelta i32 at 23,
+maxTimestamp i64 at 35, recordCount i32 at 57.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 BATCH_HEADER = 61
 _BEFORE_LENGTH = 12
 
-# The walk's state, one int64 each, carried from buffer to buffer of one section.
+# State of the walk over one section, one int64 each.
 PENDING_BYTES, PENDING_BASE, PENDING_TIMESTAMP, LAST_OFFSET, BATCHES, RECORDS, FIRST_OFFSET = range(7)
 _STATE_SIZE = 7
-# What is known of a block that is full: where it ends in the buffer, its first offset, max timestamp.
+# A complete block: its end in the buffer, its first offset, its max timestamp.
 BOUNDARY_END, BOUNDARY_BASE, BOUNDARY_TIMESTAMP = range(3)
 _BOUNDARY_SIZE = 3
 
@@ -43,7 +43,7 @@ _TRUNCATED, _MAGIC, _SIZE, _NEGATIVE, _ORDER = range(1, 6)
 
 @njit(nogil=True, cache=True)
 def _integer(data: npt.NDArray[np.uint8], start: int, length: int) -> int:
-    """Signed, big-endian."""
+    """Return a signed big-endian integer."""
     value = np.int64(data[start])
     if value >= 128:
         value -= 256
@@ -54,7 +54,7 @@ def _integer(data: npt.NDArray[np.uint8], start: int, length: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _fault(data: npt.NDArray[np.uint8], start: int, last_offset: int) -> int:
-    """What is wrong with the batch at `start` when `last_offset` is the one before it; 0 for nothing."""
+    """Return what is wrong with the batch at `start`, or 0; `last_offset` is that of the previous batch."""
     left = len(data) - start
     if left < BATCH_HEADER:
         return _TRUNCATED
@@ -76,7 +76,7 @@ def _fault(data: npt.NDArray[np.uint8], start: int, last_offset: int) -> int:
 def _walk(
     data: npt.NDArray[np.uint8], target: int, state: npt.NDArray[np.int64], boundaries: npt.NDArray[np.int64]
 ) -> tuple[int, int, int]:
-    """Walk `data`; returns the number of boundaries, the fault (0 for none) and where the walk stopped."""
+    """Walk over `data`; return the number of boundaries, the fault (or 0), and the final position."""
     count = 0
     start = 0
     while start < len(data):
@@ -107,7 +107,7 @@ def _walk(
 
 
 class BlockSplitter:
-    """The walk over one section's batches; knows what the pending block and the section hold so far."""
+    """The walk over one section's batches, with the totals of the section and of the pending block."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -115,19 +115,19 @@ class BlockSplitter:
         self._state[LAST_OFFSET] = -1
 
     def get(self, field: int) -> int:
-        """One number of the state, by the names above."""
+        """Return an element of the state, by one of the constants above."""
         return self._state[field]
 
     def check_order(self, base_offset: int, last_offset: int) -> None:
-        """Raises InvalidInputError unless batches of these offsets may come behind those before."""
+        """Raise InvalidInputError unless batches with these offsets may follow the previous ones."""
         if not self._state[LAST_OFFSET] < base_offset <= last_offset <= MAX_INT64:
             raise InvalidInputError(
                 f"batches of offsets {base_offset} to {last_offset} do not follow {self._state[LAST_OFFSET]}",
-                remedy="add the batches of one partition in the order of their offsets",
+                remedy="append the batches of one partition in offset order",
             )
 
     def count(self, base_offsets: Sequence[int], last_offset: int, record_count: int) -> None:
-        """Batches are in blocks of their own; nothing is pending."""
+        """Add batches that were written as separate blocks, while no block is pending."""
         state = self._state
         if not state[BATCHES]:
             state[FIRST_OFFSET] = base_offsets[0]
@@ -136,26 +136,27 @@ class BlockSplitter:
         state[RECORDS] += record_count
 
     def split(self, data: memoryview) -> list[list[int]]:
-        """The blocks that end in `data`, each as its CUT fields; what is left over is pending.
+        """Return the blocks that end in `data`, each as its BOUNDARY values.
 
-        A block that ends at 0 holds only what was pending before. Raises InvalidInputError, and forgets
-        `data`, when it is not whole v2 batches with ascending offsets.
+        The remaining batches are pending. A block that ends at 0 contains only batches that were pending
+        before. Raises InvalidInputError, and leaves the state unchanged, unless `data` is complete v2 batches
+        with ascending offsets.
         """
         array = np.frombuffer(data, np.uint8)
-        array.flags.writeable = False  # one compiled kernel for readable and writable buffers
+        array.flags.writeable = False  # compile one kernel for read-only and writable buffers
         state = np.array(self._state, np.int64)
-        # Two neighbouring blocks hold more than a target together, or else they would be one.
+        # Two adjacent blocks together exceed the target; otherwise they would be one block.
         boundaries = np.empty((2 * (len(array) + self._target) // self._target + 2, _BOUNDARY_SIZE), np.int64)
         count, fault, position = _walk(array, self._target, state, boundaries)
         if fault:
             raise InvalidInputError(
                 f"byte {position} of the {len(array)} bytes to append {_FAULTS[fault]}",
-                remedy="hand over whole record batches of one partition in the order of their offsets",
+                remedy="append complete record batches of one partition in offset order",
             )
         self._state = state.tolist()
         found: list[list[int]] = boundaries[:count].tolist()
         return found
 
     def block_written(self) -> None:
-        """The pending block is out."""
+        """Note that the pending block has been written."""
         self._state[PENDING_BYTES] = 0

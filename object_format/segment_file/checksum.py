@@ -1,8 +1,8 @@
-"""The checksum of a block: CRC-32C over where it belongs, what it is, and what it holds.
+"""The checksum of a block: CRC-32C over its identity, its header and its payload.
 
-It covers the file's id and the block's position in the file, which are not stored in the block, then the
-first eight bytes of its header, then its payload. A block that was copied to another location, doubled, or
-served from another object therefore fails its own check, also when nothing but that block is read.
+The input is the file id and the block's position in the file, which the block does not contain, then the
+first eight bytes of the block's header, then the payload. A block that was moved, duplicated, or read from
+another object therefore fails its own check, even if no other block is read.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _PREFIX = Struct(">QBBHI")
 
 
 def file_seed(file_id: UUID) -> int:
-    """The checksum's state after the file's id; the same for all blocks of a file."""
+    """Return the CRC of the file id, which is the start of all checksums of the file."""
     return int(crc32c(file_id.bytes))
 
 
 def block_seed(seed: int, position: int, header: BlockHeader) -> int:
-    """The checksum's state after position and header, to which `extend` adds the payload."""
+    """Return the checksum after position and header; `extend` adds the payload."""
     prefix = _PREFIX.pack(position, header.kind, header.flags, header.reserved, header.length)
     return int(crc32c(prefix, seed))
 
 
 def extend(checksum: int, data: bytes | bytearray | memoryview) -> int:
-    """The state after `data`, too; lets go of the interpreter lock while it works on long data."""
+    """Return the checksum after `data`. The interpreter lock is released for long data."""
     return int(crc32c(data, checksum))

@@ -1,4 +1,4 @@
-"""Opening a segment file from its end, with one ranged read."""
+"""Opens a segment file from its end, with one ranged read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """Where every section of a file lies; sections are sorted by (topic id, partition)."""
+    """Locations of all sections of a file; sections are sorted by (topic id, partition)."""
 
     file_id: UUID
     size: int
@@ -37,7 +37,7 @@ class Directory:
     sections: tuple[SectionEntry, ...]
 
     def find(self, topic_id: UUID, partition: int) -> SectionEntry | None:
-        """The section of one partition, or None."""
+        """Return the section of a partition, or None."""
         key = (topic_id, partition)
         location = bisect_left(self.sections, key, key=lambda entry: entry.key)
         found = self.sections[location : location + 1]
@@ -45,15 +45,15 @@ class Directory:
 
 
 def read_directory(tail: Buffer, *, name: str, size: int, file_id: UUID | None = None) -> Directory:
-    """The directory of the file `name` of `size` bytes, from its last bytes.
+    """Return the directory of the file `name` of `size` bytes, from the file's last bytes.
 
-    A tail of `directory_length` (as in `FileSummary`) plus `TRAILER_LENGTH` bytes always suffices; from a
-    shorter one `NeedMoreTail` tells what would. With `file_id` the file must be that one. Raises
-    CorruptSegmentError.
+    A tail of `directory_length` (see `FileSummary`) plus `TRAILER_LENGTH` bytes is always sufficient. If the
+    tail is too short, NeedMoreTail contains the required length. `file_id` is compared with the file's id if
+    it is given. Raises CorruptSegmentError.
     """
     data = memoryview(tail)
     if len(data) > size:
-        raise InvalidInputError(f"a tail of {len(data)} bytes of a file of {size}")
+        raise InvalidInputError(f"a tail of {len(data)} bytes is longer than its file of {size} bytes")
     checker = BlockChecker(file=name, seed=0)
     trailer = _read_trailer(data, checker, size)
     if file_id is not None and trailer.file_id != file_id:
@@ -73,10 +73,10 @@ def read_directory(tail: Buffer, *, name: str, size: int, file_id: UUID | None =
 
 
 def _read_trailer(data: memoryview, checker: BlockChecker, size: int) -> Trailer:
-    """The last block; sets the checker's seed to that of the file it names."""
+    """Return the verified trailer, and set the checker's seed to that of the trailer's file id."""
     position = size - TRAILER_LENGTH
     if position < 0:
-        raise checker.corrupt(f"{size} bytes are no segment file", 0)
+        raise checker.corrupt(f"{size} bytes are too short for a segment file", 0)
     if len(data) < TRAILER_LENGTH:
         raise NeedMoreTail(checker.file, TRAILER_LENGTH)
     block = data[-TRAILER_LENGTH:]

@@ -1,4 +1,4 @@
-"""What can be wrong with a segment file."""
+"""Errors of reading segment files."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class CorruptSegmentError(CorruptDataError):
-    """Bytes of a segment file are not what a writer of this version wrote.
+    """Bytes of a segment file violate the specification.
 
-    `file` is the name that the reader was given, `section` the (topic id, partition) that was being read, or
-    None outside any section, and `position` the byte of the file where the wrong thing begins.
+    `file` is the name that the reader was given, `section` the (topic id, partition) of the current section
+    or None outside of sections, and `position` the byte of the file where the violation starts.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class CorruptSegmentError(CorruptDataError):
 
 
 class NeedMoreTail(InvalidInputError):  # noqa: N818  not a fault: it tells how long the next tail read must be
-    """The tail at hand does not reach back to the directory; its last `length` bytes would."""
+    """The tail does not contain the whole directory; the last `length` bytes of the file do."""
 
     def __init__(self, file: str, length: int) -> None:
         super().__init__(
-            f"segment file {file}: the directory begins before the bytes at hand",
+            f"segment file {file}: the directory starts before the given bytes",
             remedy=f"read the last {length} bytes",
         )
         self.file = file

@@ -1,4 +1,4 @@
-"""Reading a segment file once, from byte 0 to its end, without seeking."""
+"""Reads a segment file once from its start to its end, without seeking."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 class DataBlock(NamedTuple):
-    """Whole record batches, and the byte of the file where their block begins.
+    """Complete record batches, and the position of their block in the file.
 
-    `payload` is a writable view of the reader's buffer, valid until the reader's next step.
+    `payload` is a writable view of the reader's buffer. It is valid until the reader's next step.
     """
 
     position: int
@@ -50,7 +50,10 @@ class DataBlock(NamedTuple):
 
 
 class _SectionProgress:
-    """Takes note of one block after the other, each before its payload is read."""
+    """Blocks of the current section so far, and the rules for their order.
+
+    Each block is reported before its payload is read.
+    """
 
     def __init__(self, header: SectionHeader, kind: SegmentKind, checker: BlockChecker) -> None:
         self.header = header
@@ -67,11 +70,11 @@ class _SectionProgress:
 
     @property
     def holes_position(self) -> int:
-        """Where the HOLES block begins."""
+        """Position of the HOLES block."""
         return self._holes[0]
 
     def note_data(self, block: BlockHeader, position: int) -> None:
-        """DATA blocks follow one another, before index and holes."""
+        """Account for a DATA block. DATA blocks are contiguous, and precede the index and the holes."""
         follows = self._data_length == 0 or self._data_position + self._data_length == position
         if not follows or self._index[1] or self._holes[1]:
             raise self._checker.misplaced(block, position)
@@ -82,7 +85,7 @@ class _SectionProgress:
         self._data_blocks += 1
 
     def note_index(self, block: BlockHeader, position: int) -> None:
-        """One at most, behind the DATA blocks, with an entry for each."""
+        """Account for the only SECTION_INDEX block. It follows the DATA blocks and has one entry for each."""
         if not self._compacted or self._index[1] or self._holes[1]:
             raise self._checker.misplaced(block, position)
         if block.length != INDEX_HEADER.size + self._data_blocks * INDEX_ENTRY.size or not self._data_blocks:
@@ -92,13 +95,13 @@ class _SectionProgress:
         self._index = (position, block.size)
 
     def note_holes(self, block: BlockHeader, position: int) -> None:
-        """One at most, behind the index."""
+        """Account for the only HOLES block. It follows the index."""
         if not self._compacted or self._holes[1]:
             raise self._checker.misplaced(block, position)
         self._holes = (position, block.size)
 
     def end(self, footer: SectionFooter, position: int, end: int) -> SectionEntry:
-        """Hold the footer, which began at `position`, against what passed; returns the section's entry."""
+        """Compare the footer at `position` with the blocks of the section; return the section's entry."""
         if self._compacted and not self._holes[1]:
             raise self._checker.corrupt("a compacted section without HOLES", position)
         if self._compacted and self._data_blocks and not self._index[1]:
@@ -121,23 +124,23 @@ class _SectionProgress:
 
 
 class ForwardReader:
-    """The sections of a file in their order, from any source of bytes; see docs/reference/segment-file.md.
+    """Reader of a file's sections in order, from any byte source; see docs/reference/segment-file.md.
 
     ::
 
         reader = ForwardReader(stream, name=object_name, size=size)
         while (section := reader.next_section()) is not None:
-            for block in reader.blocks():   # or not: what is left is passed over
+            for block in reader.blocks():   # optional: unread blocks are skipped
                 ...
             reader.footer, reader.holes
 
-    Nothing is read before the first call that needs it. Every checksum is verified, also of what is passed
-    over, and at the end the directory and the trailer are held against what was passed. Everything that is
-    not as written raises CorruptSegmentError; a reader that has raised raises the same again.
+    Nothing is read before the first call that needs it. The reader verifies every checksum, including those
+    of skipped blocks. At the end it compares the directory and the trailer with the sections. Any violation
+    of the specification raises CorruptSegmentError, and every later call raises the same error again.
 
-    Memory is `read_size`, or up to twice the part of a longer block that has arrived, plus the serialised
-    holes of one section; it does not depend on the number or the size of sections. Two readers on two streams
-    share nothing. Not safe for several threads at once.
+    Memory is `read_size`, or up to twice the received part of a longer block, plus the serialized holes of
+    one section. It does not depend on the number or size of sections. Readers share nothing. A reader is not
+    thread-safe.
     """
 
     def __init__(
@@ -155,38 +158,38 @@ class ForwardReader:
 
     @property
     def position(self) -> int:
-        """The byte of the file where the next block begins."""
+        """Position of the next block in the file."""
         return self._buffer.position
 
     @property
     def buffer_size(self) -> int:
-        """Bytes that the reader's buffer has allocated."""
+        """Allocated size of the buffer in bytes."""
         return self._buffer.capacity
 
     @property
     def header(self) -> FileHeader:
-        """Which file this is, and who wrote it."""
+        """The file header: identity and writer of the file."""
         return self._header if self._header is not None else self._attempt(self._open_file)
 
     @property
     def footer(self) -> SectionFooter:
-        """The fields of the current section, once its blocks are exhausted."""
+        """Footer of the current section; available after its last block."""
         footer = self._finished_section().footer
         assert footer is not None
         return footer
 
     @property
     def entry(self) -> SectionEntry:
-        """The current section as the directory has it, once its blocks are exhausted."""
+        """Directory entry of the current section; available after its last block."""
         entry = self._finished_section().entry
         assert entry is not None
         return entry
 
     @property
     def holes(self) -> BitMap64 | None:
-        """The current section's holes relative to its base offset, once its blocks are exhausted.
+        """Holes of the current section relative to its base offset; available after its last block.
 
-        None in an ingestion file. The bitmap is decoded anew, and checked against the footer, at each call.
+        None in an ingestion file. Each call decodes the bitmap and compares it with the footer.
         """
         section = self._finished_section()
         payload, footer = section.holes_payload, section.footer
@@ -201,11 +204,11 @@ class ForwardReader:
         )
 
     def next_section(self) -> SectionHeader | None:
-        """Pass over the shrink of the current section; the next one, or None at the end of a sound file."""
+        """Skip the rest of the current section, and return the next one; None at the end of a valid file."""
         return self._attempt(self._next_section)
 
     def blocks(self) -> Iterator[DataBlock]:
-        """The DATA blocks of the current section that were not read yet."""
+        """Yield the DATA blocks of the current section that have not been read."""
         section = self._progress
         if section is None:
             raise InvalidInputError("the reader is in no section", remedy="call next_section first")
@@ -218,7 +221,7 @@ class ForwardReader:
                 raise InvalidInputError("the reader has left this section", remedy="call blocks again")
 
     def _attempt(self, step: Callable[[], T]) -> T:
-        """Take a step that reads; after a failure the location in the file is lost, so it stays one."""
+        """Run a step that reads. A failed step leaves the position undefined, so its error is permanent."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -231,7 +234,7 @@ class ForwardReader:
         section = self._progress
         if section is None or section.entry is None:
             raise InvalidInputError(
-                "the section's footer has not been read", remedy="exhaust its blocks first"
+                "the section's footer has not been read", remedy="read all its blocks first"
             )
         return section
 
@@ -285,7 +288,7 @@ class ForwardReader:
         return header
 
     def _next_block(self, section: _SectionProgress, *, skip: bool) -> DataBlock | None:
-        """The next DATA block, or None once the footer is read; with `skip` always goes on to the footer."""
+        """Return the next DATA block, or None after the footer; with `skip`, go to the footer directly."""
         while section.footer is None:
             block = self._block_header()
             if block.kind == BlockType.DATA:
@@ -319,7 +322,7 @@ class ForwardReader:
         self._section_count += 1
 
     def _read_directory(self, block: BlockHeader) -> None:
-        """Hold directory and trailer against what was passed, of which only a running checksum was kept."""
+        """Compare the directory (by a running checksum) with the sections, and then the trailer."""
         position = self.position
         if block.length != self._section_count * DIRECTORY_ENTRY.size:
             raise self._checker.corrupt(
@@ -354,7 +357,7 @@ class ForwardReader:
             raise self._checker.corrupt(f"the file ends before its size of {self._size} bytes", self.position)
 
     def _block_header(self) -> BlockHeader:
-        """The next block's header, which stays in front."""
+        """Return the next block's header without consuming it."""
         count = self._buffer.ensure(BLOCK_HEADER.size)
         if count < BLOCK_HEADER.size:
             what = "within a block's header" if count else "without a trailer"
@@ -366,7 +369,7 @@ class ForwardReader:
             raise self._checker.corrupt(f"the file ends within a block of {length} bytes", self.position)
 
     def _payload(self, block: BlockHeader) -> memoryview:
-        """The block's payload, verified; it is valid until the next step."""
+        """Return the verified payload of the block, which is valid until the next step."""
         self._require(block.size)
         payload = self._buffer.peek(block.size)[BLOCK_HEADER.size :]
         self._checker.verify(block, self.position, payload)
@@ -382,7 +385,7 @@ class ForwardReader:
             raise self._checker.corrupt(str(error), position) from error
 
     def _chunks(self, block: BlockHeader) -> Iterator[memoryview]:
-        """The payload in pieces as they arrive, none of them kept; verified behind the last."""
+        """Yield the payload in parts as they arrive, without keeping them; verify it after the last part."""
         position = self.position
         checksum = block_seed(self._checker.seed, position, block)
         self._buffer.advance(BLOCK_HEADER.size)

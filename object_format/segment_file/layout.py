@@ -1,6 +1,6 @@
-"""The constants of segment files, shared by writer and readers.
+"""Constants of the segment file format, shared by writer and readers.
 
-docs/reference/segment-file.md is the specification; names here are the names there.
+Names are those of the specification, docs/reference/segment-file.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNIQUE_KEYS = 0x01
 
 
 class BlockType(IntEnum):
-    """What a block is; see the table in docs/reference/segment-file.md."""
+    """Types of blocks."""
 
     FILE_HEADER = 1
     SECTION_HEADER = 2
@@ -36,7 +36,7 @@ class BlockType(IntEnum):
 
 
 class SegmentKind(IntEnum):
-    """Who wrote the file: an agent, or a compaction task."""
+    """Kind of writer: an agent (INGESTION) or a compaction task (COMPACTED)."""
 
     INGESTION = 1
     COMPACTED = 2
@@ -52,7 +52,7 @@ DIRECTORY_ENTRY = Struct(">16siI8Qqqqqq")
 TRAILER = Struct(">16sQIIQ8s")
 TRAILER_LENGTH = BLOCK_HEADER.size + TRAILER.size
 SECTION_START_LENGTH = BLOCK_HEADER.size + SECTION_HEADER.size
-"""Bytes of a SECTION_HEADER block, behind which a section's data usually begins."""
+"""Size of a SECTION_HEADER block, after which a section's data usually starts."""
 
 FIXED_PAYLOADS = {
     BlockType.FILE_HEADER: FILE_HEADER.size,
@@ -63,7 +63,7 @@ FIXED_PAYLOADS = {
 
 
 class BlockHeader(NamedTuple):
-    """The 12 bytes in front of every payload; `kind` is a `BlockType` or a number unknown to this version."""
+    """The 12 bytes before a payload; `kind` is a `BlockType` or a number that this version does not know."""
 
     kind: int
     flags: int
@@ -73,5 +73,5 @@ class BlockHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole block."""
+        """Size of the whole block in bytes."""
         return BLOCK_HEADER.size + self.length

@@ -1,4 +1,4 @@
-"""Reading parts of a section that a catalog or a directory points at: DATA blocks, sparse index, holes."""
+"""Reads parts of a section at known positions: DATA blocks, the sparse index, and holes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ assert _INDEX_DTYPE.itemsize == INDEX_ENTRY.size
 def parse_data_blocks(
     data: Buffer, *, name: str, file_id: UUID, position: int, section: tuple[UUID, int] | None = None
 ) -> Iterator[memoryview]:
-    """The payloads of the DATA blocks that `data`, read from byte `position` of the file, consists of.
+    """Yield the payloads of `data`, a sequence of DATA blocks read from byte `position` of the file.
 
-    Each is a view of `data`, writable where `data` is, and verified before it is yielded; offsets may be
-    patched in location, after which the block can not be verified again. `section` is for messages. Raises
-    CorruptSegmentError, also when `data` is not whole DATA blocks of this file at this position.
+    Each payload is a view of `data`, writable if `data` is, and has been verified. Offsets may be patched in
+    place; the block cannot be verified again afterwards. `section` is used in messages. Raises
+    CorruptSegmentError, also if `data` is not complete DATA blocks of this file at this position.
     """
     checker = BlockChecker(file=name, seed=file_seed(file_id), section=section)
     view = memoryview(data)
@@ -54,7 +54,7 @@ def parse_data_blocks(
 
 
 def parse_holes_block(block: Buffer, *, name: str, file_id: UUID, entry: SectionEntry) -> BitMap64:
-    """The holes of the section `entry`, relative to its base offset, from its whole HOLES block."""
+    """Return the holes of the section `entry`, relative to its base offset, from its HOLES block."""
     position = entry.holes_position
     checker = BlockChecker(file=name, seed=file_seed(file_id), section=entry.key)
     payload = checker.single_block(memoryview(block), position, BlockType.HOLES)
@@ -70,7 +70,7 @@ def parse_holes_block(block: Buffer, *, name: str, file_id: UUID, entry: Section
 def checked_holes(
     payload: Buffer, checker: BlockChecker, position: int, *, span: int, record_count: int
 ) -> BitMap64:
-    """The bitmap in a verified HOLES payload, when it agrees with the section's fields."""
+    """Return the bitmap of a verified HOLES payload if it agrees with the section's fields."""
     try:
         holes = parse_holes(payload, span=span)
     except CorruptDataError as error:
@@ -83,10 +83,10 @@ def checked_holes(
 
 
 class SectionIndex:
-    """A section's sparse index: which of its DATA blocks to read for an offset or a timestamp.
+    """Sparse index of a section: finds the DATA blocks to read for an offset or a timestamp.
 
-    Positions are relative to the section's first DATA block, ranges are whole DATA blocks. Immutable, safe
-    for many threads.
+    Positions are relative to the section's first DATA block, and ranges are complete DATA blocks. An index is
+    immutable and thread-safe.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SectionIndex:
         max_timestamps: npt.NDArray[np.int64],
         boundaries: npt.NDArray[np.int64],
     ) -> None:
-        """`boundaries` has one element more than the others: the end of the last block."""
+        """`boundaries` has one more element than the other arrays: the end of the last block."""
         self._base_offsets = base_offsets
         self._max_timestamps = max_timestamps
         self._boundaries = boundaries
@@ -110,21 +110,21 @@ class SectionIndex:
         position: int,
         section: tuple[UUID, int] | None = None,
     ) -> Self:
-        """From the whole SECTION_INDEX block at byte `position` of the file; raises CorruptSegmentError."""
+        """Parse the SECTION_INDEX block at byte `position` of the file. Raises CorruptSegmentError."""
         checker = BlockChecker(file=name, seed=file_seed(file_id), section=section)
         payload = checker.single_block(memoryview(block), position, BlockType.SECTION_INDEX)
         count, remainder = divmod(len(payload) - INDEX_HEADER.size, INDEX_ENTRY.size)
         if count < 1 or remainder:
-            raise checker.corrupt(f"an index of {len(payload)} bytes is not whole entries", position)
+            raise checker.corrupt(f"an index of {len(payload)} bytes has no or incomplete entries", position)
         (data_length,) = INDEX_HEADER.unpack_from(payload)
         entries = np.frombuffer(payload, _INDEX_DTYPE, offset=INDEX_HEADER.size)
         base_offsets = entries["base_offset"].astype(np.int64)
         boundaries = np.append(entries["position"], np.uint64(data_length)).astype(np.int64)
         ordered = (boundaries >= 0).all() and (np.diff(boundaries) > BLOCK_HEADER.size).all()
         if boundaries[0] != 0 or not ordered:
-            raise checker.corrupt("the index's positions are not those of blocks in order", position)
+            raise checker.corrupt("the index's positions are not those of consecutive blocks", position)
         if (base_offsets < 0).any() or (np.diff(base_offsets) <= 0).any():
-            raise checker.corrupt("the index's offsets do not ascend", position)
+            raise checker.corrupt("the index's offsets are not ascending", position)
         return cls(base_offsets, entries["max_timestamp"].astype(np.int64), boundaries)
 
     def __len__(self) -> int:
@@ -132,29 +132,30 @@ class SectionIndex:
 
     @property
     def data_length(self) -> int:
-        """Bytes of all DATA blocks of the section."""
+        """Size of the section's DATA blocks in bytes."""
         return int(self._boundaries[-1])
 
     def range_for_offset(self, stored_offset: int, max_bytes: int) -> tuple[int, int]:
-        """(position, length) from the block where `stored_offset` is, or would be, on.
+        """Return (position, length) of the blocks from `stored_offset` on, at most `max_bytes`.
 
-        As many blocks as `max_bytes` allows, at least one. An offset below the section's first batch starts
-        at the first block. The offset may be a hole, even one behind the last record of the range.
+        The range starts with the block that contains the offset, or would contain it, and has at least one
+        block. An offset below the first batch starts at the first block. The offset may be a hole, even one
+        after the last record of the range.
         """
         first = int(np.searchsorted(self._base_offsets, stored_offset, side="right")) - 1
         return self._range(max(first, 0), max_bytes)
 
     def last_base_offset(self, position: int, length: int) -> int:
-        """The stored base offset of the last block of a range that `range_for_offset` gave."""
+        """Return the stored base offset of the last block of a range from `range_for_offset`."""
         last = int(np.searchsorted(self._boundaries, position + length)) - 1
         return int(self._base_offsets[last])
 
     def range_for_timestamp(
         self, timestamp: int, max_bytes: int, *, from_position: int = 0
     ) -> tuple[int, int] | None:
-        """(position, length) from the first block with a record at or after `timestamp` on, or None.
+        """Return (position, length) from the first block with a record at or after `timestamp`, or None.
 
-        Blocks below `from_position` are passed over.
+        Blocks before `from_position` are ignored.
         """
         begin = int(np.searchsorted(self._boundaries[:-1], from_position))
         late = np.flatnonzero(self._max_timestamps[begin:] >= timestamp)
@@ -163,7 +164,7 @@ class SectionIndex:
 
     def _range(self, first: int, max_bytes: int) -> tuple[int, int]:
         if max_bytes < 0:
-            raise InvalidInputError(f"a range of at most {max_bytes} bytes")
+            raise InvalidInputError(f"a range cannot have at most {max_bytes} bytes")
         start = int(self._boundaries[first])
         end = int(np.searchsorted(self._boundaries, start + max_bytes, side="right")) - 1
         return start, int(self._boundaries[max(end, first + 1)]) - start

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 MAX_SPLIT_BLOCK_BYTES: Final = 80 << 20
-"""Bytes of the largest block that a section may have which is read in ranges.
+"""Size of the largest block of a section that is read in ranges.
 
-What looks like a block is held until its checksum is known: this bounds what somebody can make a reader hold
-by writing records that look like headers. It is above the largest batch that is ever opened.
+A candidate for a block is buffered until its checksum is known. The limit bounds the memory that a producer
+can make a reader use by writing records that look like block headers. It exceeds the largest batch that is
+ever decompressed.
 """
 
 _WINDOW: Final = 64 << 10
@@ -39,9 +40,9 @@ _MIN_BLOCK: Final = BLOCK_HEADER.size + 61
 
 
 class RangeReader:
-    """DATA blocks of a file whose bytes come in from `position` on; it only goes forward.
+    """Forward reader of a file's DATA blocks, for a source that starts at byte `position` of the file.
 
-    For each section, in the order of the file::
+    For each section, in file order::
 
         reader.enter(section, data_end)
         reader.skip_to_data(data_start)                    # or:
@@ -49,9 +50,9 @@ class RangeReader:
         for block in reader.blocks(end): ...
         reader.next_base_offset()
 
-    A block belongs to the range that it begins in. Everything that is handed on has been verified; what is
-    passed over has not. Memory is
-    `read_size`, or up to twice the part of a longer block that has arrived. Not safe for several threads.
+    A block belongs to the range in which it starts. Returned blocks have been verified, skipped bytes have
+    not. Memory is `read_size`, or up to twice the received part of a longer block. A reader is not
+    thread-safe.
     """
 
     def __init__(
@@ -64,24 +65,24 @@ class RangeReader:
 
     @property
     def position(self) -> int:
-        """The byte of the file that comes next."""
+        """Position of the next byte in the file."""
         return self._buffer.position
 
     @property
     def buffer_size(self) -> int:
-        """Bytes that the reader's buffer has allocated."""
+        """Allocated size of the buffer in bytes."""
         return self._buffer.capacity
 
     def enter(self, section: tuple[UUID, int], data_end: int) -> None:
-        """What follows is about the section whose DATA blocks end at byte `data_end` of the file."""
+        """Start a section, whose DATA blocks end at byte `data_end` of the file."""
         self._checker.section = section
         self._data_end = data_end
 
     def skip_to_data(self, position: int) -> None:
-        """Pass over what is before byte `position`, where data of the section begins.
+        """Skip to byte `position`, where data of the section starts.
 
-        Where a section's header stands in front of that, and comes in, it must be that of the section which
-        was entered. Raises CorruptSegmentError.
+        If the section's header is directly before this position and is read, it must be that of the entered
+        section. Raises CorruptSegmentError.
         """
         start = position - SECTION_START_LENGTH
         if self.position <= start:
@@ -90,9 +91,9 @@ class RangeReader:
         self.skip_to(position)
 
     def skip_to(self, position: int) -> None:
-        """Pass over what is before `position`, unread; raises CorruptSegmentError when the file ends."""
+        """Skip to byte `position` without verifying anything. Raises CorruptSegmentError if the file ends."""
         if position < self.position:
-            raise InvalidInputError(f"the reader is at byte {self.position}, behind byte {position}")
+            raise InvalidInputError(f"the reader is at byte {self.position}, after byte {position}")
         while self.position < position:
             passed = len(self._buffer.read_available(position - self.position))
             if not passed:
@@ -100,9 +101,9 @@ class RangeReader:
             self._buffer.advance(passed)
 
     def find_block(self, end: int) -> bool:
-        """Go to the first block of the section that begins here or further on, but before byte `end`.
+        """Skip to the section's next block, if it starts before byte `end`; return False otherwise.
 
-        Without such a block, False. Only for a section without a block above `MAX_SPLIT_BLOCK_BYTES`.
+        The section must not have a block above `MAX_SPLIT_BLOCK_BYTES`.
         """
         end = min(end, self._data_end)
         while self.position < end:
@@ -120,9 +121,9 @@ class RangeReader:
         return False
 
     def blocks(self, end: int) -> Iterator[DataBlock]:
-        """The section's blocks that begin before byte `end`; the payload is valid until the next step.
+        """Yield the section's blocks that start before byte `end`; a payload is valid until the next step.
 
-        Raises CorruptSegmentError for anything that is not the next DATA block of this file.
+        Raises CorruptSegmentError for anything but DATA blocks of this file.
         """
         end = min(end, self._data_end)
         while self.position < end:
@@ -139,7 +140,7 @@ class RangeReader:
         self._buffer.shrink()
 
     def next_base_offset(self) -> int | None:
-        """The stored base offset of the next block's first batch; None behind the section's last block."""
+        """Return the stored base offset of the next block, or None after the section's last block."""
         if self.position >= self._data_end:
             return None
         header = self._header()
@@ -156,24 +157,24 @@ class RangeReader:
         return int(base)
 
     def _check_section_header(self) -> None:
-        """Hold the section's header against the section, if what comes next proves to be one."""
+        """Compare the section's header with the section, if the next bytes are a section header."""
         if self._buffer.ensure(SECTION_START_LENGTH) < SECTION_START_LENGTH:
-            return  # the file ends, which is noticed in a moment
+            return  # the file ends here; the next read reports it
         start = self._buffer.peek(SECTION_START_LENGTH)
         header = BlockHeader._make(BLOCK_HEADER.unpack_from(start))
         payload = start[BLOCK_HEADER.size :]
         if header.kind != BlockType.SECTION_HEADER or not self._matches_checksum(header, payload):
-            return  # the end of other data of the section, or of a block that this version does not know
+            return  # the end of a DATA block, or of a block type that this version does not know
         found = SectionHeader.unpack(payload, self.position).key
         if found != self._checker.section:
             raise self._checker.corrupt(f"section {found[0]}/{found[1]} begins here", self.position)
 
     def _matches_checksum(self, header: BlockHeader, payload: memoryview) -> bool:
-        """Whether these bytes, which come next, are a block of this file at this location."""
+        """Return True if the next bytes are a block of this file at this position."""
         return extend(block_seed(self._checker.seed, self.position, header), payload) == header.checksum
 
     def _header(self) -> BlockHeader:
-        """The next block's header, which stays in front."""
+        """Return the next block's header without consuming it."""
         if self._buffer.ensure(BLOCK_HEADER.size) < BLOCK_HEADER.size:
             raise self._checker.corrupt("the file ends within a block's header", self.position)
         header = self._checker.header(self._buffer.peek(BLOCK_HEADER.size), self.position, self._data_end)
@@ -182,7 +183,7 @@ class RangeReader:
         return header
 
     def _is_block(self) -> bool:
-        """Whether what comes next proves to be a block; looks at its start before it fetches the shrink."""
+        """Return True if the next bytes are a valid block. Its start is checked before the rest is read."""
         if self._buffer.ensure(_MIN_BLOCK) < _MIN_BLOCK:
             return False
         start = self._buffer.peek(_MIN_BLOCK)

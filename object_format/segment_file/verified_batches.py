@@ -1,8 +1,9 @@
-"""The DATA blocks of batches whose headers are known, and their checksums, without a look at the bytes.
+"""DATA blocks of batches with verified checksums: block checksums are derived without reading the bytes.
 
-A batch's own checksum covers it from its attributes on. What lies before that has 21 bytes: base offset,
-length, partition leader epoch, magic and that checksum. So a block's checksum follows from what stands in the
-headers of its batches, and says what the producers said, whatever became of the bytes since.
+A batch's own checksum covers it from its attributes on. The 21 bytes before that are base offset, length,
+partition leader epoch, magic and the checksum itself. The checksum of a block therefore follows from the
+headers of its batches. It confirms the bytes that the producer sent: any change of them in memory is detected
+later.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _SIZE, _ORDER = 1, 2
 
 
 class VerifiedBatches(NamedTuple):
-    """Whole batches of one partition, at least one, as columns: in each, a value for each batch.
+    """Batches of one partition, at least one, as columns with one value per batch.
 
-    `base_offsets` stand in their headers, with leader epoch 0; `checksums` are those of the headers, and
-    right. `last_offset` is that of the last batch, `record_count` that of all.
+    `base_offsets` are those of the headers, whose leader epoch is 0. `checksums` are those of the headers,
+    and have been verified. `last_offset` is that of the last batch, and `record_count` the total.
     """
 
     views: Sequence[memoryview]
@@ -46,7 +47,7 @@ class VerifiedBatches(NamedTuple):
 
 
 class BlockPlan(NamedTuple):
-    """A DATA block: the number of the batch behind its last one, its payload's length, its checksum."""
+    """A DATA block: index of the batch after its last one, length of its payload, and its checksum."""
 
     end: int
     length: int
@@ -54,9 +55,9 @@ class BlockPlan(NamedTuple):
 
 
 def check_columns(batches: VerifiedBatches) -> None:
-    """Raises InvalidInputError for what cannot be: no batches, other columns' lengths, fields out of range.
+    """Raise InvalidInputError if there is no batch, columns differ in length, or values are out of range.
 
-    Whether offsets ascend `split_verified` sees.
+    The order of offsets is checked by `split_verified`.
     """
     views, base_offsets, checksums, timestamps, last_offset, records = batches
     lengths = [len(views), len(base_offsets), len(checksums), len(timestamps)]
@@ -64,17 +65,17 @@ def check_columns(batches: VerifiedBatches) -> None:
         raise InvalidInputError(f"the columns must have the same length, at least 1, but have {lengths}")
     if base_offsets[-1] > last_offset:
         raise InvalidInputError(
-            f"a last batch at offset {base_offsets[-1]} does not agree with {last_offset} as the last offset"
+            f"a last batch at offset {base_offsets[-1]} does not agree with the last offset {last_offset}"
         )
     if min(checksums) < 0 or max(checksums) >= 1 << 32:
         raise InvalidInputError("a checksum is not in 0..2^32-1")
     if records < 0:
-        raise InvalidInputError(f"batches of {records} records")
+        raise InvalidInputError(f"batches cannot have {records} records")
 
 
 @njit(nogil=True, cache=True)
 def _extend_by_batch(checksum: Integer, base_offset: Integer, size: Integer, own: Integer) -> Integer:
-    """The checksum with a batch of `size` bytes behind it, of leader epoch 0, whose own checksum is `own`."""
+    """Return the checksum after a batch of `size` bytes with leader epoch 0, whose own checksum is `own`."""
     checksum = extend_by_number(checksum, base_offset, 8)
     checksum = extend_by_number(checksum, size - _BEFORE_LENGTH, 4)
     checksum = extend_by_number(checksum, 0, 4)
@@ -93,7 +94,7 @@ def _split(
     position: Integer,
     blocks: IntArray,
 ) -> Integers:
-    """Rows of `BlockPlan`: how many, what is wrong (0 for nothing), and with which batch."""
+    """Fill rows of `BlockPlan`; return their number, the fault (or 0), and the index of the faulty batch."""
     count = start = 0
     while start < sizes.size:
         length, end = 0, start
@@ -106,7 +107,7 @@ def _split(
             end += 1
         checksum = extend_by_number(seed, position, 8)
         checksum = extend_by_number(checksum, _DATA, 1)
-        checksum = extend_by_number(checksum, 0, 3)  # flags and what is reserved
+        checksum = extend_by_number(checksum, 0, 3)  # flags and reserved bytes
         checksum = extend_by_number(checksum, length, 4)
         for number in range(start, end):
             checksum = _extend_by_batch(checksum, base_offsets[number], sizes[number], checksums[number])
@@ -120,22 +121,22 @@ def _split(
 
 
 def split_verified(batches: VerifiedBatches, *, target: int, seed: int, position: int) -> list[BlockPlan]:
-    """Cut batches into blocks of at most `target` bytes, or of one batch that is larger.
+    """Split batches into blocks of at most `target` bytes; a larger batch gets a separate block.
 
-    The first block begins at `position` of a file with the checksum `seed` (`checksum.file_seed`). Raises
-    InvalidInputError for a size that no batch has, and for offsets that do not ascend.
+    The first block starts at `position` of a file with the checksum seed `seed` (see `checksum.file_seed`).
+    Raises InvalidInputError for invalid sizes, and for offsets that are not ascending.
     """
     sizes = [len(view) for view in batches.views]
     base_offsets = batches.base_offsets
     columns = np.array((sizes, base_offsets, batches.checksums), np.int64)
-    # Two neighbouring blocks hold more than a target together, or else they would be one.
+    # Two adjacent blocks together exceed the target; otherwise they would be one block.
     blocks = np.empty((min(len(sizes), 2 * (sum(sizes) // target) + 1), 3), np.int64)
     count, fault, number = _split(columns[0], columns[1], columns[2], target, seed, position, blocks)
     if fault == _SIZE:
-        raise InvalidInputError(f"a batch of {sizes[number]} bytes is not of {_MIN_BATCH} to {MAX_PAYLOAD}")
+        raise InvalidInputError(f"a batch of {sizes[number]} bytes is not in {_MIN_BATCH}..{MAX_PAYLOAD}")
     if fault == _ORDER:
         raise InvalidInputError(
-            f"a batch at offset {base_offsets[number]} does not follow the one before",
-            remedy="add the batches of one partition in the order of their offsets",
+            f"a batch at offset {base_offsets[number]} does not follow the previous one",
+            remedy="append the batches of one partition in offset order",
         )
     return [BlockPlan(*row) for row in blocks[:count].tolist()]

@@ -1,4 +1,4 @@
-"""Writing a segment file, front to back, into a sink."""
+"""Writes a segment file from start to end into a sink."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSummary:
-    """A finished file: what the catalog needs to open it from its end, and its sections in file order."""
+    """A finished file: its sections, and the location of its directory for readers that open it."""
 
     file_id: UUID
     size: int
@@ -70,7 +70,7 @@ class FileSummary:
 
 
 class _BlockSink:
-    """Counts the bytes that go to the sink; once anything went wrong on the way, nothing more goes."""
+    """Writes blocks and counts their bytes; after any failure, it refuses to write more."""
 
     def __init__(self, sink: Sink, seed: int) -> None:
         self._sink = sink
@@ -79,12 +79,12 @@ class _BlockSink:
         self.position = 0
 
     def check(self) -> None:
-        """Raises FatalError when an earlier write failed."""
+        """Raise FatalError if an earlier write failed."""
         if self._failed:
-            raise FatalError("writing this segment file failed earlier", remedy="write the file anew")
+            raise FatalError("writing this segment file failed earlier", remedy="write a new file")
 
     def put(self, data: Piece) -> None:
-        """Bytes outside any block."""
+        """Write bytes outside of blocks."""
         self.check()
         self._failed = True
         self._sink(data)
@@ -92,7 +92,7 @@ class _BlockSink:
         self.position += len(data)
 
     def put_block(self, kind: BlockType, payload: Sequence[Piece], flags: int = 0) -> tuple[int, int]:
-        """One block whose payload is the concatenation of `payload`; returns its position and length."""
+        """Write a block whose payload is the concatenation of `payload`; return its position and length."""
         length = sum(map(len, payload))
         if length > MAX_PAYLOAD:
             self._failed = True
@@ -107,7 +107,7 @@ class _BlockSink:
         return position, self.position - position
 
     def put_data(self, payload: Sequence[Piece], length: int, checksum: int) -> None:
-        """A DATA block whose length and checksum are known."""
+        """Write a DATA block with a known length and checksum."""
         self._put_checked(BlockType.DATA, 0, payload, length, checksum)
 
     def _put_checked(
@@ -122,7 +122,7 @@ class _BlockSink:
 
 
 class _OpenSection:
-    """State of one section; `data_position` is where its first DATA block begins, or would."""
+    """State of the open section; `data_position` is the position of its first DATA block."""
 
     def __init__(self, header: SectionHeader, data_position: int, block_target: int) -> None:
         self.header = header
@@ -139,16 +139,16 @@ class _OpenSection:
         record_count: int,
         holes: SectionHoles | None,
     ) -> SectionHoles | None:
-        """The holes to write, when the caller's fields agree with the batches; else InvalidInputError."""
+        """Return the holes to write. Raises InvalidInputError if the fields do not agree with the batches."""
         if not 0 <= base_offset <= last_offset <= MAX_INT64:
-            raise InvalidInputError(f"a section cannot run from offset {base_offset} to {last_offset}")
+            raise InvalidInputError(f"a section cannot cover offsets {base_offset} to {last_offset}")
         counted = self.splitter.get(RECORDS)
         if counted != record_count:
             raise InvalidInputError(f"{record_count} records, but the batch headers count {counted}")
         first, last = self.splitter.get(FIRST_OFFSET), self.splitter.get(LAST_OFFSET)
         if self.splitter.get(BATCHES) and not base_offset <= first <= last <= last_offset:
             raise InvalidInputError(
-                f"batches hold offsets {first} to {last}, the section only {base_offset} to {last_offset}"
+                f"batches have offsets {first} to {last}, not in {base_offset} to {last_offset}"
             )
         span = last_offset - base_offset + 1
         if record_count > span:
@@ -156,32 +156,31 @@ class _OpenSection:
         if kind is SegmentKind.COMPACTED:
             return _checked_holes(no_holes(span) if holes is None else holes, span, record_count)
         if base_offset != 0 or holes is not None:
-            raise InvalidInputError("a section of an ingestion file begins at offset 0 and has no holes")
+            raise InvalidInputError("a section of an ingestion file must start at offset 0 and have no holes")
         return None
 
 
 def _checked_holes(holes: SectionHoles, span: int, record_count: int) -> SectionHoles:
     if holes.span != span:
-        raise InvalidInputError(f"holes of {holes.span} offsets are not those of a section of {span}")
+        raise InvalidInputError(f"holes for {holes.span} offsets do not match a section of {span} offsets")
     if holes.count != span - record_count:
         raise InvalidInputError(f"{record_count} records and {holes.count} holes do not make {span} offsets")
     return holes
 
 
 class SegmentFileWriter:
-    """Sections in, buffers out; see docs/reference/segment-file.md for the bytes and a writer's duties.
+    """Writer of one segment file; docs/reference/segment-file.md lists the duties of a writer.
 
-    Sections come sorted by (topic id, partition). Batch bytes are handed to the sink as views of the caller's
-    buffers, in file order, between small `bytes` objects of the writer's own, which nobody changes any more.
-    Whether a view may outlive the call of the sink is between the caller and its sink: an upload takes the
-    bytes during the call, an agent collects the views and leaves its buffers alone until the PUT is done.
+    Sections must be sorted by (topic id, partition). The sink receives, in file order, views of the caller's
+    buffers with the batches, and small immutable `bytes` objects. The caller decides with its sink whether a
+    view may be used after the sink's call: an upload consumes the bytes during the call, whereas an agent
+    collects the views and leaves its buffers unchanged until the PUT is done.
 
-    What the writer itself holds between calls is less than one `block_target` of batches, and, of buffers
-    that are not `stable`, only copies: see `append`.
+    Between calls, the writer holds less than one `block_target` of batches. Bytes of buffers that are not
+    `stable` are copied, see `append`.
 
-    A refused call (InvalidInputError) changes nothing. When the sink raises, or an index or bitmap turns out
-    larger than a block may be, the file is lost: every later call raises FatalError. Not safe for several
-    threads at once.
+    A rejected call (InvalidInputError) changes nothing. If the sink raises, or an index or bitmap exceeds the
+    size of a block, the file is lost: every later call raises FatalError. A writer is not thread-safe.
     """
 
     def __init__(
@@ -209,16 +208,16 @@ class SegmentFileWriter:
 
     @property
     def position(self) -> int:
-        """Bytes of the file that went to the sink so far."""
+        """Number of bytes written to the sink."""
         return self._blocks.position
 
     @property
     def data_bytes(self) -> int:
-        """What the data of the sections that have ended adds up to; tells when a file is large enough."""
+        """Total size of the data of finished sections, which callers use to limit the size of files."""
         return sum(entry.data_length for entry in self._entries)
 
     def begin_section(self, topic_id: UUID, partition: int) -> None:
-        """Start the section of one partition; it must sort after the one before."""
+        """Start the section of a partition, which must sort after the previous one."""
         self._check_open()
         if self._section is not None:
             raise InvalidInputError("a section is still open", remedy="end it first")
@@ -228,19 +227,19 @@ class SegmentFileWriter:
             last_topic, last_partition = self._entries[-1].key
             raise InvalidInputError(
                 f"section {topic_id}/{partition} does not sort after {last_topic}/{last_partition}",
-                remedy="write sections in ascending order of topic id and partition, each once",
+                remedy="write each section once, in ascending order of topic id and partition",
             )
         header = SectionHeader(topic_id=topic_id, partition=partition, position=self.position)
         self._blocks.put_block(BlockType.SECTION_HEADER, [header.pack()])
         self._section = _OpenSection(header, self.position, self._block_target)
 
     def append(self, batches: Buffer, *, stable: bool = False) -> None:
-        """Add whole v2 batches, in offset order, to the open section.
+        """Add complete v2 batches, in offset order, to the open section.
 
-        With `stable` the caller leaves the buffer unchanged until all of it reached the sink, at the latest
-        when `end_section` returns, and nothing is copied. Otherwise the buffer is the caller's again on
-        return, as far as its sink is done with it: a shrink of at least half a block target was emitted as a
-        shorter block, and a smaller shrink was copied.
+        With `stable`, nothing is copied: the caller leaves the buffer unchanged until all of it has been
+        written, at the latest when `end_section` returns. Otherwise, the caller may reuse the buffer after
+        this call, as far as the sink allows: a remainder of at least half a block target is written as a
+        shorter block, and a smaller one is copied.
         """
         section = self._open_section()
         data = memoryview(batches)
@@ -263,14 +262,13 @@ class SegmentFileWriter:
             section.pending[-1] = bytes(data[start:])
 
     def append_verified(self, batches: VerifiedBatches) -> None:
-        """Add batches whose headers are known, and end their last block.
+        """Add batches with known headers, and end their last block.
 
-        Not behind batches that `append` has left in an open block. The caller leaves their buffers alone, as
-        those that are `stable`.
+        No block may be open from `append`. The caller leaves the buffers unchanged, as with `stable`.
         """
         section = self._open_section()
         if section.splitter.get(PENDING_BYTES):
-            raise InvalidInputError("a block is open that batches were appended to")
+            raise InvalidInputError("a block with appended batches is still open")
         check_columns(batches)
         section.splitter.check_order(batches.base_offsets[0], batches.last_offset)
         blocks = split_verified(
@@ -295,17 +293,17 @@ class SegmentFileWriter:
         unique_keys: bool = False,
         holes: SectionHoles | None = None,
     ) -> SectionEntry:
-        """Close the section, which covers the offsets [base_offset, last_offset].
+        """End the section, which covers the offsets [base_offset, last_offset].
 
         Offsets are those of the appended batches: relative in an ingestion file, absolute in a compacted one.
-        A compacted section may cover more than its batches, also without any batch; `holes` then says
-        which offsets have no record (None: each has one). The fields must agree with the batches and with
-        each other.
+        A compacted section may cover more offsets than its batches, even without any batch. `holes` are the
+        offsets without a record; None means that every offset has one. All fields must agree with the batches
+        and with each other.
         """
         section = self._open_section()
         holes = section.check_end(self._kind, base_offset, last_offset, record_count, holes)
         if not -MAX_INT64 <= min_timestamp <= max_timestamp <= MAX_INT64:
-            raise InvalidInputError(f"timestamps run from {min_timestamp} to {max_timestamp}")
+            raise InvalidInputError(f"timestamps cannot range from {min_timestamp} to {max_timestamp}")
         if section.splitter.get(PENDING_BYTES):
             self._put_pending(section)
         data_length = self.position - section.data_position
@@ -337,7 +335,7 @@ class SegmentFileWriter:
         return entry
 
     def finish(self) -> FileSummary:
-        """Write the directory and the trailer; the file is complete when this returns."""
+        """Write the directory and the trailer, which complete the file."""
         self._check_open()
         if self._section is not None:
             raise InvalidInputError("a section is still open", remedy="end it first")

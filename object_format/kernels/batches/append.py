@@ -1,4 +1,4 @@
-"""What a log does to the headers of many batches at once when it takes them."""
+"""Operations of a log on the headers of many batches during an append."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _INT64_MAX = np.iinfo(np.int64).max
 _INT32_MAX = (1 << 31) - 1
 _SEQUENCES = 1 << 31
 _MAX_IN_RUN = 1 << 30
-"""Of a run with more offsets than this, sequence numbers might come round to where they began."""
+"""Maximum number of offsets in a sequence check; beyond it, sequence numbers may wrap around to the first
+one."""
 
 
 @njit(nogil=True, cache=True)
 def check_producer_headers(rows: Rows) -> Integers:
-    """Whether a broker takes batches with such headers from a producer, and whether any is compressed.
+    """Return whether a broker accepts batches with these headers, and whether any is compressed.
 
-    Kafka's LogValidator: no sequence is missing, the producer gave the timestamps, nothing is a control
-    batch, and offsets are consecutive.
+    The rules are those of Kafka's LogValidator: sequence numbers are present, the producer set the
+    timestamps, there is no control batch, and offsets are consecutive.
     """
     rows = borrowed(rows)
     compressed = False
@@ -51,10 +52,10 @@ def check_producer_headers(rows: Rows) -> Integers:
 
 @njit(nogil=True, cache=True)
 def summarize_rows(rows: Rows) -> Integers:
-    """What there is to say of rows that `validate_rows` has filled.
+    """Return totals of rows that `validate_rows` has filled.
 
-    Faults, keyless records, the size of the largest batch, lowest and highest timestamp, and how many headers
-    have another max timestamp than their records.
+    These are the number of faults and of keyless records, the size of the largest batch, the lowest and
+    highest timestamp, and the number of headers whose max timestamp differs from their records.
     """
     rows = borrowed(rows)
     faults = keyless = largest = wrong_max_timestamps = np.int64(0)
@@ -73,7 +74,7 @@ def summarize_rows(rows: Rows) -> Integers:
 
 @njit(nogil=True, cache=True)
 def offset_bounds(rows: Rows) -> Integers:
-    """The offsets of the first and the last record, and the largest timestamp; at least one row is there."""
+    """Return the first and last offset and the largest timestamp of at least one row."""
     rows = borrowed(rows)
     timestamp = rows[0].max_timestamp
     for b in range(rows.size):
@@ -84,7 +85,7 @@ def offset_bounds(rows: Rows) -> Integers:
 
 @njit(nogil=True, cache=True)
 def assign_row_offsets(data: ByteArray, rows: Rows, first_offset: Integer, leader_epoch: Integer) -> None:
-    """Give the batches of `rows` consecutive offsets from `first_offset` on, in `data` and in the rows."""
+    """Assign consecutive offsets to the batches of `rows`, in `data` and in the rows."""
     data = borrowed(data)
     rows = borrowed(rows)
     for b in range(rows.size):
@@ -97,10 +98,10 @@ def assign_row_offsets(data: ByteArray, rows: Rows, first_offset: Integer, leade
 
 @njit(nogil=True, cache=True)
 def find_epochs(data: ByteArray, rows: Rows, entries: IntArray) -> Integer:
-    """Runs of batches with one leader epoch; how many.
+    """Find runs of batches with the same leader epoch, and return their number.
 
-    Row i of `entries`, int64 with two columns, becomes the epoch and the base offset of the run's first
-    batch; there is room for as many runs as rows.
+    Row i of `entries` (int64, two columns) becomes the epoch and the base offset of the run's first batch.
+    There must be as many entries as rows.
     """
     data = borrowed(data)
     rows = borrowed(rows)
@@ -119,10 +120,11 @@ def find_epochs(data: ByteArray, rows: Rows, entries: IntArray) -> Integer:
 
 @njit(nogil=True, cache=True)
 def classify_producers(rows: Rows) -> Integers:
-    """What kind of producers the batches come from, in three answers.
+    """Return three facts about the producers of the batches.
 
-    Whether any batch has a producer id; whether all are plain data of one producer in one epoch; and whether,
-    then, their sequence numbers follow each other without coming round to where they began.
+    1. Any batch has a producer id.
+    2. All batches are data of one producer and one epoch, outside of transactions.
+    3. In addition, their sequence numbers are consecutive and do not wrap around to the first one.
     """
     rows = borrowed(rows)
     idempotent = False
@@ -150,10 +152,10 @@ def classify_producers(rows: Rows) -> Integers:
 def pack_positions(
     entries: IntArray, base_offset: Integer, last_offset: Integer, packed: ByteArray
 ) -> Integer:
-    """Entries of an offset index, eight bytes each, from the first two columns of int64 `entries`.
+    """Encode entries of an offset index, eight bytes each, from the first two columns of int64 `entries`.
 
-    The first whose offset does not rise above `last_offset` and those before it, or does not fit four bytes;
-    how many there are if none.
+    Returns the index of the first entry whose offset is not above all previous ones and `last_offset`, or
+    does not fit four bytes; the number of entries if there is none.
     """
     entries = borrowed(entries)
     packed = borrowed(packed)
@@ -171,11 +173,12 @@ def pack_positions(
 def pack_times(
     entries: IntArray, base_offset: Integer, timestamp: Integer, offset: Integer, packed: ByteArray
 ) -> Integers:
-    """Entries of a time index, twelve bytes each, for those whose timestamp is above all before it.
+    """Encode entries of a time index, twelve bytes each, for timestamps above all previous ones.
 
-    `entries` is int64 of timestamp and offset; `timestamp` and `offset` are those of the last entry so far.
-    How many find room in `packed`, timestamp and offset of the last of them, and the first entry whose offset
-    falls or does not fit four bytes, or how many there are.
+    `entries` is int64 with timestamp and offset; `timestamp` and `offset` are those of the last existing
+    entry. Returns the number of entries that fit into `packed`, timestamp and offset of the last one, and the
+    index of the first entry whose offset is lower than the previous one or does not fit four bytes (the
+    number of entries if there is none).
     """
     entries = borrowed(entries)
     packed = borrowed(packed)

@@ -1,4 +1,4 @@
-"""Writing records into a batch."""
+"""Encodes records of a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer
 
 MAX_RECORD_OVERHEAD = 1 + VARLONG_BYTES + 4 * VARINT_BYTES
-"""The most that a record takes on top of its key, value and headers (whose count is part of them)."""
+"""Maximum size of a record without its key, value and headers; the header count belongs to the headers."""
 
 
 @njit(nogil=True, cache=True)
@@ -29,10 +29,10 @@ def encode_records(
     headers: ByteArray,
     header_lengths: IntArray,
 ) -> Integer:
-    """Write records one behind the other from `at` on; the position behind the last.
+    """Encode records from `at` on; return the position after the last one.
 
-    Keys, values and header blocks lie concatenated, a length of -1 is a null; a header block holds its count.
-    `out` has room for `MAX_RECORD_OVERHEAD` bytes a record on top of them.
+    Keys, values and header blocks are concatenated; a length of -1 is a null, and a header block starts with
+    its count. `out` needs `MAX_RECORD_OVERHEAD` bytes per record in addition to them.
     """
     out = borrowed(out)
     timestamp_deltas = borrowed(timestamp_deltas)

@@ -1,4 +1,4 @@
-"""Going from batch header to batch header, over a whole buffer at once."""
+"""Iterates over the batch headers of a buffer."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 MAX_OFFSET = 1 << 62
-"""Offsets below this can be added up without care."""
+"""Offsets below this limit can be added without overflow."""
 
 _AHEAD = 12
-"""How many batches ahead memory is asked for: they are often alike in size."""
+"""Batches ahead of the current one whose memory is prefetched, assuming that batches have similar sizes."""
 
 _LINE = 64
 _SMALL_BYTES = 1024
 _REACH = 4096
-"""Batches that are small are asked for as a whole, so many bytes ahead: what lies between headers is next."""
+"""Small batches are prefetched completely, this number of bytes ahead, as their records are read next."""
 
 _NONE = int(Fault.NONE)
 _TRUNCATED = int(Fault.TRUNCATED)
@@ -58,7 +58,7 @@ _OFFSET_RANGE = int(Fault.OFFSET_RANGE)
 
 @njit(nogil=True, cache=True)
 def check_counts(data: ByteArray, at: Integer, size: Integer) -> Integer:
-    """The fault in codec, record count or last offset delta of a batch that is there as a whole."""
+    """Return the fault in codec, record count or last offset delta of a complete batch."""
     codec = load_i16(data, at + ATTRIBUTES) & CODEC_MASK
     count = load_i32(data, at + RECORD_COUNT)
     last_delta = load_i32(data, at + LAST_OFFSET_DELTA)
@@ -73,7 +73,7 @@ def check_counts(data: ByteArray, at: Integer, size: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def check_header(data: ByteArray, at: Integer) -> Integers:
-    """The fault of the batch at `at`, and its size; everything that the header alone can tell."""
+    """Return the fault that the header of the batch at `at` shows, and the batch's size."""
     if data.size - at < BATCH_OVERHEAD:
         return _TRUNCATED, 0
     size = load_i32(data, at + BATCH_LENGTH) + LENGTH_OVERHEAD
@@ -88,7 +88,7 @@ def check_header(data: ByteArray, at: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def count_batches(data: ByteArray) -> Integers:
-    """How many sound headers follow each other from the start; then fault and position of what stops them."""
+    """Return the number of valid headers from the start; then fault and position of the first invalid one."""
     data = borrowed(data)
     at = 0
     count = 0
@@ -108,7 +108,7 @@ def count_batches(data: ByteArray) -> Integers:
 
 @njit(nogil=True, cache=True)
 def read_headers(data: ByteArray, rows: Rows) -> None:
-    """Fill one row for each of the batches that `count_batches` has counted."""
+    """Fill one row for each batch that `count_batches` has counted."""
     data = borrowed(data)
     rows = borrowed(rows)
     at = 0
@@ -139,7 +139,7 @@ def read_headers(data: ByteArray, rows: Rows) -> None:
 
 @njit(nogil=True, cache=True)
 def sum_up(rows: Rows) -> Integers:
-    """How many of the batches are compressed, and how many records all of them have."""
+    """Return the number of compressed batches, and the total number of records."""
     rows = borrowed(rows)
     compressed = 0
     records = 0
@@ -151,7 +151,7 @@ def sum_up(rows: Rows) -> Integers:
 
 @njit(nogil=True, cache=True)
 def compressed_among(rows: Rows, indexes: IntArray) -> Integer:
-    """How many of the batches rows[indexes] are compressed."""
+    """Return the number of compressed batches in rows[indexes]."""
     rows, indexes = borrowed(rows), borrowed(indexes)
     compressed = 0
     for i in range(indexes.size):
@@ -161,7 +161,7 @@ def compressed_among(rows: Rows, indexes: IntArray) -> Integer:
 
 @njit(nogil=True, cache=True)
 def first_out_of_order(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
-    """The first batch that starts before the last one ends, or leaves [0, 2^62); -1 if none does."""
+    """Return the first batch that overlaps the previous one or is outside [0, 2^62); -1 if there is none."""
     rows = borrowed(rows)
     for b in range(rows.size):
         base = rows[b].base_offset + shift
@@ -173,9 +173,9 @@ def first_out_of_order(rows: Rows, shift: Integer, lowest: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def scan_ordered(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
-    """Rows of batches that rise from `lowest` on; their first offset, and that next_offset the last.
+    """Return rows of batches with offsets ascending from `lowest` on, their first offset and the next offset.
 
-    Then how many are compressed, and fault and position of what is wrong with any.
+    Also returns the number of compressed batches, and fault and position of an invalid one.
     """
     data = borrowed(data)
     count, fault, position = count_batches(data)
@@ -195,7 +195,7 @@ def scan_ordered(data: ByteArray, shift: Integer, lowest: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def shift_offsets(data: ByteArray, shift: Integer, leader_epoch: Integer) -> Integers:
-    """Add `shift` to every base offset and set the leader epoch, in place; fault and position."""
+    """Add `shift` to every base offset and set the leader epoch, in place; return fault and position."""
     data = borrowed(data)
     count, fault, position = count_batches(data)
     if fault != _NONE:
@@ -210,7 +210,7 @@ def shift_offsets(data: ByteArray, shift: Integer, leader_epoch: Integer) -> Int
 
 @njit(nogil=True, cache=True)
 def assign_offsets(data: ByteArray, first_offset: Integer, leader_epoch: Integer) -> Integers:
-    """Give the batches consecutive offsets from `first_offset` on, in place; fault, position, next offset."""
+    """Assign consecutive offsets from `first_offset` on, in place; return fault, position and next offset."""
     data = borrowed(data)
     count, fault, position = count_batches(data)
     if fault != _NONE:
@@ -228,10 +228,10 @@ def assign_offsets(data: ByteArray, first_offset: Integer, leader_epoch: Integer
 def find_overlap(
     data: ByteArray, first_offset: Integer, last_offset: Integer, shift: Integer, max_bytes: Integer
 ) -> Integers:
-    """Fault, and the byte range of the batches that overlap [first_offset, last_offset].
+    """Return a fault, and the byte range of the batches that overlap [first_offset, last_offset].
 
-    Batches lie in the order of their offsets. The range ends before it would exceed `max_bytes`, but has at
-    least one batch where one overlaps. When there is a fault, the range's start is its position.
+    Batches must be in offset order. The range ends before it exceeds `max_bytes`, but contains at least one
+    overlapping batch if there is one. After a fault, the start of the range is its position.
     """
     data = borrowed(data)
     at = 0

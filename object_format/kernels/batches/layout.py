@@ -1,7 +1,7 @@
-"""Where things are in a record batch of format v2, and the table row that kernels keep per batch.
+"""Layout of a record batch of format v2, and the row that kernels keep for each batch.
 
 Source: Kafka's protocol documentation, "Record Batch"; KIP-98 (producer fields), KIP-534 (delete horizon).
-All integers are big-endian. The CRC covers everything from the attributes to the end.
+All integers are big-endian. The CRC covers all bytes from the attributes to the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BASE_SEQUENCE: Final = 53
 RECORD_COUNT: Final = 57
 BATCH_OVERHEAD: Final = 61
 LENGTH_OVERHEAD: Final = 12
-"""Bytes before the part that the batch length counts."""
+"""Bytes that the batch length does not count."""
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
@@ -35,7 +35,8 @@ DELETE_HORIZON: Final = 0x40
 LAST_CODEC: Final = 4
 
 SMALLEST_RECORD: Final = 7
-"""Length, attributes, timestamp delta, offset delta, key length, value length, header count: a byte each."""
+"""One byte each: length, attributes, timestamp delta, offset delta, key length, value length, header count.
+"""
 
 BATCH_ROW: Final = np.dtype(
     [
@@ -48,19 +49,19 @@ BATCH_ROW: Final = np.dtype(
             "attributes",
             "last_offset_delta",
             "base_timestamp",
-            "max_timestamp",  # as the header says
+            "max_timestamp",  # of the header
             "producer_id",
             "producer_epoch",
             "base_sequence",
             "record_count",
-            "records_start",  # of the records, in the array that holds them uncompressed
+            "records_start",  # in the array with the uncompressed records
             "records_end",
-            "lowest_timestamp",  # of the records themselves: filled by validate_rows
+            "lowest_timestamp",  # of the records, set by validate_rows
             "highest_timestamp",
-            "keyless",  # how many records have no key
+            "keyless",  # number of records without a key
             "fault",
             "fault_position",
         )
     ]
 )
-"""One row per batch, filled by `walk.read_headers`."""
+"""One row per batch, filled by `headers.read_headers`."""

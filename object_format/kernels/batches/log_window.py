@@ -1,6 +1,6 @@
-"""Looking for batches in a window of a log's file, which may begin anywhere but at a batch and end anywhere.
+"""Searches batches in a window of a log file, which starts at a batch and may end anywhere.
 
-Only headers are looked at; a batch's checksum is for those who read what is in it.
+Only headers are read. Checksums are verified by readers of the records.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 FOUND = 0
 MORE = 1
 MALFORMED = 2
-"""What `find_batch` says: at the position is the batch; the window ends there; no batch can be there."""
+"""Results of `find_batch`: the batch is at the position; the window ends there; no batch can be there."""
 
 _NEVER = -(1 << 63)
 
 
 @njit(nogil=True, cache=True)
 def find_batch(data: ByteArray, offset: Integer, timestamp: Integer) -> Integers:
-    """The first batch that reaches `offset` and has a max timestamp of at least `timestamp`.
+    """Find the first batch with a last offset from `offset` on and a max timestamp from `timestamp` on.
 
-    Status, position and size of the batch; its header is in the window as a whole, its end need not be.
+    Returns status, position and size of the batch. Its header is completely in the window, its end may not
+    be.
     """
     at = 0
     while data.size - at >= BATCH_OVERHEAD:
@@ -53,10 +54,10 @@ def find_batch(data: ByteArray, offset: Integer, timestamp: Integer) -> Integers
 
 @njit(nogil=True, cache=True)
 def find_max_timestamp(data: ByteArray, timestamp: Integer, offset: Integer) -> Integers:
-    """Status and position of where the window ends; the largest max timestamp above `timestamp`, its offset.
+    """Return status and position of the window's end, and the largest max timestamp with its offset.
 
-    Without one, `timestamp` and `offset` come back. The offset is that of the last record of the first batch
-    that has the largest timestamp.
+    Only timestamps above `timestamp` count; otherwise `timestamp` and `offset` are returned. The offset is
+    that of the last record of the first batch with the largest timestamp.
     """
     at = 0
     while data.size - at >= BATCH_OVERHEAD:
@@ -75,10 +76,9 @@ def find_max_timestamp(data: ByteArray, timestamp: Integer, offset: Integer) -> 
 def end_of_whole_batches(
     data: ByteArray, start: Integer, end_offset: Integer, max_bytes: Integer
 ) -> Integers:
-    """Where the batches from `start` on end that are whole, below `end_offset` and fit `max_bytes`.
+    """Return the end of the complete batches from `start` on, below `end_offset` and within `max_bytes`.
 
-    The end, and the offset behind the last of them, -1 if there is none. The first batch may exceed
-    `max_bytes`.
+    Also returns the offset after the last of them, or -1. The first batch may exceed `max_bytes`.
     """
     at = start
     next_offset = -1
@@ -96,12 +96,12 @@ def end_of_whole_batches(
 
 @njit(nogil=True, cache=True)
 def choose_index_entries(rows: Rows, interval: Integer, state: IntArray, entries: IntArray) -> Integer:
-    """Which of the batches get index entries; how many do.
+    """Choose the batches that get index entries, and return their number.
 
-    `state` is int64: bytes since the last entry, position of the first batch in the file, largest timestamp
-    so far and its offset; all are moved on. Row i of `entries` (int64, four columns) becomes last offset,
-    position, largest timestamp and its offset. A batch has an entry when more than `interval` bytes came
-    since the last one.
+    `state` is int64 and is updated: bytes since the last entry, file position of the first batch, largest
+    timestamp so far and its offset. Row i of `entries` (int64, four columns) becomes last offset, position,
+    largest timestamp and its offset. A batch gets an entry if more than `interval` bytes precede it since the
+    last entry.
     """
     count = 0
     since, position, timestamp, offset = state[0], state[1], state[2], state[3]

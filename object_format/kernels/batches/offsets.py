@@ -1,4 +1,4 @@
-"""From batches to the offsets that they have records at, over many batches at once."""
+"""Computes the offsets of the records of many batches."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TRAILING = int(Fault.TRAILING_BYTES)
 
 @njit(nogil=True, cache=True)
 def full_ranges(data: ByteArray, at: Integer, shift: Integer, lowest: Integer, ranges: IntArray) -> Integers:
-    """Which offsets the headers of the batches from `at` on tell, until `ranges` (int64[any, 2]) is full.
+    """Write offset ranges without gaps to `ranges` (int64[any, 2]), until it is full.
 
-    That gets the first and last absolute offset of stretches that have a record at each, as long as they can
-    be. Batches rise from `lowest` on. Returns a fault; its position, or that of the batch to go on at; the
-    offset behind the batches so far; how many ranges; and whether a batch has fewer records than offsets.
+    Starts with the batch at `at`. A range is the first and last absolute offset of adjacent batches that have
+    a record at every offset. Offsets must ascend from `lowest` on. Returns a fault; its position or that of
+    the next batch; the next offset; the number of ranges; and whether a batch has fewer records than offsets.
     """
     data, ranges = borrowed(data), borrowed(ranges)
     full = 0
@@ -58,10 +58,10 @@ def full_ranges(data: ByteArray, at: Integer, shift: Integer, lowest: Integer, r
 
 @njit(nogil=True, cache=True)
 def spread_ranges(ranges: IntArray, cursor: IntArray, offsets: IntArray, filled: Integer) -> Integer:
-    """Append every offset of `ranges` until `offsets` is full; how many there are then.
+    """Append every offset of `ranges` until `offsets` is full; return the number of offsets.
 
-    `cursor` is int64[2], zeros at first: the range, and how many of its offsets are done; it is left where
-    the next call goes on, at `len(ranges)` when all is done.
+    `cursor` is int64[2], initially zeros: the range, and the number of its offsets already appended. It is
+    updated for the next call; its first element is `len(ranges)` at the end.
     """
     ranges, cursor, offsets = borrowed(ranges), borrowed(cursor), borrowed(offsets)
     i, done = cursor[0], cursor[1]
@@ -92,9 +92,9 @@ def record_offsets(
 ) -> Integers:
     """Append the absolute offsets of the records of rows[indexes] until `offsets` (int64) is full.
 
-    `cursor` is int64[4], zeros at first: index, record, position and the offset delta before it plus one; it
-    is left where the next call goes on, at `indexes.size` when all is done. Returns a fault, its position,
-    and how many offsets there are.
+    `cursor` is int64[4], initially zeros: index, record, position, and previous offset delta plus one. It is
+    updated for the next call; its first element is `indexes.size` at the end. Returns a fault, its position,
+    and the number of offsets.
     """
     data, rows, indexes = borrowed(data), borrowed(rows), borrowed(indexes)
     cursor, offsets = borrowed(cursor), borrowed(offsets)

@@ -1,8 +1,8 @@
-"""One record, taken apart; everything else that looks at records goes through here.
+"""Parses single records, for all kernels that read records.
 
 Source: Kafka's DefaultRecord. A record is: length varint, attributes byte, timestamp delta varlong, offset
-delta varint, key length varint, key, value length varint, value, header count varint, headers. Any negative
-length of a key or value means null, as it does in Kafka.
+delta varint, key length varint, key, value length varint, value, header count varint, headers. As in Kafka,
+any negative length of a key or value means null.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LENGTH = int(Fault.RECORD_LENGTH)
 _FIELD = int(Fault.RECORD_FIELD)
 _SMALLEST_BODY = SMALLEST_RECORD - 1
 _SHORT_HEAD = 9
-"""Length, attributes, timestamp delta, offset delta and key length of at most two bytes each."""
+"""Length, attributes, timestamp delta, offset delta and key length, with at most two bytes each."""
 
 _SHORT_TAIL = 2
-"""A value length and a header count of a byte each."""
+"""Value length and header count, with one byte each."""
 
 
 @njit(nogil=True, cache=True)
 def skip_headers(data: ByteArray, at: Integer, end: Integer) -> Integer:
-    """The position behind the header count and all headers, or -1 when they do not fit before `end`."""
+    """Return the position after the header count and all headers, or -1 if they exceed `end`."""
     count, at = read_varint(data, at, end)
     if at < 0 or count < 0 or count > end - at:
         return np.int64(-1)
@@ -51,7 +51,7 @@ def skip_headers(data: ByteArray, at: Integer, end: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def parse_any_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
-    """What `parse_record` does, for any record."""
+    """Do the work of `parse_record` for any record."""
     data = borrowed(data)
     delta: Integer = np.int64(0)
     offset_at: Integer = np.int64(at)
@@ -87,14 +87,14 @@ def parse_any_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
 
 @njit(nogil=True, cache=True, forceinline=True)
 def parse_record(data: ByteArray, at: Integer, limit: Integer) -> Integers:
-    """The parts of the record at `at`, which must end at or before `limit`.
+    """Parse the record at `at`, which must end at or before `limit`.
 
-    Fault, end, start of the body, timestamp delta, position of the offset delta, offset delta, key start, key
-    length, value start, value length, headers start. A length is -1 for null. After a fault, nothing else
-    counts.
+    Returns fault, end, start of the body, timestamp delta, position of the offset delta, offset delta, key
+    start, key length, value start, value length, headers start. A length is -1 for null. After a fault, the
+    other values are undefined.
     """
-    # Nearly all records have numbers of a byte or two and no headers. Then the parts fill the record exactly
-    # only if each fits, so that one comparison at the end stands for all of them.
+    # Almost all records have varints of one or two bytes and no headers. Then the parts fill the record
+    # exactly only if each of them fits, so that one comparison at the end is sufficient.
     if limit - at >= _SHORT_HEAD:
         length, body, longer = read_short_varint(data, at)
         delta, offset_at, more = read_short_varint(data, body + 1)

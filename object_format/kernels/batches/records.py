@@ -1,4 +1,4 @@
-"""Walking the records of many batches: into columns, for validation, and to find those without a key."""
+"""Iterates over the records of many batches: decoding, validation, and search for records without a key."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _INT64_MIN = np.iinfo(np.int64).min
 
 @njit(nogil=True, cache=True)
 def decode_rows(data: ByteArray, rows: Rows, shift: Integer, longs: IntArray, lengths: IntArray) -> Integers:
-    """Columns of all records of `rows`; fault, position and row.
+    """Decode all records of `rows` to columns; return fault, position and row.
 
     `longs` is int64[5, n]: offset, timestamp, key start, value start, headers start. `lengths` is int32[3,
-    n]: of key and value, -1 for null, and of the headers with their count.
+    n]: of key and value (-1 for null), and of the headers with their count.
     """
     data = borrowed(data)
     rows = borrowed(rows)
@@ -82,10 +82,10 @@ def decode_rows(data: ByteArray, rows: Rows, shift: Integer, longs: IntArray, le
 
 @njit(nogil=True, cache=True)
 def validate_rows(data: ByteArray, rows: Rows, compressed: Integer) -> None:
-    """Judge the records of each row as a producer's: its fault, timestamps and number of keyless records.
+    """Validate the records of each row, and store fault, timestamps and number of keyless records in it.
 
-    Offset deltas must be 0, 1, 2 … Only rows with `compressed` records are looked at, or only those without,
-    and none that has a fault already.
+    Offset deltas must be 0, 1, 2 … Only rows without a fault are processed, and of these only compressed or
+    only uncompressed ones, depending on `compressed`.
     """
     data = borrowed(data)
     rows = borrowed(rows)
@@ -107,7 +107,10 @@ def validate_rows(data: ByteArray, rows: Rows, compressed: Integer) -> None:
 def validate_records(
     data: ByteArray, start: Integer, stop: Integer, count: Integer, base_timestamp: Integer
 ) -> Integers:
-    """Of `count` records that should fill a range: fault, its place, lowest and highest time, keyless."""
+    """Validate `count` records that must fill a range.
+
+    Returns fault, its position, lowest and highest timestamp, and the number of keyless records.
+    """
     data = borrowed(data)
     at = start
     lowest = np.int64(_INT64_MAX)
@@ -135,11 +138,12 @@ def validate_records(
 
 @njit(nogil=True, cache=True)
 def validate_single_batch(data: ByteArray) -> Integers:
-    """What there is to say of `data` that is one uncompressed batch without a fault, but for its checksum.
+    """Validate `data` as one uncompressed batch, except for its checksum.
 
-    Whether it is one, its record count, lowest and highest timestamp of its records, how many have no key;
-    then of the header: checksum, max timestamp, producer id, epoch, base sequence, attributes. One call, for
-    a producer waits for it, and most requests bring nothing else.
+    Returns whether it is valid, its record count, lowest and highest timestamp of its records, and the number
+    of keyless records. Then fields of the header: checksum, max timestamp, producer id, epoch, base sequence,
+    attributes. All of this is one call, because it is on the latency path of producers, and most requests
+    contain one such batch per partition.
     """
     data = borrowed(data)
     fault, size = check_header(data, 0)
@@ -175,7 +179,10 @@ def validate_single_batch(data: ByteArray) -> Integers:
 
 @njit(nogil=True, cache=True)
 def find_keyless(data: ByteArray, start: Integer, end: Integer, indexes: IntArray) -> Integer:
-    """The indexes of the first records without a key, as many as `indexes` takes; the records are sound."""
+    """Return the number of indexes written to `indexes`: those of the first records without a key.
+
+    The records must be valid.
+    """
     data = borrowed(data)
     indexes = borrowed(indexes)
     at = start
@@ -195,7 +202,7 @@ def find_keyless(data: ByteArray, start: Integer, end: Integer, indexes: IntArra
 
 @njit(nogil=True, cache=True)
 def split_headers(data: ByteArray, at: Integer, parts: IntArray) -> None:
-    """Start and length of each header's key and value, of a header block that is sound.
+    """Parse a valid header block to `parts`.
 
     `parts` is int64[count, 4]: key start, key length, value start, value length (-1 for null).
     """

@@ -1,9 +1,8 @@
-"""What a stretch of numbers leaves out, as containers of a Roaring bitmap in its portable serialisation.
+"""Writes the complement of sorted values in a range as containers of a Roaring bitmap.
 
-Made straight from the numbers that are there, container by container: a bitmap of the whole stretch, from
-which they would be taken, costs 8 KiB for every container that has one of them, and some 90 bytes for every
-other.
-Source: github.com/RoaringBitmap/RoaringFormatSpec. All integers are little-endian.
+The input is processed container by container. Computing the complement with a bitmap of the whole range would
+take 8 KiB for each container with a value, and about 90 bytes for each other one. Source:
+github.com/RoaringBitmap/RoaringFormatSpec. All integers are little-endian.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
 
 CONTAINER = 1 << 16
 SINGLE_RUN_BYTES = 6
-"""A container that is one run, as it is where nothing is there."""
+"""Size of a container that is one run."""
 MAX_CONTAINER_BYTES = 8192
-"""No container is larger."""
+"""Maximum size of a container."""
 COOKIE = 12346
 COOKIE_WITH_RUNS = 12347
 FEW_CONTAINERS = 4
-"""Below this many, and with runs among them, they have no table of positions."""
+"""Bitmaps with run containers and fewer containers than this have no table of positions."""
 _MAX_IN_ARRAY = 4096
 _GROUP_HEAD = 12
 
@@ -35,7 +34,7 @@ _GROUP_HEAD = 12
 def count_complement(
     values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer
 ) -> Integers:
-    """How many numbers of [start, stop) values[first:end] leave out, and in how many runs."""
+    """Return the number of values of [start, stop) that are not in values[first:end], and of their runs."""
     runs = 0
     hole = start
     for k in range(first, end):
@@ -49,7 +48,7 @@ def count_complement(
 def write_runs(
     values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
 ) -> Integer:
-    """Write what is left out as runs, each by its start and its length less one; the position last."""
+    """Write the complement as runs, each by its start and its length minus one; return the next position."""
     hole = start
     for k in range(first, end + 1):
         there = values[k] if k < end else stop
@@ -64,7 +63,7 @@ def write_runs(
 def write_values(
     values: IntArray, first: Integer, end: Integer, start: Integer, stop: Integer, out: ByteArray, at: Integer
 ) -> Integer:
-    """Write what is left out number by number, or as bits where it is much; the position last."""
+    """Write the complement as values, or as a bitmap if it is large; return the next position."""
     as_bits = stop - start - (end - first) > _MAX_IN_ARRAY
     if as_bits:
         out[at : at + MAX_CONTAINER_BYTES] = 0
@@ -90,12 +89,12 @@ def write_complement(
     containers: IntArray,
     count: Integer,
 ) -> Integers:
-    """Write the containers of what int64 `values`, rising and all in [start, end), leave out of it.
+    """Write the containers of [start, end) without int64 `values`, which are ascending and in this range.
 
-    `start` is the border of a container; they go to `out` from `at` on. Rows of int64 `containers` from
-    `count` on get each one's key (the low half of its upper 48 bits), cardinality, whether it is of runs, and
-    its bytes. A container takes the smallest form, and runs only where they are smaller. Returns the position
-    last, or -1 where there is no room, and the new count.
+    `start` is a container boundary. Containers are written to `out` from `at` on. Rows of int64 `containers`
+    from `count` on get the key (low 16 bits of the upper 48), cardinality, whether the container consists of
+    runs, and its size. A container takes its smallest form, and runs only if they are smaller. Returns the
+    next position (-1 if the memory is too small) and the new count.
     """
     values = borrowed(values)
     out = borrowed(out)
@@ -129,7 +128,7 @@ def write_complement(
 
 @njit(nogil=True, cache=True)
 def read_little_endian(data: ByteArray, at: Integer, width: Integer) -> Integer:
-    """An integer; -1 where the data ends before it."""
+    """Return an unsigned integer; -1 if the data ends before it."""
     if at + width > data.size:
         return -1
     value = 0
@@ -140,7 +139,10 @@ def read_little_endian(data: ByteArray, at: Integer, width: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def first_container(data: ByteArray) -> Integers:
-    """How many containers a bitmap of one group has; where their flags (0: none), keys and bytes begin."""
+    """Return the number of containers, and the positions of their flags (0: none), keys and contents.
+
+    `data` is a bitmap with one group.
+    """
     cookie = read_little_endian(data, _GROUP_HEAD, 4)
     if cookie & 0xFFFF == COOKIE_WITH_RUNS:
         count = (cookie >> 16) + 1
@@ -155,7 +157,7 @@ def first_container(data: ByteArray) -> Integers:
 def copy_containers(
     data: ByteArray, start: Integer, out: ByteArray, at: Integer, containers: IntArray, count: Integer
 ) -> Integers:
-    """Append containers that a library serialized: `data` holds one group, relative to `start`.
+    """Append containers that a library serialized: `data` has one group, relative to `start`.
 
     The other parameters and the result are those of `write_complement`.
     """

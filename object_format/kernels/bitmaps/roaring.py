@@ -1,8 +1,8 @@
-"""Writing sorted numbers as a Roaring bitmap in its portable 64-bit serialisation.
+"""Serializes sorted values as a Roaring bitmap in its portable 64-bit format.
 
-A library then reads the bytes at memory speed, many times faster than it adds numbers one by one. Source:
-github.com/RoaringBitmap/RoaringFormatSpec. All integers are little-endian; containers of up to 4096 values
-are arrays, larger ones bitmaps; no run containers are written.
+A library then deserializes the bytes at memory speed, many times faster than adding values. Source:
+github.com/RoaringBitmap/RoaringFormatSpec. All integers are little-endian. Containers of up to 4096 values
+are arrays, larger ones are bitmaps; there are no run containers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BITMAP_BYTES = 8192
 
 @njit(nogil=True, cache=True)
 def run_end(values: IntArray, start: Integer, bits: Integer) -> Integer:
-    """The index behind the values that share all but their low `bits` with the one at `start`."""
+    """Return the index after the values that equal the one at `start` in all but their low `bits`."""
     high = values[start] >> bits
     end = start + 1
     while end < values.size and values[end] >> bits == high:
@@ -34,13 +34,13 @@ def run_end(values: IntArray, start: Integer, bits: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def container_bytes(cardinality: Integer) -> Integer:
-    """The size of a container."""
+    """Return the size of a container."""
     return 2 * cardinality if cardinality <= _MAX_IN_ARRAY else _BITMAP_BYTES
 
 
 @njit(nogil=True, cache=True)
 def serialized_size(values: IntArray) -> Integer:
-    """How many bytes `serialize` writes for these numbers, which rise and are not negative."""
+    """Return the number of bytes that `serialize` writes for ascending, non-negative values."""
     values = borrowed(values)
     size = 8
     i = 0
@@ -57,7 +57,7 @@ def serialized_size(values: IntArray) -> Integer:
 
 @njit(nogil=True, cache=True)
 def store_little_endian(out: ByteArray, at: Integer, value: Integer, width: Integer) -> Integer:
-    """Write an integer and return the position behind it."""
+    """Write an integer and return the position after it."""
     for i in range(width):
         out[at + i] = (value >> (8 * i)) & 0xFF
     return at + width
@@ -67,7 +67,7 @@ def store_little_endian(out: ByteArray, at: Integer, value: Integer, width: Inte
 def serialize_group(
     values: IntArray, first: Integer, end: Integer, out: ByteArray, start: Integer
 ) -> Integer:
-    """Write the 32-bit bitmap of values[first:end], whose upper halves are equal; the position behind it."""
+    """Write the 32-bit bitmap of values[first:end] with equal upper halves; return the next position."""
     containers = 0
     i = first
     while i < end:
@@ -97,7 +97,7 @@ def serialize_group(
 
 @njit(nogil=True, cache=True)
 def serialize(values: IntArray, out: ByteArray) -> None:
-    """Write the bitmap of int64 `values`, which rise and are not negative, into exactly `serialized_size`."""
+    """Write the bitmap of ascending, non-negative int64 `values` to `out` of `serialized_size` bytes."""
     values = borrowed(values)
     out = borrowed(out)
     at = 8
@@ -114,6 +114,6 @@ def serialize(values: IntArray, out: ByteArray) -> None:
 
 @njit(nogil=True, cache=True)
 def index_range(values: IntArray, first: Integer, last: Integer) -> Integers:
-    """Where those of `values`, which rise, begin and end that are in [first, last]."""
+    """Return the range of indexes of the values in [first, last]; `values` are ascending."""
     values = borrowed(values)
     return np.searchsorted(values, first), np.searchsorted(values, last, "right")

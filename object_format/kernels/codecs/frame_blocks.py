@@ -1,8 +1,9 @@
-"""How much work it is to decompress an LZ4 or a zstd frame, from the headers of its blocks.
+"""Estimates the work of decompressing an LZ4 or zstd frame from its block headers.
 
-A decoder's time follows the bytes that it reads and writes, but for blocks: each can bring tables of its own,
-and is then a few microseconds' work whatever it holds. So a frame's blocks are counted before it is opened
-where nobody may be kept waiting. Formats: LZ4 Frame Format 1.6.x, RFC 8878 §3.1.1.
+The time of a decoder depends on the bytes that it reads and writes, and on the number of blocks: each block
+may have tables of its own, which take microseconds even if the block is small. Latency-sensitive callers
+therefore count the blocks of a frame before they decompress it. Formats: LZ4 Frame Format 1.6.x, RFC 8878
+§3.1.1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _LZ4 = 3
 _ZSTD = 4
-_LZ4_MAX_RATIO = 255  # one more byte of a match's length adds 255 bytes at the most
+_LZ4_MAX_RATIO = 255  # one more byte of a match length adds at most 255 bytes
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_BLOCK = 128 * 1024
 _RLE, _COMPRESSED, _RESERVED = 1, 2, 3
@@ -90,10 +91,10 @@ def _zstd_work(data: ByteArray, start: Integer, end: Integer, max_blocks: Intege
 def frame_bounds(
     data: ByteArray, start: Integer, size: Integer, codec: Integer, max_blocks: Integer
 ) -> Integers:
-    """The frame in these bytes: its blocks, how large its contents are at the most, and if it states that.
+    """Return a frame's number of blocks, the maximum size of its content, and whether it states that size.
 
-    -1 blocks for what is no such frame, or one with more than `max_blocks`. Contents that a frame states
-    are believed: a decoder checks them.
+    The number of blocks is -1 if the bytes are not a supported frame, or have more than `max_blocks` blocks.
+    A stated content size is not verified; decoders do that.
     """
     data = borrowed(data)
     if codec == _LZ4:

@@ -1,8 +1,8 @@
-"""LZ4's frames, opened block by block: liblz4 decompresses blocks, and the frame around them is read here.
+"""Decodes LZ4 frames block by block: liblz4 decompresses blocks, and this module reads the frame.
 
-So no block is source more room than there is, whatever its frame says of itself: liblz4's own functions for
-frames fill a block's largest size, of up to 4 MiB, before they look at the room. Nor does a frame leave
-anything behind for the next one. Format: LZ4 Frame Format 1.6.x.
+liblz4's own functions for frames may use the maximum block size (up to 4 MiB) before they check the output
+size. Here, a block never gets more memory than is available. No state is left for the next frame. Format: LZ4
+Frame Format 1.6.x.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 LZ4_DECOMPRESS = 0
 LZ4_CHECKSUM = 1
-"""Places in `codec_table` (see `native`): LZ4_decompress_safe_usingDict, and XXH32."""
+"""Indexes of the codec table (see `native`): LZ4_decompress_safe_usingDict, and XXH32."""
 
 STORED = 1 << 31
-"""In the number before a block, whose other bits are its size: it is not compressed."""
+"""Flag in the size of a block: the block is not compressed."""
 
 BLOCK_CHECKSUMS = 0x10
-"""Among the flags: each block has 4 bytes more, behind it."""
+"""Flag of a frame: each block is followed by a checksum of 4 bytes."""
 
 _MAGIC = 0x184D2204
 _VERSION = 1
 _INDEPENDENT, _SIZED, _CHECKSUM, _RESERVED, _DICTIONARY = 0x20, 8, 4, 2, 1
 _MIN_SIZE_ID = 4
 _FARTHEST = 1 << 16
-"""What a block may refer to lies less than this before it."""
+"""Maximum distance of a block's references to previous bytes."""
 
 _UNSUPPORTED = (-1, 0, 0, 0)
 
 
 @njit(nogil=True, cache=True)
 def load_little_endian(data: ByteArray, at: Integer, width: Integer) -> Integer:
-    """An integer that begins with its lowest byte; `width` bytes from `at` exist."""
+    """Load an unsigned integer; `width` bytes from `at` must exist."""
     value = np.int64(0)
     for i in range(width):
         value |= np.int64(data[at + i]) << (8 * i)
@@ -48,9 +48,10 @@ def load_little_endian(data: ByteArray, at: Integer, width: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def read_frame_header(data: ByteArray, start: Integer, end: Integer) -> Integers:
-    """A frame's flags, how large its blocks may be, the size it states or -1, and where its blocks begin.
+    """Return a frame's flags, maximum block size, stated content size or -1, and position of its first block.
 
-    Negative flags for what is no frame, or one with a dictionary. The header's checksum is not looked at.
+    The flags are negative if this is not a frame or one with a dictionary. The header's checksum is not
+    verified.
     """
     if end - start < 7 or load_little_endian(data, start, 4) != _MAGIC:
         return _UNSUPPORTED
@@ -66,14 +67,14 @@ def read_frame_header(data: ByteArray, start: Integer, end: Integer) -> Integers
     stated = load_little_endian(data, start + 6, 8) if end - start >= 15 else -1
     if stated < 0:
         return _UNSUPPORTED
-    return flags, largest, stated if stated > 0 else -1, start + 15  # to liblz4, 0 states nothing
+    return flags, largest, stated if stated > 0 else -1, start + 15  # liblz4 treats 0 as unknown
 
 
 @njit(nogil=True, cache=True)
 def lz4_into(
     data: ByteArray, start: Integer, size: Integer, out: ByteArray, at: Integer, codec_table: IntArray
 ) -> Integer:
-    """Decompress one LZ4 frame, which is all of the source bytes, to `out` from `at` on; its size or -1."""
+    """Decompress one LZ4 frame of `size` bytes to `out` from `at` on; return its content size or -1."""
     end = start + size
     flags, largest, stated, position = read_frame_header(data, start, end)
     if (
@@ -117,9 +118,9 @@ def _block_into(
     before: Integer,
     codec_table: IntArray,
 ) -> Integer:
-    """Write what a block holds to `out`, at capacity so many bytes; how many it was, or a negative number.
+    """Decompress a block to at most `capacity` bytes of `out`; return their number, or a negative number.
 
-    It may refer to what stands there `before` it, so many bytes.
+    The block may refer to the `before` bytes that precede its output.
     """
     size = word & ~STORED
     if word & STORED:
@@ -144,7 +145,7 @@ def _ends(
     last: Integer,
     codec_table: IntArray,
 ) -> Integer:
-    """Whether a frame whose blocks end at `position` ends at `end`, with the checksum of out[first:last]."""
+    """Return whether a frame whose blocks end at `position` ends at `end`, with the right checksum."""
     if flags & _CHECKSUM == 0:
         return position == end
     return position + 4 == end and load_little_endian(data, position, 4) == _sum(
@@ -154,5 +155,5 @@ def _ends(
 
 @njit(nogil=True, cache=True)
 def _sum(data: ByteArray, start: Integer, size: Integer, codec_table: IntArray) -> Integer:
-    """XXH32 of bytes that exist."""
+    """Return the XXH32 of bytes, which must exist."""
     return call_c(codec_table[LZ4_CHECKSUM], (address_of(data, start), size, 0)) & 0xFFFFFFFF

@@ -1,10 +1,10 @@
-"""Compressing and decompressing many batches in one call, by the C functions of the codecs' own libraries.
+"""Compresses and decompresses many batches per call, with the C functions of the codec libraries.
 
-`object_format.codecs.native` finds the functions and makes their contexts. `codec_table` is what it hands
-over: int64[CODEC_TABLE_SIZE], addresses of functions and of what they work with, at the places below.
+`object_format.codecs.native` looks up the functions and creates their contexts. It passes them as
+`codec_table`: int64[CODEC_TABLE_SIZE], addresses of functions and contexts at the indexes below.
 
-Only sound data of a usual kind is taken here: one frame, and nothing else. Everything else is left to
-`object_format.codecs.codec`, which has the last word and names what is wrong.
+Only valid data of one ordinary frame is supported. `object_format.codecs.codec` handles everything else, and
+reports what is wrong with invalid data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from object_format.kernels.runtime.primitives import store
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
-LZ4_COMPRESS = 2  # 0 and 1 are `lz4_frame`'s
+LZ4_COMPRESS = 2  # 0 and 1 are defined in `lz4_frame`
 LZ4_PREFERENCES = 3
 ZSTD_DECOMPRESS = 4
 ZSTD_FRAME_SIZE = 5
@@ -43,15 +43,15 @@ CODEC_TABLE_SIZE = 11
 _LZ4 = 3
 _ZSTD = 4
 SMALL_SOURCE = 1 << 17
-"""Up to this size, libzstd has parameters of its own, and ZSTD_SMALL_CONTEXT is for them."""
+"""Up to this size, libzstd uses other parameters, those of ZSTD_SMALL_CONTEXT."""
 
 _ZSTD_HEADER = 6
-"""Magic, descriptor, and the window's size or the first byte of the content's."""
+"""Magic, descriptor, and either the window size or the first byte of the content size."""
 
 
 @njit(nogil=True, cache=True)
 def is_supported_zstd_frame(data: ByteArray, start: Integer, size: Integer, max_window: Integer) -> Integer:
-    """Whether the bytes begin like a zstd frame without a dictionary (RFC 8878 §3.1.1.1)."""
+    """Return True if the bytes start like a zstd frame without a dictionary (RFC 8878 §3.1.1.1)."""
     if size <= _ZSTD_HEADER:
         return False
     if (
@@ -95,17 +95,17 @@ def decompress_rows(
     at: Integer,
     codec_table: IntArray,
 ) -> Integers:
-    """Decompress the batches rows[indexes[first:]] next_used each other to `out` from `at` on, while that goes.
+    """Decompress the batches rows[indexes[first:]] to `out` from `at` on.
 
-    Their rows are changed to point there. Returns the place in `indexes` of the first that was not done, for
-    want of capacity or whatever reason, and the end of what was written.
+    Stops at the first batch that does not fit or is not supported. Rows are updated to point to their
+    records. Returns the position in `indexes` of the first remaining batch, and the end of the output.
     """
     data, rows, out, codec_table = borrowed(data), borrowed(rows), borrowed(out), borrowed(codec_table)
     used: Integer = np.int64(at)
     length: Integer = np.int64(0)
     for n in range(first, indexes.size):
         row = rows[indexes[n]]
-        if used + length >= out.size:  # batches are often alike in size: this one would not go in
+        if used + length >= out.size:  # batches often have similar sizes: this one would not fit
             return n, used
         start = row.position + BATCH_OVERHEAD
         size = row.size - BATCH_OVERHEAD
@@ -125,9 +125,9 @@ def decompress_rows(
 
 @njit(nogil=True, cache=True)
 def chunk_end(rows: Rows, indexes: IntArray, first: Integer, capacity: Integer, native: Integer) -> Integer:
-    """Where `payloads.decompress_batches` would have stopped, with so much capacity, for batches that are open.
+    """Return where `decompress_batches` with this `capacity` would have stopped, for opened batches.
 
-    `native`: the libraries' functions were there, so that `decompress_rows` came first.
+    `native` tells whether the libraries' functions were available, so that `decompress_rows` came first.
     """
     rows, indexes = borrowed(rows), borrowed(indexes)
     used: Integer = np.int64(0)
@@ -154,7 +154,7 @@ def chunk_end(rows: Rows, indexes: IntArray, first: Integer, capacity: Integer, 
 
 @njit(nogil=True, cache=True)
 def opened_size(rows: Rows, b: Integer) -> Integer:
-    """How many bytes the records of batch `b` are, which is open."""
+    """Return the size of the records of the opened batch `b`."""
     return rows[b].records_end - rows[b].records_start
 
 
@@ -168,7 +168,7 @@ def compress_into(
     at: Integer,
     codec_table: IntArray,
 ) -> Integer:
-    """Write `size` bytes, compressed, to `out` from `at` on; how many that makes, or a negative number."""
+    """Compress `size` bytes to `out` from `at` on; return the compressed size, or a negative number."""
     if codec == 0:
         if size > out.size - at:
             return -1
@@ -195,10 +195,10 @@ def compress_batches(
     out: ByteArray,
     codec_table: IntArray,
 ) -> Integer:
-    """Copy `source` to `out` with the batches of `rewritten` compressed; the end, or -1 where that fails.
+    """Copy `source` to `out`, compressing the batches of `rewritten`; return the end, or -1 on failure.
 
-    `rewritten` is as `merge.assemble` leaves it, and is changed to say where the batches are in `out`. Those
-    that were merged get `merged_codec`, unless that is negative.
+    `rewritten` is that of `merge.assemble`, and is updated to the locations in `out`. Merged batches get
+    `merged_codec` unless it is negative.
     """
     source, rewritten, out = borrowed(source), borrowed(rewritten), borrowed(out)
     codec_table = borrowed(codec_table)

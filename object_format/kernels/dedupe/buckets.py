@@ -1,4 +1,4 @@
-"""Sorting fingerprints by some of their bits: one counting sort per chunk of records."""
+"""Distributes fingerprints to buckets by some of their bits, with one counting sort per chunk of records."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import IntArray, Integer
 
 FLAG_BITS = 4
-"""The four flags of `kernels.fingerprints`, in the low bits of a record's place."""
+"""Low bits of a packed offset, for the four flags of `kernels.dedupe.fingerprints`."""
 
 MAX_BLOB_SPAN = 1 << (32 - FLAG_BITS)
-"""Offsets that the packed_offsets of one blob reach over."""
+"""Maximum number of offsets that a blob covers."""
 
 
 @njit(nogil=True, cache=True)
 def bucket_of(second_word: Integer, flag: Integer, bits: Integer) -> Integer:
-    """The leading `bits` of a fingerprint's second word; 0 for records that are not judged by their key.
+    """Return the leading `bits` of a fingerprint's second word; 0 for records without a key.
 
-    The key table goes by the first word: keys that agreed in that would crowd into one corner of it.
+    The first word determines the slot in the key table. Keys with equal bits there would use a small part of
+    the table.
     """
     if bits == 0 or flag & (CONTROL_RECORD | KEYLESS) != 0:
         return 0
@@ -42,11 +43,12 @@ def split_into_buckets(
     sorted_words: IntArray,
     packed_offsets: IntArray,
 ) -> None:
-    """Sort `count` records, which rise by offset, by bucket; within a bucket their order stays.
+    """Sort `count` records with ascending offsets by bucket; the sort is stable.
 
-    `sorted_words` gets their fingerprints, `packed_offsets` (uint32) their offsets from the first record's,
-    shifted left by `FLAG_BITS`, with the flags below; `ends` (int64[2^bits]) where each bucket ends. The
-    offsets must not reach over `MAX_BLOB_SPAN`. Fingerprints of records without a key become zeros.
+    `sorted_words` gets their fingerprints. `packed_offsets` (uint32) gets their distances from the first
+    offset, shifted left by `FLAG_BITS`, with the flags in the low bits. `ends` (int64[2^bits]) gets the end
+    of each bucket. The offsets must not span more than `MAX_BLOB_SPAN`. Fingerprints of records without a key
+    become zeros.
     """
     words = borrowed(words)
     offsets = borrowed(offsets)
@@ -60,7 +62,7 @@ def split_into_buckets(
     total = 0
     for b in range(ends.size):
         total += ends[b]
-        ends[b] = total - ends[b]  # where the bucket begins, and what comes next goes
+        ends[b] = total - ends[b]  # start of the bucket, where its next record is written
     base = offsets[0] if count else 0
     for i in range(count):
         flag = flags[i]

@@ -1,7 +1,7 @@
-"""Pass 2: copying, skipping and thinning batches by the offsets that survive.
+"""Pass 2: plans what to do with each batch, and filters the records of single batches.
 
-Source: Kafka's MemoryRecords.filterTo and KIP-534. Other than Kafka, the base timestamp of a thinned batch
-stays, so that the bytes of its records do too.
+Source: Kafka's MemoryRecords.filterTo and KIP-534. In contrast to Kafka, the base timestamp of a filtered
+batch is not changed, so that the bytes of its records can be copied.
 """
 
 from __future__ import annotations
@@ -45,31 +45,33 @@ FILTER = 2
 SET_HORIZON = 3
 MERGED = 4
 CONTINUES = 8
-"""What becomes of a batch: FILTER drops records, SET_HORIZON also gives it a delete horizon. On top of that,
-MERGED puts it into one batch with those that follow it and have CONTINUES set, too."""
+"""Actions for a batch. FILTER drops records, and SET_HORIZON in addition sets the delete horizon.
+
+MERGED can be added to an action. It merges the batch with the following ones that have CONTINUES set, too.
+"""
 
 ACTION_MASK = 3
-"""The bits that are one of the first four."""
+"""Bits of the first four actions."""
 
 TOTAL_BATCHES = 0
 TOTAL_RECORDS = 1
 TOTAL_LOWEST = 2
 TOTAL_HIGHEST = 3
 TOTALS = 4
-"""Places in the array of totals."""
+"""Size of the array of totals; the constants above are its indexes."""
 
 MAX_GROWTH = 14
-"""By how much new deltas may lengthen a record: the timestamp's by 9 bytes, the offset's by 4, and its own
-length's by one."""
+"""Maximum growth of a record with new deltas: 9 bytes for the timestamp, 4 for the offset, one for its
+length."""
 
 _LINE = 64
 _AHEAD = 28
-"""How many records ahead memory is asked for."""
+"""Records ahead of the current one whose memory is prefetched."""
 
 
 @njit(nogil=True, cache=True)
 def advance(values: IntArray, i: Integer, bound: Integer) -> Integer:
-    """The first index from `i` on whose value is not below `bound`."""
+    """Return the first index from `i` on whose value is at least `bound`."""
     while i < values.size and values[i] < bound:
         i += 1
     return i
@@ -85,10 +87,10 @@ def plan_rows(
     actions: IntArray,
     starts: IntArray,
 ) -> Integer:
-    """Decide on each batch; the index of one that has more survivors than records, or -1.
+    """Choose an action for each batch; return the index of one with more survivors than records, or -1.
 
-    `kept` and `tombstones` are sorted absolute offsets. `actions` is uint8[rows], `starts` int64[rows + 1]:
-    where in `kept` each batch's survivors start.
+    `kept` and `tombstones` are sorted absolute offsets. `actions` is uint8[rows]. `starts` is int64[rows +
+    1]: the index in `kept` of each batch's first survivor.
     """
     rows = borrowed(rows)
     kept = borrowed(kept)
@@ -131,7 +133,7 @@ def rebase_record(
     out: ByteArray,
     at: Integer,
 ) -> Integer:
-    """Write a record with other deltas, all else as it is; the position end_offset it."""
+    """Write a record with other deltas; return the position after it."""
     length = 1 + varlong_size(delta) + varlong_size(offset_delta) + stop - key_at
     at = write_varlong(out, at, length)
     out[np.uint64(at)] = data[np.uint64(body)]
@@ -153,11 +155,11 @@ def filter_records(
     at: Integer,
     timestamp_range: IntArray,
 ) -> Integers:
-    """Write the records of one batch whose offsets are `kept` to `out` from `at` on.
+    """Write the records of one batch whose offsets are in `kept` to `out` from `at` on.
 
-    `timestamp_shift` is added to timestamp deltas and `delta_shift` to offset deltas; where both are 0,
-    records are copied in long stretches. `timestamp_range` is int64[2], which takes the lowest and highest
-    timestamp. Returns a fault, its position, and the end of what was written.
+    `timestamp_shift` is added to timestamp deltas, and `delta_shift` to offset deltas. If both are 0,
+    adjacent records are copied together. `timestamp_range` is int64[2], which is extended by the written
+    timestamps. Returns a fault, its position, and the end of the output.
     """
     data, kept, out = borrowed(data), borrowed(kept), borrowed(out)
     position = row.records_start
@@ -216,9 +218,9 @@ def filter_row(
     start: Integer,
     totals: IntArray,
 ) -> Integers:
-    """Write batch `b` thinned to `kept`, all but its CRC; fault, position and end.
+    """Write batch `b` with the records in `kept`, except its CRC; return fault, position and end.
 
-    Its header lies in `data`, its records in `records` (the same array unless they were compressed). With
+    Its header is in `data`, its records are in `records` (the same array unless they were compressed). With
     `set_horizon`, its base timestamp becomes `horizon`.
     """
     data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
@@ -282,7 +284,7 @@ def write_filtered_header(
 def copy_header(
     data: ByteArray, row: Integers, shift: Integer, leader_epoch: Integer, out: ByteArray, at: Integer
 ) -> None:
-    """Copy a batch's header, and give it its absolute base offset and leader epoch."""
+    """Copy a batch's header with its absolute base offset and the leader epoch."""
     copy_bytes(data, row.position, out, at, BATCH_OVERHEAD)
     store(out, at + BASE_OFFSET, row.base_offset + shift, 8)
     store(out, at + LEADER_EPOCH, leader_epoch, 4)
@@ -290,7 +292,7 @@ def copy_header(
 
 @njit(nogil=True, cache=True)
 def add_totals(totals: IntArray, records: Integer, lowest: Integer, highest: Integer) -> None:
-    """Account for one batch that was written."""
+    """Add a written batch to the totals."""
     totals[TOTAL_BATCHES] += 1
     totals[TOTAL_RECORDS] += records
     totals[TOTAL_LOWEST] = min(totals[TOTAL_LOWEST], lowest)

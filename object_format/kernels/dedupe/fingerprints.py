@@ -1,4 +1,4 @@
-"""From records to fingerprints of their keys, over many batches at once."""
+"""Computes fingerprints of the keys of many batches."""
 
 from __future__ import annotations
 
@@ -25,27 +25,30 @@ _TRAILING = int(Fault.TRAILING_BYTES)
 _WORD_BYTES = 8
 _LINE = 64
 _AHEAD = 28
-"""How many records ahead memory is asked for."""
+"""Records ahead of the current one whose memory is prefetched."""
 
 _UNEVEN = 48
-"""Words. A word of eight keys side by side takes as long as two of one key singles, and the rest of a key that
-is hashed singles as long as seven more."""
+"""Difference in words from which hashing keys one by one may be faster.
+
+One word of eight keys side by side takes as long as two words of a single key. The remainder of a key that is
+hashed alone takes as long as seven more words.
+"""
 
 TOMBSTONE = 1
 KEYLESS = 2
 CONTROL_RECORD = 4
 HORIZON_PASSED = 8
-"""Flags of a record, next to its fingerprint."""
+"""Flags of a record, stored next to its fingerprint."""
 
 WORDS = 3
-"""A fingerprint is three 32-bit words: 96 of the 128 bits of the hash."""
+"""32-bit words of a fingerprint: 96 of the hash's 128 bits."""
 
 
 @njit(nogil=True, cache=True)
 def fingerprint_key(
     data: ByteArray, start: Integer, length: Integer, k0: Integer, k1: Integer, words: IntArray, at: Integer
 ) -> None:
-    """Write the three words kept of a key's hash; the first is never 0."""
+    """Write the three words of a key's fingerprint; the first is never 0."""
     first, second = siphash128(data, start, length, k0, k1)
     words[at] = max(np.uint32(first & _LOW), np.uint32(1))
     words[at + 1] = np.uint32(first >> np.uint64(32))
@@ -54,7 +57,7 @@ def fingerprint_key(
 
 @njit(nogil=True, cache=True)
 def word_range(starts: IntArray, lengths: IntArray, first: Integer) -> Integers:
-    """Of `LANES` keys from `first` on: the fewest and the max_words whole words of one, and the first end."""
+    """Return the minimum and maximum number of complete words of `LANES` keys, and their lowest end."""
     i = np.uint64(first)
     min_words = max_words = lengths[i] >> 3
     end = starts[i] + lengths[i]
@@ -68,7 +71,7 @@ def word_range(starts: IntArray, lengths: IntArray, first: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def are_uneven(lengths: IntArray, first: Integer, max_words: Integer) -> Integer:
-    """Whether `LANES` keys, one of which has `max_words` whole words, are hashed sooner one by one."""
+    """Return True if `LANES` keys, one of them with `max_words` words, are hashed faster one by one."""
     total = 0
     for i in range(first, first + LANES):
         total += lengths[i] >> 3
@@ -79,7 +82,7 @@ def are_uneven(lengths: IntArray, first: Integer, max_words: Integer) -> Integer
 def touch_ends(
     data: ByteArray, starts: IntArray, lengths: IntArray, first: Integer, words: IntArray, at: Integer
 ) -> None:
-    """Access what `fingerprint_lanes` will, where numba sees it."""
+    """Access the ends of the ranges of `fingerprint_lanes` by index, for numba's bounds checking."""
     for i in range(first, first + LANES):
         end = starts[i] + lengths[i]
         words[at + LANES * WORDS - 1] = data[end - 1] + data[end - _WORD_BYTES]
@@ -98,8 +101,8 @@ def fingerprint_keys(
 ) -> None:
     """Write the fingerprints of `count` keys from record `filled` on.
 
-    Eight at a time are hashed side by side, the quicker the fewer whole words they differ by, unless one of
-    them is much larger than all others together.
+    Eight keys at a time are hashed side by side, unless one of them is much longer than all others together.
+    This is fastest for keys with similar numbers of words.
     """
     data, words = borrowed(data), borrowed(words)
     starts, lengths = borrowed(starts), borrowed(lengths)
@@ -124,7 +127,7 @@ def fingerprint_keys(
 
 @njit(nogil=True, cache=True)
 def flags_of(row: Integers, now_ms: Integer) -> Integer:
-    """The flags that all records of a batch share."""
+    """Return the flags that all records of a batch have in common."""
     flags = 0
     if row.attributes & CONTROL != 0:
         flags |= CONTROL_RECORD
@@ -149,10 +152,10 @@ def fingerprint_rows(
 ) -> Integers:
     """Append fingerprints, offsets and flags of the records of `rows` until the arrays are full.
 
-    `cursor` is int64[4], zeros at first: row, record, position and the offset delta before it plus one; it is
-    left where the next call goes on, at row `rows.size` when all is done. Returns a fault, its position, and
-    how many records the arrays hold. The first word of a fingerprint is never 0, which marks an empty slot of
-    the table; that of a record without a key means nothing.
+    `cursor` is int64[4], initially zeros: row, record, position, and previous offset delta plus one. It is
+    updated for the next call; its first element is `rows.size` at the end. Returns a fault, its position, and
+    the number of records in the arrays. The first word of a fingerprint is never 0, which marks an empty slot
+    of the table. The fingerprint of a record without a key is undefined.
     """
     data, rows, cursor = borrowed(data), borrowed(rows), borrowed(cursor)
     words, offsets, flags = borrowed(words), borrowed(offsets), borrowed(flags)
@@ -178,7 +181,7 @@ def fingerprint_rows(
                 fault = _OFFSET
             if fault != _NONE:
                 break
-            # Records are often alike in size: the one some places on lies about here.
+            # Records often have similar sizes, so a later record is near this position.
             ahead = at + _AHEAD * (end - at)
             prefetch(data, ahead)
             prefetch(data, ahead + _LINE)

@@ -1,9 +1,9 @@
-"""The key table: open addressing over 12-byte fingerprints, nothing else.
+"""The key table: a hash table with open addressing that contains 12-byte fingerprints only.
 
-Slots lie in the order of the fingerprints' first words: a fingerprint's slot slot grows with that word, and
-linear probing keeps later ones behind earlier ones. So a search ends at the first larger word, whether or not
-the fingerprint is there, and stays short in a table that is 95 % full. (Sorted linear probing: O. Amble and
-D. E. Knuth, "Ordered hash tables", 1974.) A first word of 0 marks an empty slot.
+Slots are sorted by the first word of their fingerprint: home slots ascend with that word, and linear probing
+keeps larger words behind smaller ones. A search therefore ends at the first larger word, whether or not it is
+successful, and stays short in a table that is 95 % full. (Sorted linear probing: O. Amble and D. E. Knuth,
+"Ordered hash tables", 1974.) A first word of 0 marks an empty slot.
 """
 
 from __future__ import annotations
@@ -29,53 +29,59 @@ _SLOT = np.uint64(WORDS)
 _GROUP_SLOTS = 8
 _GROUP = np.uint64(_GROUP_SLOTS * WORDS)
 _AHEAD = 40
-"""How many records ahead the table's memory is asked for: more than a core can wait for at a time."""
+"""Records ahead of the current one whose slots are prefetched: more loads than a core can have in flight."""
 
 _CROWDED_AHEAD = 8
 _CROWDED_LINES = 8
 _LINE_WORDS = 16
-"""In a crowded table, slots far behind the slot slot are read and moved, too: as many cache lines of them are
-asked for, so many records ahead. Where every eighth slot is still empty, they would be for nothing."""
+"""Prefetching in a crowded table, where slots far behind the home slot are read and moved.
+
+`_CROWDED_LINES` cache lines are prefetched for the record `_CROWDED_AHEAD` records ahead. This is useless
+while an eighth of the slots is empty.
+"""
 
 FOUND = 0
 ADDED = 1
 TABLE_FULL = 2
-"""What an attempt to add a key came to."""
+"""Results of adding a key."""
 
 FREE = 3
 TAKEN = 4
-"""What lies where a key that is not there belongs."""
+"""Contents of the slot where a missing key belongs."""
 
 DROP = 0
 KEEP = 1
 KEEP_TOMBSTONE = 3
-"""What becomes of a record; the lowest bit is set when it survives."""
+"""Outcomes of a record; the lowest bit is set if it survives."""
 
 COUNT_KEYS = 0
 COUNT_OUTSIDE = 1
 COUNT_TOMBSTONES_DROPPED = 2
 COUNT_INVALID = 3
 COUNTS = 4
-"""Places in the array of counts."""
+"""Size of the array of counts; the constants above are its indexes."""
 
 KEEP_TOMBSTONES = 0
 DROP_EXPIRED_IF_ADDED = 1
 DROP_EXPIRED_TOMBSTONES = 2
-"""What becomes of tombstones whose delete horizon has passed. Those of settled keys, of which no older record
-is left, go whether or not the table knows the key."""
+"""Treatment of tombstones whose delete horizon has passed.
+
+DROP_EXPIRED_IF_ADDED drops them if their key is in the table afterwards. DROP_EXPIRED_TOMBSTONES always drops
+them, as no older record of their key exists.
+"""
 
 
 @njit(nogil=True, cache=True, forceinline=True)
 def home_index(home_slots: Integer, w0: Integer) -> Integer:
-    """The index of the slot where the search for a fingerprint begins."""
+    """Return the index of the slot where the search for a fingerprint starts."""
     return ((np.uint64(w0) * np.uint64(home_slots)) >> np.uint64(32)) * _SLOT
 
 
 @njit(nogil=True, cache=True, forceinline=True)
 def seek(table: IntArray, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integers:
-    """The index of a fingerprint in `table`, or where it belongs, which may be the end; what lies there.
+    """Return the index of a fingerprint, or where it belongs (maybe the end), and what is there.
 
-    That is FOUND, FREE for an empty slot, or TAKEN.
+    The second value is FOUND, FREE for an empty slot, or TAKEN.
     """
     at = home_index(home_slots, w0)
     end = np.uint64(table.size)
@@ -94,10 +100,10 @@ def seek(table: IntArray, home_slots: Integer, w0: Integer, w1: Integer, w2: Int
 
 @njit(nogil=True, cache=True)
 def first_free(table: IntArray, i: Integer) -> Integer:
-    """The index of the first empty slot from index `i` on, or the end.
+    """Return the index of the first empty slot from index `i` on, or the end.
 
-    In a table that is nearly full there are hundreds of slots before it. A branch for every eight of them
-    leaves the loads to run side by side.
+    In an almost full table there are hundreds of slots before it. With one branch per eight slots, their
+    loads run in parallel.
     """
     end = np.uint64(table.size)
     at = np.uint64(i)
@@ -115,7 +121,7 @@ def first_free(table: IntArray, i: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def insert_at(table: IntArray, i: Integer, w0: Integer, w1: Integer, w2: Integer) -> Integer:
-    """Place a fingerprint at index `i`, moving what lies there one slot on; False when the end is reached."""
+    """Insert a fingerprint at index `i` and move the following ones by one slot; return False at the end."""
     end = np.uint64(table.size)
     here = np.uint64(i)
     free = first_free(table, here)
@@ -132,7 +138,7 @@ def insert_at(table: IntArray, i: Integer, w0: Integer, w1: Integer, w2: Integer
 def insert(
     table: IntArray, home_slots: Integer, w0: Integer, w1: Integer, w2: Integer, may_add: Integer
 ) -> Integer:
-    """FOUND, ADDED, or TABLE_FULL."""
+    """Add a fingerprint; return FOUND, ADDED or TABLE_FULL."""
     at, state = seek(table, home_slots, w0, w1, w2)
     if state == FOUND:
         return FOUND
@@ -148,7 +154,7 @@ def insert(
 
 @njit(nogil=True, cache=True, forceinline=True)
 def outcome_of(flag: Integer, status: Integer, tombstones: Integer) -> Integer:
-    """What becomes of a record with a key, given whether its key was in the table."""
+    """Return the outcome of a record with a key, given the result of adding its key."""
     if status == FOUND:
         return DROP
     if flag & TOMBSTONE == 0:
@@ -174,18 +180,18 @@ def find_survivors(
     outcomes: IntArray,
     counts: IntArray,
 ) -> None:
-    """Decide on `count` records, newest first, and add their keys to the table until it holds `capacity`.
+    """Decide on `count` records, newest first, and add their keys to the table up to its `capacity`.
 
-    `outcomes` is uint8[count] or longer: DROP, KEEP or KEEP_TOMBSTONE. `counts` is int64[COUNTS] and goes on;
-    its number of keys is the table's. With DROP_EXPIRED_IF_ADDED, a tombstone is dropped only when its key is
-    in the table: otherwise an older record of the key, which stays for the same reason, would come back to
-    life.
+    `outcomes` is uint8[count] or longer: DROP, KEEP or KEEP_TOMBSTONE. `counts` is int64[COUNTS] and is
+    updated; its number of keys is the table's. With DROP_EXPIRED_IF_ADDED, a tombstone is dropped only if its
+    key is in the table. Otherwise an older record of the key, which is kept for the same reason, would become
+    visible again.
     """
     table = borrowed(table)
     words = borrowed(words)
     flags = borrowed(flags)
     outcomes = borrowed(outcomes)
-    # Counts are kept out of the array inside the loop: its memory might be the table's, to the compiler.
+    # Local variables, because the compiler must assume that `counts` and `table` overlap.
     keys = counts[COUNT_KEYS]
     outside = dropped = invalid = 0
     crowded = home_slots - home_slots // 8
@@ -222,7 +228,7 @@ def find_survivors(
 
 @njit(nogil=True, cache=True)
 def count_survivors(outcomes: IntArray, count: Integer) -> Integers:
-    """How many of the records stay, and how many of these are tombstones."""
+    """Return the number of surviving records, and of the tombstones among them."""
     outcomes = borrowed(outcomes)
     kept = 0
     tombstones = 0
@@ -236,9 +242,10 @@ def count_survivors(outcomes: IntArray, count: Integer) -> Integers:
 def collect(
     offsets: IntArray, outcomes: IntArray, count: Integer, kept: IntArray, tombstones: IntArray
 ) -> None:
-    """Write the offsets of the records that stay to `kept`, and those of tombstones to `tombstones`, too.
+    """Write the offsets of surviving records to `kept`, and those of tombstones to `tombstones` as well.
 
-    Each has room for one more than `count_survivors` says, for that is written to whether or not it is one.
+    Each array has one more element than `count_survivors` returns, because the next element is written
+    unconditionally.
     """
     offsets = borrowed(offsets)
     outcomes = borrowed(outcomes)

@@ -1,4 +1,4 @@
-"""Pass 2 over one batch with very many records, a chunk of them at a time."""
+"""Pass 2 for one batch with very many records, in chunks of its records."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def filter_chunk(
     at: Integer,
     timestamp_range: IntArray,
 ) -> Integers:
-    """`filter.filter_records` for records of a batch that are one chunk of it, as chunk[0] says."""
+    """Do the work of `filter.filter_records` for a chunk of a batch, which is described by chunk[0]."""
     chunk = borrowed(chunk)
     return filter_records(records, chunk[0], shift, kept, timestamp_shift, 0, out, at, timestamp_range)
 
@@ -89,7 +89,7 @@ def write_chunked_header(
     out: ByteArray,
     totals: IntArray,
 ) -> None:
-    """The header of what is left of rows[0], which fills `out`; as `filter.write_filtered_header`."""
+    """Write the header of the filtered batch rows[0], which fills `out`; see `write_filtered_header`."""
     data, rows, out = borrowed(data), borrowed(rows), borrowed(out)
     write_filtered_header(
         data,

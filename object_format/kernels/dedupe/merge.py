@@ -1,9 +1,9 @@
-"""Pass 2, from plan to bytes: which small batches become one, and writing all of them.
+"""Pass 2 from plan to bytes: chooses the small batches to merge, and writes all batches.
 
-Only batches whose records mean the same in one batch as in several are merged: none of a transaction, no
-control batches, the same attributes, and where a header's time is that of its records or of their deletion,
-the same time. Producer id, epoch and sequence are dropped: outside transactions no consumer sees them, and
-what a producer may still send is known to the catalog.
+Batches are merged only if their records have the same meaning in one batch: the same attributes, no
+transaction, no control batches, and equal times where the header contains the time of the records or of their
+deletion. Producer id, epoch and sequence are dropped. Consumers do not use them outside of transactions, and
+the catalog knows the state of producers.
 """
 
 from __future__ import annotations
@@ -51,17 +51,20 @@ if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers, Rows
 
 SMALL_BYTES = 4096
-"""A batch that will be stored in less than this is small: its header is more than 1.5 % of it."""
+"""An uncompressed batch is small if its stored size is below this limit: its header exceeds 1.5 % of it."""
 
 SMALL_COMPRESSED_BYTES = 16_384
-"""The same for a compressed one: its records are too few to compress well together, or quickly."""
+"""The same limit for compressed batches, whose few records compress badly and slowly."""
 
 MAX_MERGED_BYTES = 65_536
-"""The records of a merged batch: far below any limit on a batch's size."""
+"""Maximum size of the records of a merged batch, far below any limit on the size of batches."""
 
 MAX_MERGED_COMPRESSED_BYTES = 122_880
-"""The same of a compressed one, before compression: what zstd takes as one block, and has small tables for,
-with capacity for the deltas that grow. Twice as much as above makes 1 to 4 % fewer bytes of it."""
+"""The same limit for compressed batches, before compression.
+
+It is the size that zstd compresses as one block with small tables, minus space for growing deltas. Compared
+with `MAX_MERGED_BYTES`, compressed data is 1 to 4 % smaller.
+"""
 
 _NONE = int(Fault.NONE)
 _INT32_MAX = np.iinfo(np.int32).max
@@ -71,13 +74,13 @@ _INT64_MIN = np.iinfo(np.int64).min
 
 @njit(nogil=True, cache=True)
 def proportion(amount: Integer, survivors: Integer, records: Integer) -> Integer:
-    """The part of a batch's bytes that is about its survivors'."""
+    """Return the part of `amount` that corresponds to the survivors."""
     return amount if survivors == records else np.int64(np.float64(amount) * survivors / records)
 
 
 @njit(nogil=True, cache=True)
 def final_header(row: Integers, action: Integer, horizon: Integer) -> Integers:
-    """A batch's attributes and base timestamp as they will be."""
+    """Return a batch's attributes and base timestamp after its action."""
     if action & ACTION_MASK == SET_HORIZON:
         return row.attributes | DELETE_HORIZON, horizon
     return row.attributes, row.base_timestamp
@@ -85,7 +88,7 @@ def final_header(row: Integers, action: Integer, horizon: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def can_merge(rows: Rows, actions: IntArray, lead: Integer, b: Integer, horizon: Integer) -> Integer:
-    """Whether batch `b` can be in one batch that begins with `lead`, as far as their headers go."""
+    """Return True if the headers allow that batch `b` is merged with batch `lead`."""
     first, second = rows[lead], rows[b]
     attributes, time = final_header(first, actions[lead], horizon)
     other_attributes, other_time = final_header(second, actions[b], horizon)
@@ -99,9 +102,9 @@ def can_merge(rows: Rows, actions: IntArray, lead: Integer, b: Integer, horizon:
 
 @njit(nogil=True, cache=True)
 def mark_small_batches(rows: Rows, actions: IntArray, starts: IntArray, horizon: Integer) -> None:
-    """Set MERGED on small batches that lie next to each other and may be merged.
+    """Set MERGED for adjacent small batches that may be merged.
 
-    Their size when opened is not known yet: `plan_merges` has the last word.
+    Their uncompressed size is not known yet; `plan_merges` uses it for the final decision.
     """
     rows = borrowed(rows)
     actions = borrowed(actions)
@@ -133,11 +136,11 @@ def plan_merges(
     max_bytes: Integer,
     max_compressed_bytes: Integer,
 ) -> Integers:
-    """Settle which of the MERGED batches, whose records are open now, proportion a batch.
+    """Decide which of the opened MERGED batches are merged with each other.
 
-    By an estimate, where they lose records, of what is left, which is to be `max_bytes` bytes, or
-    `max_compressed_bytes` where they were compressed: `merge_rows` ends a group that comes to more. Returns
-    how many bytes the result takes at max_bytes while it is uncompressed, and how many batches need a CRC.
+    Sizes are estimated for batches that lose records. A merged batch has at most `max_bytes` of records, or
+    `max_compressed_bytes` if the batches were compressed; `merge_rows` ends a group that exceeds it. Returns
+    an upper bound of the uncompressed result in bytes, and the number of batches that need a CRC.
     """
     rows = borrowed(rows)
     actions = borrowed(actions)
@@ -161,7 +164,9 @@ def plan_merges(
             if actions[b] != FILTER:
                 needed += MAX_GROWTH * survivors  # deltas change
             if actions[b] & ACTION_MASK == COPY:
-                needed = max(needed, row.size)  # left alone it is copied, and codecs may have made it longer
+                needed = max(
+                    needed, row.size
+                )  # if not merged it is copied, and compression may have grown it
             capacity += needed
             size = proportion(size, survivors, row.record_count)
             rewritten += 1
@@ -186,7 +191,7 @@ def plan_merges(
 
 @njit(nogil=True, cache=True)
 def next_member(rows: Rows, actions: IntArray, b: Integer) -> Integer:
-    """The next batch that is not skipped, and whether it continues the group of `b`."""
+    """Return the next batch that is not skipped, and whether it continues the group of `b`."""
     b += 1
     while b < rows.size and actions[b] == SKIP:
         b += 1
@@ -195,9 +200,9 @@ def next_member(rows: Rows, actions: IntArray, b: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def split_group(rows: Rows, actions: IntArray, lead: Integer, members: Integer, b: Integer) -> Integer:
-    """Let another group begin with `b`; where that leaves a batch alone, it is not merged.
+    """Start another group with batch `b`, and unmark groups that have only one batch now.
 
-    Where to go on: at `b`, or at `lead` if there is but that one.
+    Returns the batch to continue with: `b`, or `lead` if the first group has only this batch.
     """
     actions[b] &= ~CONTINUES
     if not next_member(rows, actions, b)[1]:
@@ -225,10 +230,11 @@ def merge_rows(
     start: Integer,
     totals: IntArray,
 ) -> Integers:
-    """Write batch `b` and those that continue it as one, all but its CRC, up to `max_bytes` bytes of records.
+    """Write batch `b` and those that continue it as one batch, except its CRC.
 
-    Fault, position, end, the next batch, and how many bytes they would have taken one by one: in proportion
-    where they lose records. The next batch is `b` where the second does not fit: nothing is written then.
+    The merged batch has at most `max_bytes` of records. Returns fault, position, end, the next batch, and the
+    size of the separate batches (in proportion if they lose records). The next batch is `b` if the second
+    batch does not fit; nothing is written then.
     """
     data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
     actions, starts, kept = borrowed(actions), borrowed(starts), borrowed(kept)
@@ -323,12 +329,12 @@ def assemble(
     rewritten: IntArray,
     totals: IntArray,
 ) -> Integers:
-    """Write all that survives of `rows`; those that are opened have their records in `records`.
+    """Write the survivors of `rows`; the records of opened batches are in `records`.
 
-    Merged batches get `max_bytes` bytes of records, or `max_compressed_bytes` where they were compressed, and
-    no more. `rewritten` is int64[batches, 4]: start and end of each batch that still needs its CRC and its
-    compression; its codec; and how many bytes the batches merged in it would take, or 0. Returns a fault, its
-    position, its row, the end of what was written, and how many batches are rewritten.
+    Merged batches have at most `max_bytes` of records, or `max_compressed_bytes` if they were compressed.
+    `rewritten` is int64[batches, 4]: start and end of each batch that needs compression and a CRC, its codec,
+    and the size of the separate batches if it is merged, else 0. Returns a fault, its position, its row, the
+    end of the output, and the number of rewritten batches.
     """
     data = borrowed(data)
     records = borrowed(records)
@@ -379,7 +385,7 @@ def assemble(
             if fault != _NONE:
                 return fault, position, following, at, n
             if following == b:
-                continue  # it is left alone after all
+                continue  # not merged after all
         else:
             survivors = kept[starts[b] : starts[b + 1]]
             fault, position, end = filter_row(

@@ -1,4 +1,4 @@
-"""Records that are held back, as columns: which of them are superseded, and moving the rest together."""
+"""Operations on columns of retained records: finding superseded ones, and removing records."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import IntArray, Integer
 
 _AHEAD = 24
-"""How many records ahead the memory of a slot is asked for."""
+"""Records ahead of the current one whose slots are prefetched."""
 
 
 @njit(nogil=True, cache=True)
 def mark_superseded(
     words: IntArray, flags: IntArray, count: Integer, slots: IntArray, removed: IntArray
 ) -> None:
-    """Set `removed` (bool[count], all unset) for records that a later one of the same key follows.
+    """Set `removed` (bool[count], initially False) for records that a later one of the same key follows.
 
-    `slots` is int32 of a power of two, at least twice `count`; it is written over. Open addressing with
-    linear probing; a slot has a record's place plus one. Records without a key are never removed.
+    `slots` is overwritten: int32, with a power of two of at least twice `count` elements. This is a hash
+    table with linear probing; a slot contains a record's index plus one. Records without a key are never
+    marked.
     """
     words = borrowed(words)
     flags = borrowed(flags)
@@ -57,7 +58,7 @@ def mark_superseded(
 def compact_columns(
     words: IntArray, offsets: IntArray, flags: IntArray, count: Integer, removed: IntArray
 ) -> Integer:
-    """Move what is not `removed` to the front, in its order; how many records that are."""
+    """Move records that are not `removed` to the start, in order; return their number."""
     words = borrowed(words)
     offsets = borrowed(offsets)
     flags = borrowed(flags)

@@ -1,4 +1,4 @@
-"""Pass 2 over batches that are open already: from plan to bytes in one call, the codec's part left out."""
+"""Pass 2 for opened batches, from plan to bytes in one call, without compression."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SURVIVORS = int(Fault.SURVIVORS)
 
 @njit(nogil=True, cache=True)
 def slice_between(values: IntArray, first: Integer, last: Integer) -> IntArray:
-    """The numbers in [first, last] of an array that rises."""
+    """Return the values in [first, last] of an ascending array."""
     start, end = index_range(values, first, last)
     return values[start:end]
 
@@ -48,13 +48,13 @@ def filter_opened(
     rewritten: IntArray,
     totals: IntArray,
 ) -> Integers:
-    """What `filter.filter_rows` makes of batches open in `records`, of which all were compressed or none.
+    """Do the work of `filter.filter_rows` for batches that are open in `records`.
 
-    There is at least one. `kept` and `tombstones` may have more than theirs. Batches are merged within the
-    stretches that pass 2 would open in `scratch_bytes`; `max_bytes`, `max_compressed_bytes`, `out`,
-    `rewritten` are as for `assemble`, and the latter has capacity for each of `rows`. Returns a fault and its
-    position, of the batch if that is compressed; the end of what was written, or its complement, which is
-    negative, for want of capacity; and how many batches are rewritten.
+    There is at least one batch, and either all or none were compressed. `kept` and `tombstones` may contain
+    other offsets, too. Batches are merged within the chunks that pass 2 would open in `scratch_bytes`.
+    `max_bytes`, `max_compressed_bytes`, `out` and `rewritten` are those of `assemble`; the latter has a row
+    for each of `rows`. Returns a fault and its position (that of the batch if it is compressed), the end of
+    the output or its (negative) complement if the memory is too small, and the number of rewritten batches.
     """
     data, records, rows = borrowed(data), borrowed(records), borrowed(rows)
     kept, tombstones = borrowed(kept), borrowed(tombstones)

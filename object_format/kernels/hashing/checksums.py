@@ -1,9 +1,9 @@
-"""CRC-32C of parts that lie one behind the other, from the checksums of the parts: none is read again.
+"""Combines CRC-32C checksums of concatenated parts without reading the parts again.
 
-A checksum is a polynomial over GF(2), modulo that of Castagnoli, with the highest power in the lowest bit.
-Appending n bytes multiplies it by x^(8n), and the appended bytes' own checksum is added (zlib's crc32_combine
-does the same with another polynomial). Powers of x for each byte of a length stand in a table, so that a
-length below 64 KiB takes two multiplications.
+A checksum is a polynomial over GF(2) modulo Castagnoli's, with the highest power in the lowest bit. Appending
+n bytes multiplies it by x^(8n) and adds the checksum of the appended bytes (as in zlib's crc32_combine, with
+another polynomial). A table contains the powers of x for each byte of a length, so that a length below 64 KiB
+takes two multiplications.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _MASK: Final = 0xFFFFFFFF
 
 @njit(nogil=True, cache=True)
 def _multiply(a: Integer, b: Integer) -> Integer:
-    """The product of two polynomials."""
+    """Return the product of two polynomials."""
     product = np.int64(0)
     for bit in range(31, -1, -1):
-        # Without a branch: which bits are set cannot be foretold.
+        # Branch-free, because the bits are unpredictable.
         product ^= b & -(a >> bit & 1)
         b = b >> 1 ^ _POLYNOMIAL & -(b & 1)
     return product
 
 
 def _byte_table() -> IntArray:
-    """What a byte at the low end of the state turns into: the usual table of a checksum made byte by byte."""
+    """Return the usual table of a bytewise CRC: the effect of a byte in the low bits of the state."""
     table = np.empty(256, np.int64)
     for number in range(256):
         value = number
@@ -44,7 +44,7 @@ def _byte_table() -> IntArray:
 
 
 def _length_table() -> IntArray:
-    """x^(8 n) for n = v 256^k, at [k, v]."""
+    """Return x^(8 n) for n = v 256^k, at [k, v]."""
     table = np.empty((4, 256), np.int64)
     step = _ONE >> 8  # x^8
     for row in table:
@@ -62,7 +62,7 @@ _LENGTHS: Final = _length_table()
 
 @njit(nogil=True, cache=True)
 def extend_by_number(checksum: Integer, number: Integer, width: Integer) -> Integer:
-    """The checksum with an integer of `width` bytes behind it, big-endian."""
+    """Return the checksum after a big-endian integer of `width` bytes."""
     state = checksum ^ _MASK
     for shift in range(8 * (width - 1), -1, -8):
         state = _BYTES[np.uint64((state ^ number >> shift) & 0xFF)] ^ state >> 8
@@ -71,7 +71,7 @@ def extend_by_number(checksum: Integer, number: Integer, width: Integer) -> Inte
 
 @njit(nogil=True, cache=True)
 def extend_by_part(checksum: Integer, part: Integer, length: Integer) -> Integer:
-    """The checksum with `length` bytes behind it, at most 2^32 - 1, whose own checksum is `part`."""
+    """Return the checksum after `length` bytes (at most 2^32 - 1) with the checksum `part`."""
     for row in range(4):
         value = length >> (8 * row) & 0xFF
         if value:

@@ -1,4 +1,4 @@
-"""Kafka's 32-bit murmur2 over many keys.
+"""Kafka's 32-bit murmur2 for many keys.
 
 Source: Kafka's Utils.murmur2, which is Austin Appleby's MurmurHash2 with seed 0x9747b28c.
 """
@@ -21,7 +21,7 @@ _M = np.uint32(0x5BD1E995)
 
 @njit(nogil=True, cache=True)
 def murmur2_of(data: ByteArray, start: Integer, length: Integer) -> Integer:
-    """The hash of data[start : start + length], which exists, as an unsigned 32-bit integer."""
+    """Return the hash of data[start : start + length], which must exist, as an unsigned 32-bit integer."""
     h = np.uint32(_SEED ^ np.uint32(length))
     words = length // 4
     for i in range(words):
@@ -51,7 +51,7 @@ def murmur2_of(data: ByteArray, start: Integer, length: Integer) -> Integer:
 def partitions_of(
     data: ByteArray, starts: IntArray, lengths: IntArray, partition_count: Integer, out: IntArray
 ) -> None:
-    """Each key's partition; -1 for a null key (a length below 0) or one that does not lie inside `data`."""
+    """Compute each key's partition; -1 for a null key (length below 0) or one outside of `data`."""
     data = borrowed(data)
     starts = borrowed(starts)
     lengths = borrowed(lengths)

@@ -1,7 +1,7 @@
-"""SipHash-2-4 with 128 bits of output: a keyed hash for which nobody without the key can make collisions.
+"""SipHash-2-4 with 128 bits of output: a keyed hash whose collisions cannot be computed without the key.
 
-Source: J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF" (2012), and the reference
-implementation's 128-bit variant with its published vectors (vectors_sip128).
+Source: J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF" (2012), and the 128-bit variant
+of the reference implementation with its published vectors (vectors_sip128).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DD = np.uint64(0xDD)
 
 @njit(nogil=True, cache=True)
 def load_word(data: ByteArray, at: Integer) -> Integer:
-    """Eight bytes, little-endian; they exist."""
+    """Load eight bytes as a little-endian integer; they must exist."""
     at = np.uint64(at)
     return (
         np.uint64(data[at])
@@ -46,7 +46,7 @@ def rotate(value: Integer, bits: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def sip_round(v0: Integer, v1: Integer, v2: Integer, v3: Integer) -> Integers:
-    """One round of the permutation."""
+    """Compute one round of the permutation."""
     v0 += v1
     v1 = rotate(v1, 13) ^ v0
     v0 = rotate(v0, 32)
@@ -62,7 +62,7 @@ def sip_round(v0: Integer, v1: Integer, v2: Integer, v3: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def siphash128(data: ByteArray, start: Integer, length: Integer, k0: Integer, k1: Integer) -> Integers:
-    """The hash of data[start : start + length], which exists, as two 64-bit words; so is the key."""
+    """Return the hash of data[start : start + length] as two 64-bit words; the key is two words, too."""
     v0 = k0 ^ _V0
     v1 = k1 ^ _V1 ^ _EE
     v2 = k0 ^ _V2

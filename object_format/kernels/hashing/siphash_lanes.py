@@ -1,9 +1,9 @@
-"""SipHash-2-4 of eight keys at once, one in each lane of the widest registers, by the steps of `siphash`.
+"""SipHash-2-4 of eight keys at once, one per lane of a vector register; same steps as `siphash`.
 
-Nothing here checks anything: `fingerprints.fingerprint_keys` has.
+Nothing is checked here; `fingerprints.fingerprint_keys` does that.
 """
 
-# ruff: noqa: ARG001 -- an intrinsic's parameters are types; what it is called with comes as a list
+# ruff: noqa: ARG001 -- an intrinsic's parameters are types; its arguments come as a list
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _intrinsic: Opaque = intrinsic
 _cgutils: Opaque = cgutils
 
 LANES = 8
-"""How many keys are hashed at once: as many 64-bit numbers as the widest registers hold."""
+"""Number of keys hashed at once: 64-bit lanes of the widest registers."""
 
 _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
@@ -78,7 +78,7 @@ def _absorb(builder: Opaque, state: list[Opaque], word: Opaque) -> list[Opaque]:
 
 
 def _begin(builder: Opaque, k0: Opaque, k1: Opaque) -> list[Opaque]:
-    """The four variables, in memory, as LLVM's loops have them at first."""
+    """Return the four state variables in memory, as loops in LLVM need them."""
     keys = [_splat(builder, each) for each in (k0, k1)]
     state = []
     for i, constant in enumerate(_CONSTANTS):
@@ -89,7 +89,7 @@ def _begin(builder: Opaque, k0: Opaque, k1: Opaque) -> list[Opaque]:
 
 
 def _finish(builder: Opaque, state: list[Opaque]) -> list[Opaque]:
-    """The two halves of the hashes."""
+    """Return the two halves of the hashes."""
     v0, v1, v2, v3 = state
     v2 = builder.xor(v2, _all(0xEE))
     halves = []
@@ -102,7 +102,7 @@ def _finish(builder: Opaque, state: list[Opaque]) -> list[Opaque]:
 
 
 def _fingerprints(builder: Opaque, halves: list[Opaque]) -> Opaque:
-    """Three 32-bit words a hash, one behind the other; the first is never 0."""
+    """Return three 32-bit words per hash, concatenated; the first word is never 0."""
     first, second = (builder.bitcast(half, _HALVES) for half in halves)
     ones = _HALVES([1, 0] * LANES)
     first = builder.select(builder.icmp_unsigned("<", first, ones), ones, first)
@@ -182,8 +182,9 @@ def fingerprint_lanes(
 ) -> Opaque:
     """Write the fingerprints of `LANES` keys to `words` from index `at` on.
 
-    Where they lie in `data`, with eight bytes before the end of each, say int64 `starts` and `lengths` from
-    `first` on. Each has `min_words` word_counts words of eight bytes at the ones, and one has `max_words`.
+    int64 `starts` and `lengths` from `first` on are the locations of the keys in `data`; eight bytes must
+    exist before the end of each key. Each key has at least `min_words` words of eight bytes, and at most
+    `max_words`.
     """
     i64, u64 = types.int64, types.uint64
     signature = types.void(data, starts, lengths, i64, i64, i64, u64, u64, words, i64)

@@ -1,8 +1,9 @@
-"""Kernels are compiled by one process at a time: others that need the same one wait, and load it.
+"""Ensures that only one process at a time compiles a kernel; the others wait and load the result.
 
-Agents, Spark's workers and tests begin together where nothing is cached yet, and each would compile it all.
-And numba's cache (`numba.core.caching.IndexDataCacheFile.save`) is not made for that: of two processes that
-save a kernel for other types each, both may choose the same file, and one then finds the other's code in it.
+Agents, Spark workers and tests often start at the same time with an empty cache, and would all compile
+everything. In addition, numba's cache (`numba.core.caching.IndexDataCacheFile.save`) has a race: two
+processes that save the same kernel for different types may choose the same file, and one of them then loads
+the other's code.
 """
 
 from __future__ import annotations
@@ -26,21 +27,23 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 LOCK_TIMEOUT_SECONDS: Final = 120.0
-"""For how long a process waits for another at one kernel, before it compiles for itself: the other may have
-been stopped. The longest takes seconds on an idle machine."""
+"""Time after which a process compiles a kernel itself, because the lock's owner may have been stopped.
+
+The slowest kernel compiles in seconds on an idle machine.
+"""
 _PAUSE_SECONDS: Final = 0.01
 
 _locked_paths: Final[set[Path]] = set()
 
 
 def install_compile_lock() -> None:
-    """From now on, in this process; whoever does not is not waited for."""
+    """Make numba use the lock in this process. Processes without it do not wait, and are not waited for."""
     if not hasattr(Dispatcher.compile, "__wrapped__"):
         setattr(Dispatcher, "compile", _with_compile_lock(Dispatcher.compile))  # noqa: B010  # mypy wants no other way
 
 
 def lock_path(kernel: Any) -> Path | None:  # noqa: ANN401  # numba has no types
-    """The file by which processes take turns at a kernel; None when what is compiled is not kept."""
+    """Return the lock file of a kernel; None if its compiled code is not cached."""
     code = kernel.py_func.__code__
     name = f"{Path(code.co_filename).stem}.{code.co_name}-{code.co_firstlineno}.lock"
     directory = kernel.stats.cache_path
@@ -49,11 +52,11 @@ def lock_path(kernel: Any) -> Path | None:  # noqa: ANN401  # numba has no types
 
 @contextmanager
 def compile_lock(path: Path, clock: Clock) -> Iterator[bool]:
-    """Holds a kernel's lock in the block; yields False when it cannot be had, or not in time."""
+    """Hold a kernel's lock; yield False if it is not available in time or cannot be created."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-    except OSError:  # neither can the cache be written there
+    except OSError:  # then numba cannot write its cache there, either
         yield False
         return
     try:
@@ -76,10 +79,10 @@ def _locked(lock: int, clock: Clock) -> bool:
 
 
 def _with_compile_lock(compile_or_load: Callable[..., Any]) -> Callable[..., Any]:
-    """What is numba's own way to a kernel, in compile_lock with other processes.
+    """Wrap numba's function that compiles or loads a kernel.
 
-    A process that waits for a kernel's lock holds those of kernels that call it, never the other way round.
-    Threads of one process have taken turns before, by the compiler's own lock.
+    A process that waits for the lock of a kernel holds the locks of its callers, but never those of its
+    callees, so there is no deadlock. Threads of one process are serialized by numba's compiler lock.
     """
     clock = SystemClock()
 

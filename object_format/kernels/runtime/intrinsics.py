@@ -1,10 +1,10 @@
-"""What numba has no word for, said to LLVM: moving memory, prefetching, calling C.
+"""LLVM intrinsics that numba does not provide: moving memory, prefetching, calling C functions.
 
-Nothing here checks anything: callers have. Where numba's bounds checking is on (NUMBA_BOUNDSCHECK), copies
-touch the last byte of both ranges distance an index first, so that it sees them too.
+Nothing is checked here; callers do that. If numba's bounds checking is enabled (NUMBA_BOUNDSCHECK), copies
+first access the last byte of both ranges by index, so that it covers them, too.
 """
 
-# ruff: noqa: ARG001 -- an intrinsic's parameters are types; what it is called with comes as a list
+# ruff: noqa: ARG001 -- an intrinsic's parameters are types; its arguments come as a list
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer
 
 Opaque: TypeAlias = Any
-"""What numba and llvmlite hand around while they generate code; neither has types."""
+"""Objects of numba and llvmlite during code generation; neither has types."""
 
 _intrinsic: Opaque = intrinsic
 _cgutils: Opaque = cgutils
 
 CHECKED = bool(getattr(config, "BOUNDSCHECK", False))
-"""Whether numba checks bounds, and what goes past it is to touch the ends of what it accesses."""
+"""True if numba checks bounds. Functions that bypass the checks then access the ends of their ranges by
+index."""
 
 _I8 = ir.IntType(8)
 _I32 = ir.IntType(32)
@@ -34,7 +35,7 @@ _I64 = ir.IntType(64)
 
 
 def element(context: Opaque, builder: Opaque, kind: Opaque, array: Opaque, index: Opaque) -> Opaque:
-    """The address of an element of a one-dimensional array, as bytes."""
+    """Return the address of an element of a one-dimensional array, as a byte pointer."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), _I8.as_pointer())
 
@@ -43,7 +44,7 @@ def element(context: Opaque, builder: Opaque, kind: Opaque, array: Opaque, index
 def _move(
     _typing: Opaque, target: Opaque, at: Opaque, source: Opaque, start: Opaque, count: Opaque
 ) -> Opaque:
-    """C's memmove, for `count` elements."""
+    """C's memmove for `count` elements."""
     signature = types.void(target, types.uint64, source, types.uint64, types.uint64)
     width = target.dtype.bitwidth // 8
 
@@ -60,7 +61,7 @@ def _move(
 def _copy(
     _typing: Opaque, target: Opaque, at: Opaque, source: Opaque, start: Opaque, count: Opaque
 ) -> Opaque:
-    """C's memcpy, for `count` elements."""
+    """C's memcpy for `count` elements."""
     signature = types.void(target, types.uint64, source, types.uint64, types.uint64)
     width = target.dtype.bitwidth // 8
 
@@ -75,9 +76,9 @@ def _copy(
 
 @_intrinsic
 def borrowed(_typing: Opaque, array: Opaque) -> Opaque:
-    """The same array, without numba's counting of references to it, which costs two atomic additions a call.
+    """Return the same array without numba's reference counting, which costs two atomic additions per call.
 
-    Only for a kernel's own use of an argument: the caller holds that while the kernel runs.
+    This is safe for arguments of a kernel: the caller holds a reference while the kernel runs.
     """
 
     def generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
@@ -91,7 +92,7 @@ def borrowed(_typing: Opaque, array: Opaque) -> Opaque:
 
 @_intrinsic
 def address_of(_typing: Opaque, array: Opaque, index: Opaque) -> Opaque:
-    """The address of an element, which must exist where anything is read or written through it."""
+    """Return the address of an element. It must exist if memory is accessed through the address."""
     signature = types.int64(array, types.int64)
 
     def generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
@@ -102,7 +103,7 @@ def address_of(_typing: Opaque, array: Opaque, index: Opaque) -> Opaque:
 
 @_intrinsic
 def call_c(_typing: Opaque, function: Opaque, arguments: Opaque) -> Opaque:
-    """Call the C function at an address; its arguments and its result are all taken as 64-bit argument_types."""
+    """Call the C function at an address. Its arguments and its result are passed as 64-bit integers."""
     argument_types: Opaque = types.UniTuple(types.int64, len(arguments))  # type: ignore[no-untyped-call]
 
     def generate(_context: Opaque, builder: Opaque, _kinds: Opaque, values: Opaque) -> Opaque:
@@ -115,7 +116,7 @@ def call_c(_typing: Opaque, function: Opaque, arguments: Opaque) -> Opaque:
 
 @_intrinsic
 def prefetch(_typing: Opaque, array: Opaque, index: Opaque) -> Opaque:
-    """Ask for the cache line of an element that will be read soon. Any index will do: nothing is accessed."""
+    """Prefetch the cache line of an element. The index need not be valid, as nothing is accessed."""
     signature = types.void(array, types.int64)
 
     def generate(context: Opaque, builder: Opaque, kinds: Opaque, values: Opaque) -> Opaque:
@@ -130,7 +131,7 @@ def prefetch(_typing: Opaque, array: Opaque, index: Opaque) -> Opaque:
 
 @njit(nogil=True, cache=True)
 def copy_bytes(source: ByteArray, start: Integer, target: ByteArray, at: Integer, count: Integer) -> None:
-    """Copy `count` bytes between arrays that do not overlap; both ranges exist."""
+    """Copy `count` bytes between arrays that do not overlap; both ranges must exist."""
     if count > 0:
         if CHECKED:
             target[at + count - 1] = source[start + count - 1]
@@ -139,7 +140,7 @@ def copy_bytes(source: ByteArray, start: Integer, target: ByteArray, at: Integer
 
 @njit(nogil=True, cache=True)
 def shift_up(array: IntArray, start: Integer, count: Integer, distance: Integer) -> None:
-    """Move `count` elements `distance` places on; both ranges exist."""
+    """Move `count` elements up by `distance` elements; both ranges must exist."""
     if count > 0:
         if CHECKED:
             array[start + distance + count - 1] = array[start + distance + count - 1]

@@ -1,11 +1,10 @@
 """Big-endian integers and Kafka's zigzag varints.
 
-Varints: Kafka's ByteUtils, after Protocol Buffers' encoding: at most 5 bytes for 32 bits and 10 for 64, and
-bits beyond the width are dropped.
+Varints follow Kafka's ByteUtils and Protocol Buffers: at most 5 bytes for 32 bits and 10 for 64 bits; excess
+bits are dropped.
 
-Positions that are known to be positive are turned into unsigned ones before they index an array: numba then
-leaves out Python's rule for negative indexes, which keeps its compiler from loading and copying several bytes
-at once.
+Indexes that cannot be negative are converted to unsigned integers. Numba then omits Python's rule for
+negative indexes, which would prevent the compiler from loading and copying several bytes at once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _3 = np.uint64(3)
 
 @njit(nogil=True, cache=True)
 def load_i16(data: ByteArray, at: Integer) -> Integer:
-    """A signed 16-bit integer; two bytes from `at` exist."""
+    """Load a signed 16-bit integer; two bytes from `at` must exist."""
     i = np.uint64(at)
     value = np.int64(data[i]) << 8 | np.int64(data[i + _1])
     return value - ((value & 0x8000) << 1)
@@ -36,7 +35,7 @@ def load_i16(data: ByteArray, at: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def load_u32(data: ByteArray, at: Integer) -> Integer:
-    """An unsigned 32-bit integer; four bytes from `at` exist."""
+    """Load an unsigned 32-bit integer; four bytes from `at` must exist."""
     i = np.uint64(at)
     return (
         np.int64(data[i]) << 24
@@ -48,14 +47,14 @@ def load_u32(data: ByteArray, at: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def load_i32(data: ByteArray, at: Integer) -> Integer:
-    """A signed 32-bit integer; four bytes from `at` exist."""
+    """Load a signed 32-bit integer; four bytes from `at` must exist."""
     value = load_u32(data, at)
     return value - ((value & 0x80000000) << 1)
 
 
 @njit(nogil=True, cache=True)
 def load_i64(data: ByteArray, at: Integer) -> Integer:
-    """A signed 64-bit integer; eight bytes from `at` exist."""
+    """Load a signed 64-bit integer; eight bytes from `at` must exist."""
     return load_u32(data, at) << 32 | load_u32(data, at + 4)
 
 
@@ -68,7 +67,10 @@ def store(data: ByteArray, at: Integer, value: Integer, width: Integer) -> None:
 
 @njit(nogil=True, cache=True, forceinline=True)
 def read_short_varint(data: ByteArray, at: Integer) -> Integers:
-    """A varint of one byte or two, the position behind it, and not 0 if it is longer; two bytes exist."""
+    """Return a varint of one or two bytes, the position after it, and 0 unless it is longer.
+
+    Two bytes must exist.
+    """
     i = np.uint64(at)
     raw = np.int64(data[i])
     if raw < 0x80:
@@ -80,7 +82,7 @@ def read_short_varint(data: ByteArray, at: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def read_long_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
-    """What `read_varint` does, for any length."""
+    """Do the work of `read_varint` for any length."""
     raw = np.int64(0)
     stop = min(end, at + VARINT_BYTES)
     shift = 0
@@ -97,9 +99,9 @@ def read_long_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def read_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
-    """A 32-bit varint and the position behind it; the position is -1 when it does not end in time."""
+    """Return a 32-bit varint and the position after it, which is -1 if the varint is incomplete."""
     i = np.uint64(at)
-    if at + 1 < end:  # nearly all there are take one byte or two
+    if at + 1 < end:  # almost all varints have one or two bytes
         raw = np.int64(data[i])
         if raw < 0x80:
             return (raw >> 1) ^ -(raw & 1), at + 1
@@ -112,7 +114,7 @@ def read_varint(data: ByteArray, at: Integer, end: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def read_long_varlong(data: ByteArray, at: Integer, end: Integer) -> Integers:
-    """What `read_varlong` does, for any length."""
+    """Do the work of `read_varlong` for any length."""
     raw = np.uint64(0)
     stop = min(end, at + VARLONG_BYTES)
     shift = np.uint64(0)
@@ -128,7 +130,7 @@ def read_long_varlong(data: ByteArray, at: Integer, end: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def read_varlong(data: ByteArray, at: Integer, end: Integer) -> Integers:
-    """A 64-bit varint and the position behind it; the position is -1 when it does not end in time."""
+    """Return a 64-bit varint and the position after it, which is -1 if the varint is incomplete."""
     i = np.uint64(at)
     if at + 1 < end:
         raw = np.int64(data[i])
@@ -143,7 +145,7 @@ def read_varlong(data: ByteArray, at: Integer, end: Integer) -> Integers:
 
 @njit(nogil=True, cache=True)
 def write_varlong(data: ByteArray, at: Integer, value: Integer) -> Integer:
-    """Write a zigzag varint of up to 64 bits and return the position behind it; 10 bytes from `at` exist."""
+    """Write a zigzag varint of up to 64 bits, and return the position after it; 10 bytes must exist."""
     raw = np.uint64(value << 1) ^ np.uint64(value >> 63)
     while raw >= np.uint64(0x80):
         data[np.uint64(at)] = np.uint8(raw & np.uint64(0x7F) | np.uint64(0x80))
@@ -155,7 +157,7 @@ def write_varlong(data: ByteArray, at: Integer, value: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def varlong_size(value: Integer) -> Integer:
-    """How many bytes `write_varlong` takes for `value`."""
+    """Return the number of bytes that `write_varlong` writes for `value`."""
     raw = np.uint64(value << 1) ^ np.uint64(value >> 63)
     size = 1
     while raw >= np.uint64(0x80):

@@ -1,20 +1,20 @@
-"""Names for what kernels take and give. numba infers the machine types; to mypy they are all the same."""
+"""Type names for the parameters of kernels. Numba infers machine types; to mypy, all are the same."""
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
 ByteArray: TypeAlias = Any
-"""uint8[:], contiguous; read-only wherever a kernel does not write."""
+"""uint8[:], contiguous; read-only unless the kernel writes to it."""
 
 IntArray: TypeAlias = Any
-"""A contiguous array of integers, of the width that the docstring names."""
+"""Contiguous array of integers; the docstring states their width."""
 
 Rows: TypeAlias = Any
-"""An array of `layout.BATCH_ROW`."""
+"""Array of `layout.BATCH_ROW`."""
 
 Integer: TypeAlias = Any
-"""A number that fits 64 bits."""
+"""Integer of up to 64 bits."""
 
 Integers: TypeAlias = Any
-"""Several of them, as a tuple."""
+"""Tuple of integers."""

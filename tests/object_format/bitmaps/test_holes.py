@@ -169,9 +169,9 @@ def test_no_hole_at_all_is_eight_zero_bytes() -> None:
 
 @pytest.mark.parametrize(("base", "last"), [(5, 4), (-1, 4)])
 def test_a_range_that_is_none_is_refused(base: int, last: int) -> None:
-    with pytest.raises(InvalidInputError, match="cannot run"):
+    with pytest.raises(InvalidInputError, match="cannot cover"):
         holes_between(BitMap64(), base, last)
-    with pytest.raises(InvalidInputError, match="cannot run"):
+    with pytest.raises(InvalidInputError, match="cannot cover"):
         survivors_between(BitMap64(), base, last)
 
 
@@ -179,7 +179,7 @@ def test_a_hole_beyond_the_section_is_refused() -> None:
     data = serialised(BitMap64([3, 9]))
 
     assert parse_holes(data, span=10) == BitMap64([3, 9])
-    with pytest.raises(CorruptDataError, match="hole 9 lies beyond the section's 9 offsets"):
+    with pytest.raises(CorruptDataError, match="hole 9 is beyond the section's 9 offsets"):
         parse_holes(data, span=9)
 
 

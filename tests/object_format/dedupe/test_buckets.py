@@ -168,7 +168,7 @@ def test_blobs_out_of_order_are_a_bug() -> None:
 
 @pytest.mark.parametrize("data", [b"", bytes(8), bytes(23), bytes(25)])
 def test_bytes_that_are_no_blob_are_refused(data: bytes) -> None:
-    with pytest.raises(CorruptDataError, match="no blob"):
+    with pytest.raises(CorruptDataError, match="not a blob"):
         read_blob(data)
 
 

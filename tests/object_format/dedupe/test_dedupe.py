@@ -435,7 +435,7 @@ def test_steps_out_of_order_are_refused() -> None:
     with pytest.raises(FatalError, match="not begun"):
         finder.end_section()
     finder.begin_section(unique_keys=True)
-    with pytest.raises(FatalError, match="before the last has ended"):
+    with pytest.raises(FatalError, match="before the previous one has ended"):
         finder.begin_section(unique_keys=True)
     with pytest.raises(FatalError, match="inside a section"):
         finder.finish()

@@ -132,11 +132,11 @@ def test_the_size_and_the_id_must_be_the_files() -> None:
     [
         (0, 24, 0, "overlaps another part"),
         (0, 32, 2**40, "overlaps another part"),
-        (0, 40, 2**40, "do not lie in their section"),
-        (0, 48, 2**63, "do not lie in their section"),
-        (0, 56, 3, "do not lie in their section"),
-        (0, 80, 0, "do not lie in their section"),
-        (1, 24, FIRST.position + 200, "do not lie in their section"),
+        (0, 40, 2**40, "are not inside their section"),
+        (0, 48, 2**63, "are not inside their section"),
+        (0, 56, 3, "are not inside their section"),
+        (0, 80, 0, "are not inside their section"),
+        (1, 24, FIRST.position + 200, "are not inside their section"),
         (0, 88, 9, "offsets run from 9"),
         (0, 104, 99, "99 records"),
         (1, 0, 0, "not in ascending order"),
@@ -183,15 +183,15 @@ def _index(payload: bytes) -> SectionIndex:
 @pytest.mark.parametrize(
     ("length", "entries", "message"),
     [
-        (100, [], "an index of 8 bytes is not whole entries"),
+        (100, [], "an index of 8 bytes has no or incomplete entries"),
         (100, [(0, 0, 5)], "positions"),
         (12, [(0, 0, 0)], "positions"),
         (2**63, [(0, 0, 0)], "positions"),
         (300, [(0, 0, 0), (5, 0, 10)], "positions"),
         (300, [(0, 0, 0), (5, 0, 300)], "positions"),
         (2**63 + 99, [(0, 0, 0), (5, 0, 2**63 - 1), (6, 0, 2**63 + 20)], "positions"),
-        (300, [(0, 0, 0), (0, 0, 100)], "offsets do not ascend"),
-        (300, [(-5, 0, 0)], "offsets do not ascend"),
+        (300, [(0, 0, 0), (0, 0, 100)], "offsets are not ascending"),
+        (300, [(-5, 0, 0)], "offsets are not ascending"),
     ],
 )
 def test_a_forged_index_is_refused(length: int, entries: list[tuple[int, int, int]], message: str) -> None:
@@ -202,9 +202,9 @@ def test_a_forged_index_is_refused(length: int, entries: list[tuple[int, int, in
 
 
 def test_an_index_of_broken_entries_is_refused() -> None:
-    with pytest.raises(CorruptSegmentError, match="33 bytes is not whole entries"):
+    with pytest.raises(CorruptSegmentError, match="33 bytes has no or incomplete entries"):
         _index(struct.pack(">QqqQ", 100, 0, 0, 0) + b"x")
-    with pytest.raises(CorruptSegmentError, match="0 bytes is not whole entries"):
+    with pytest.raises(CorruptSegmentError, match="0 bytes has no or incomplete entries"):
         _index(b"")
 
 

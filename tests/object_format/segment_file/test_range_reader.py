@@ -142,7 +142,7 @@ def test_a_file_that_ends_early_is_noticed() -> None:
         section.read(section.start, section.end, section.data[: section.end - 1])
     with pytest.raises(CorruptSegmentError, match="ends before"):
         section.reader(0, section.data[:9]).skip_to(section.start)
-    with pytest.raises(InvalidInputError, match="behind byte"):
+    with pytest.raises(InvalidInputError, match="after byte"):
         section.reader(section.start).skip_to(section.start - 1)
 
 

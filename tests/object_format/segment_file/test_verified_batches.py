@@ -131,12 +131,12 @@ def test_a_block_whose_bytes_have_changed_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"base_offsets": [0, 0]}, "does not follow the one before"),
+        ({"base_offsets": [0, 0]}, "does not follow the previous one"),
         ({"base_offsets": [-2, 0]}, "do not follow"),
         ({"last_offset": -1}, "does not agree"),
         ({"views": [memoryview(bytes(61)), memoryview(bytes(60))]}, "a batch of 60 bytes"),
-        ({"base_offsets": [0, 100]}, "does not agree with 3"),
-        ({"base_offsets": [2, 0]}, "does not follow the one before"),
+        ({"base_offsets": [0, 100]}, "does not agree with the last offset 3"),
+        ({"base_offsets": [2, 0]}, "does not follow the previous one"),
         ({"base_offsets": []}, "same length"),
         ({"base_offsets": [0]}, "same length"),
         ({"checksums": [1, 2, 3]}, "same length"),
@@ -168,5 +168,5 @@ def test_no_batches_are_placed_behind_an_open_block() -> None:
     writer = make_writer(len, kind=SegmentKind.INGESTION)
     writer.begin_section(TOPIC, 0)
     writer.append(batches[0], stable=True)
-    with pytest.raises(InvalidInputError, match="a block is open"):
+    with pytest.raises(InvalidInputError, match="is still open"):
         writer.append_verified(_placed(batches)._replace(base_offsets=[2, 4], last_offset=5))

@@ -226,16 +226,16 @@ def test_offsets_ascend_across_appends_and_start_anew_in_each_section() -> None:
     ("numbers", "message"),
     [
         ((0, 4, 2, 1, 2, None), "2 records, but the batch headers count 3"),
-        ((1, 4, 3, 1, 2, None), "batches hold offsets 0 to 4, the section only 1 to 4"),
-        ((0, 3, 3, 1, 2, None), "batches hold offsets 0 to 4, the section only 0 to 3"),
-        ((4, 3, 3, 1, 2, None), "cannot run from offset 4 to 3"),
-        ((-1, 4, 3, 1, 2, None), "cannot run from offset -1 to 4"),
-        ((0, 2**63, 3, 1, 2, None), "cannot run from offset 0 to"),
-        ((0, 4, 3, 2, 1, None), "timestamps run from 2 to 1"),
-        ((0, 4, 3, 1, 2**63, None), "timestamps run from 1 to"),
+        ((1, 4, 3, 1, 2, None), "batches have offsets 0 to 4, not in 1 to 4"),
+        ((0, 3, 3, 1, 2, None), "batches have offsets 0 to 4, not in 0 to 3"),
+        ((4, 3, 3, 1, 2, None), "cannot cover offsets 4 to 3"),
+        ((-1, 4, 3, 1, 2, None), "cannot cover offsets -1 to 4"),
+        ((0, 2**63, 3, 1, 2, None), "cannot cover offsets 0 to"),
+        ((0, 4, 3, 2, 1, None), "timestamps cannot range from 2 to 1"),
+        ((0, 4, 3, 1, 2**63, None), "timestamps cannot range from 1 to"),
         ((0, 4, 3, 1, 2, None), "3 records and 0 holes do not make 5 offsets"),
         ((0, 4, 3, 1, 2, [1]), "3 records and 1 holes do not make 5 offsets"),
-        ((0, 4, 3, 1, 2, [1, 3, 5]), "holes of 6 offsets are not those of a section of 5"),
+        ((0, 4, 3, 1, 2, [1, 3, 5]), "holes for 6 offsets do not match a section of 5 offsets"),
     ],
 )
 def test_numbers_that_disagree_with_the_batches_are_refused(
@@ -285,9 +285,9 @@ def test_a_section_of_an_ingestion_file_is_relative_and_has_no_holes() -> None:
     writer.begin_section(TOPIC, 0)
     writer.append(make_batch(3, 1))
 
-    with pytest.raises(InvalidInputError, match="begins at offset 0 and has no holes"):
+    with pytest.raises(InvalidInputError, match="must start at offset 0 and have no holes"):
         _end(writer, 1, base_offset=3)
-    with pytest.raises(InvalidInputError, match="begins at offset 0 and has no holes"):
+    with pytest.raises(InvalidInputError, match="must start at offset 0 and have no holes"):
         writer.end_section(
             base_offset=0,
             last_offset=3,
@@ -368,7 +368,7 @@ def test_a_file_whose_sink_failed_cannot_be_finished() -> None:
         writer.begin_section(TOPIC, 0)
     with pytest.raises(FatalError, match="writing this segment file failed earlier"):
         writer.begin_section(TOPIC, 0)
-    with pytest.raises(FatalError, match="write the file anew"):
+    with pytest.raises(FatalError, match="write a new file"):
         writer.finish()
 
 
