@@ -62,15 +62,15 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _MAX_LOOP_LAG_SECONDS = 5.0
-_LAST_SECONDS = 1.0
+_MIN_STEP_SECONDS = 1.0
 _COMPILING = "compiling kernels, as once after each installation; clients are refused until it is done"
 
 
-async def _before(deadline: float, what: str, step: Awaitable[None]) -> None:
+async def _run_before(deadline: float, what: str, step: Awaitable[None]) -> None:
     """One step of the stop, in the time that is left."""
     left = deadline - asyncio.get_running_loop().time()
     try:
-        await asyncio.wait_for(step, max(left, _LAST_SECONDS))
+        await asyncio.wait_for(step, max(left, _MIN_STEP_SECONDS))
     except TimeoutError:
         _log.error("the agent had to stop before it could do something", what=what)
 
@@ -111,19 +111,17 @@ class Agent:
         )
         self.cache = RangeCache(settings.cache_bytes)
         self.tail = HotTail(settings.tail_bytes)
-        bounds_cache = BoundsCache(
-            clock, bounds_ms=settings.known_bounds_ms, limit=settings.max_known_partitions
-        )
+        bounds_cache = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
         # Who it is to those that hear of commits; sessions may change.
         origin = ids.new_uuid()
         self._announcer = CommitAnnouncer(partial(catalog.log.announce, origin=origin), self.pools.catalog)
-        self.watch = CommitNotifier(
+        self.commit_notifier = CommitNotifier(
             catalog.watcher(deaf_to=origin), bounds_cache, health=self.catalog_health, retry=retry
         )
         self.directory = TopicDirectory(
-            catalog.topics, pool=self.pools.catalog, clock=clock, keep_ms=settings.topic_cache_ms
+            catalog.topics, pool=self.pools.catalog, clock=clock, cache_ms=settings.topic_cache_ms
         )
-        self.disks = LocalLogService(
+        self.local_logs = LocalLogService(
             settings=settings,
             catalog=catalog,
             directory=self.directory,
@@ -148,12 +146,12 @@ class Agent:
                 bounds_cache,
                 AppendMetrics(self.metrics),
                 self.directory,
-                self.disks.copies,
-                self.watch,
+                self.local_logs.tail_cache,
+                self.commit_notifier,
                 self._announcer,
             ),
         )
-        self.appends = self.disks.route(self.write_path)
+        self.appends = self.local_logs.create_router(self.write_path)
         reader = ObjectReader(
             store,
             self.cache,
@@ -162,7 +160,7 @@ class Agent:
             limit=settings.max_read_bytes,
             health=self.store_health,
         )
-        self._timestamps = TimestampLookup(catalog.log, reader, self.pools, settings, self.disks.reads)
+        self._timestamps = TimestampLookup(catalog.log, reader, self.pools, settings, self.local_logs.reader)
         self.read_path = ReadPath(
             settings=settings,
             log=LogLookup(
@@ -174,10 +172,10 @@ class Agent:
                 clock=clock,
             ),
             tail=self.tail,
-            disks=self.disks.reads,
+            local_reader=self.local_logs.reader,
             timestamps=self._timestamps,
             reader=reader,
-            watch=self.watch,
+            commit_notifier=self.commit_notifier,
             pools=self.pools,
             clock=clock,
             metrics=self.metrics,
@@ -186,7 +184,7 @@ class Agent:
             tail=self.tail,
             bounds=bounds_cache,
             budget=self.read_path.budget,
-            watch=self.watch,
+            commit_notifier=self.commit_notifier,
             clock=clock,
             metrics=self.metrics,
             max_fetch_bytes=settings.max_fetch_bytes,
@@ -208,7 +206,7 @@ class Agent:
                 read_path=self.read_path,
                 tail=self.tail,
                 cache=self.cache,
-                local_logs=self.disks,
+                local_logs=self.local_logs,
                 fetch_sessions=self.fetch_sessions,
                 request_budget=self.request_budget,
                 pools=self.pools,
@@ -231,7 +229,7 @@ class Agent:
         self._kafka: KafkaServer | None = None
         self._groups: GroupCoordinator | None = None
         self._stopping = False
-        self._stop_asked = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     async def start(self) -> dict[str, str]:
         """Serve, and return the addresses by protocol, as HOST:PORT."""
@@ -246,7 +244,7 @@ class Agent:
                 listen(kafka_listener)
             services = await self._start_session(kafka_listener)
             self.write_path.start()
-            self.watch.start()
+            self.commit_notifier.start()
             self.loop_lag.start()
             self._http = HttpServer(
                 create_app(self._services),
@@ -277,7 +275,7 @@ class Agent:
     async def _start_session(self, kafka_listener: socket.socket | None) -> KafkaServices | None:
         """Make the agent known; when it serves Kafka clients, as a broker."""
         with warn_if_slow("opening the logs on its disks, and recovering those that were not closed"):
-            node_id = await self.disks.open()
+            node_id = await self.local_logs.open()
         if kafka_listener is None:
             await self.session.start()
             return None
@@ -289,10 +287,10 @@ class Agent:
             clock=self._clock,
             session=self.session,
             node_id=node_id,
-            has_local_logs=self.disks.are_there,
+            has_local_logs=self.local_logs.is_enabled,
         )
         await self.session.start(brokers.own)
-        leaders = await self.disks.lead(brokers, self.watch)
+        leaders = await self.local_logs.lead_partitions(brokers, self.commit_notifier)
         self._groups = GroupCoordinator(
             groups=self._catalog.groups,
             offsets=self._catalog.offsets,
@@ -311,7 +309,7 @@ class Agent:
             catalog=self._catalog,
             directory=self.directory,
             appends=self.appends,
-            disks=self.disks.reads,
+            local_logs=self.local_logs.reader,
             leaders=leaders,
             read_path=self.read_path,
             memory_reads=self._memory_reads,
@@ -326,29 +324,29 @@ class Agent:
             ids=self._ids,
         )
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Let `serve` come to its end."""
-        self._stop_asked.set()
+        self._stop_requested.set()
 
     async def serve(self, on_ready: Callable[[Mapping[str, str]], None]) -> None:
         """Start, tell the addresses, and serve until asked to stop; then stop."""
         addresses = await self.start()
         try:
             on_ready(addresses)
-            await self._stop_asked.wait()
+            await self._stop_requested.wait()
         finally:
             await self.stop()
 
     async def stop(self) -> None:
         """Stop in good order; everything that was taken is answered, unless `stop_timeout_ms` is too short.
 
-        Past that time what is under way is given up: each further step gets `_LAST_SECONDS` at the most.
+        Past that time what is under way is given up: each further step gets `_MIN_STEP_SECONDS` at the most.
         """
         self._stopping = True
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self.settings.drain_ms / 1000)
         deadline = loop.time() + self.settings.stop_timeout_ms / 1000
-        self.watch.release()
+        self.commit_notifier.release_waiters()
         self.write_path.drain()
         if self._groups is not None:
             self._groups.release()
@@ -358,16 +356,16 @@ class Agent:
             await self._groups.stop()
         if self._http is not None:
             await self._http.stop()
-        await self.read_path.ahead.stop()
-        await _before(deadline, "commit everything that was taken", self.write_path.stop())
+        await self.read_path.read_ahead.stop()
+        await _run_before(deadline, "commit everything that was taken", self.write_path.stop())
         await self.write_path.abandon()
-        await _before(deadline, "close the local logs", self.disks.stop())
-        await _before(deadline, "tell other agents of the last commits", self._announcer.stop())
-        await _before(deadline, "end the session", self.session.stop())
-        await _before(deadline, "stop listening for commits", self.watch.stop())
+        await _run_before(deadline, "close the local logs", self.local_logs.stop())
+        await _run_before(deadline, "tell other agents of the last commits", self._announcer.stop())
+        await _run_before(deadline, "end the session", self.session.stop())
+        await _run_before(deadline, "stop listening for commits", self.commit_notifier.stop())
         await self.loop_lag.stop()
         self.pools.close(wait=False)
-        await _before(deadline, "finish the calls under way", self.pools.idle())
+        await _run_before(deadline, "finish the calls under way", self.pools.idle())
 
     def problems(self) -> dict[str, str]:
         """What keeps the agent from being well: name → what; empty when it is."""

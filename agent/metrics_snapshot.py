@@ -37,16 +37,16 @@ def metrics_snapshot(
     gauges: MetricReaders = {
         "siltstone_write_buffer_bytes": (
             "Bytes of batches that were accepted and are not acknowledged yet",
-            lambda: write_path.budget.held,
+            lambda: write_path.budget.used,
         ),
         "siltstone_write_files_in_flight": (
             "Ingestion files that are closed and not committed yet",
             lambda: write_path.files_in_flight,
         ),
-        "siltstone_request_bytes": ("Bytes of request bodies in memory", lambda: request_budget.held),
+        "siltstone_request_bytes": ("Bytes of request bodies in memory", lambda: request_budget.used),
         "siltstone_fetch_bytes": (
             "Bytes that were fetched and are not sent yet",
-            lambda: read_path.budget.held,
+            lambda: read_path.budget.used,
         ),
         "siltstone_tail_bytes": ("Bytes of the newest batches in memory", lambda: tail.size),
         "siltstone_cache_bytes": ("Bytes of cached object ranges", lambda: cache.size),
@@ -72,13 +72,13 @@ def metrics_snapshot(
             "Fetch sessions that were evicted to make room for others",
             lambda: fetch_sessions.evictions,
         ),
-        "siltstone_write_refusals": (
+        "siltstone_write_rejections": (
             "Appends that were rejected because the write buffer was full",
-            lambda: write_path.budget.refusals,
+            lambda: write_path.budget.rejections,
         ),
-        "siltstone_request_refusals": (
+        "siltstone_request_rejections": (
             "Requests that were rejected because the memory for request bodies was full",
-            lambda: request_budget.refusals,
+            lambda: request_budget.rejections,
         ),
         **local_logs.counters(),
     }

@@ -62,7 +62,7 @@ def run(
         runner.run(_serve(settings, store, catalog, clock, ids, on_ready))
 
 
-def settle_garbage() -> None:
+def freeze_garbage() -> None:
     """What is there by now stays, and need not be searched for garbage again and again.
 
     That takes longer than a request. What a request makes lives until its file is committed: it is looked at
@@ -85,13 +85,13 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def ready(addresses: Mapping[str, str]) -> None:
-        settle_garbage()
+        freeze_garbage()
         on_ready(addresses)
 
     def stop() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-        agent.ask_to_stop()
+        agent.request_stop()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)

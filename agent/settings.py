@@ -87,7 +87,9 @@ class AgentSettings:
         None, "Directory below which the agent claims a log directory of its own, if none is given."
     )
     disk_threads: int = internal(4, "Threads for local disks.")
-    max_copy_bytes: Bytes = internal(64 * MIB, "Batches that wait to be appended to the tail cache.")
+    max_tail_cache_pending_bytes: Bytes = internal(
+        64 * MIB, "Batches that wait to be appended to the tail cache."
+    )
     max_local_append_bytes: Bytes = internal(128 * MIB, "Batches that wait to be appended to local topics.")
 
     groups: GroupSettings = field(default_factory=GroupSettings)
@@ -136,16 +138,16 @@ class AgentSettings:
     cache_bytes: Bytes = setting(
         128 * MIB, "Memory for byte ranges that an agent read from the object store.", ge=0
     )
-    known_bounds_ms: int = internal(
+    bounds_cache_ms: int = internal(
         1_000, "Time for which cached partition bounds are valid; notifications of commits update them."
     )
-    known_extents_ms: int = internal(
+    extent_cache_ms: int = internal(
         20_000,
         "Time for which cached extents are valid; it must stay well below the grace period of objects.",
     )
-    max_known_partitions: int = internal(100_000, "Maximum number of partitions whose bounds are cached.")
-    max_known_extents: int = internal(20_000, "Maximum number of cached extents.")
-    known_extents_bytes: Bytes = internal(64 * MIB, "Bytes of extents that one catalog query looks up.")
+    max_cached_bounds: int = internal(100_000, "Maximum number of partitions whose bounds are cached.")
+    max_cached_extents: int = internal(20_000, "Maximum number of cached extents.")
+    extent_lookup_bytes: Bytes = internal(64 * MIB, "Bytes of extents that one catalog query looks up.")
     hot_window_ms: int = internal(
         60_000,
         "Age up to which an extent is read by the hot pool, so that catch-up reads do not delay the tail.",

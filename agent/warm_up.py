@@ -19,7 +19,7 @@ from agent.kafka.fast_path.produce_parser import COLUMNS, ProduceParser, judge_o
 from agent.write.ingestion_buffer import OpenFile, Piece
 from agent.write.ingestion_file import seal
 from agent.write.pending_append import PendingAppend
-from agent.write.validation import BatchColumns, append_rules_of
+from agent.write.validation import ValidatedBatch, append_rules_of
 from catalog.config.topic_config import TopicConfig
 from object_format.buffers import readable
 from object_format.codecs.codec import Codec
@@ -39,7 +39,7 @@ def warm_up() -> None:
     file = OpenFile()
     for partition, codec in enumerate((Codec.NONE, Codec.LZ4)):
         data, summaries = validate_append("nowhere", encode_records(records, codec=codec), rules, now_ms=1)
-        batches = tuple(BatchColumns.of(summary) for summary in summaries)
+        batches = tuple(ValidatedBatch.of(summary) for summary in summaries)
         pending = PendingAppend(len(batches))
         piece = Piece(data=data, batches=batches, pending=pending, first_batch=0)
         file.add(_NOBODY, partition, piece)

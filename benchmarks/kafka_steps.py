@@ -34,7 +34,7 @@ from agent.kafka.fetch_sessions import FetchSessions
 from agent.local_topics.append_router import AppendRouter
 from agent.local_topics.reader import LocalLogReader
 from agent.local_topics.tail_cache import TailCache
-from agent.process import settle_garbage
+from agent.process import freeze_garbage
 from agent.read.catalog_cache import BoundsCache
 from agent.read.commit_notifier import CommitNotifier
 from agent.read.hot_tail import HotTail
@@ -140,7 +140,7 @@ class _Bench:
     def __init__(self) -> None:
         clock = SystemClock()
         ids = SystemIds(clock)
-        settings = AgentSettings(flush_interval_ms=_DAY_MS, flush_bytes=128 * 2**20, known_bounds_ms=_DAY_MS)
+        settings = AgentSettings(flush_interval_ms=_DAY_MS, flush_bytes=128 * 2**20, bounds_cache_ms=_DAY_MS)
         topic = Topic(
             topic_id=ids.new_uuid(),
             name=_NAME,
@@ -154,9 +154,9 @@ class _Bench:
         health = CallHealth(clock, limit_seconds=1.0)
         retry = RetryPolicy(attempts=1, first_pause=1.0, max_pause=1.0, ids=ids)
         tail = HotTail(settings.tail_bytes)
-        bounds = BoundsCache(clock, bounds_ms=settings.known_bounds_ms, limit=settings.max_known_partitions)
-        directory = TopicDirectory(cast("Any", places), pool=pools.catalog, clock=clock, keep_ms=_DAY_MS)
-        watch = CommitNotifier(cast("Any", None), bounds, health=health, retry=retry)
+        bounds = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
+        directory = TopicDirectory(cast("Any", places), pool=pools.catalog, clock=clock, cache_ms=_DAY_MS)
+        notifier = CommitNotifier(cast("Any", None), bounds, health=health, retry=retry)
         self.write_path = WritePath(
             settings=settings,
             store=cast("ObjectStore", places),
@@ -168,9 +168,9 @@ class _Bench:
             ids=ids,
             metrics=metrics,
             store_health=health,
-            listeners=(tail, bounds, AppendMetrics(metrics), directory, watch, places),
+            listeners=(tail, bounds, AppendMetrics(metrics), directory, notifier, places),
         )
-        disks = LocalLogReader(TailCache(directory, max_waiting_bytes=1), pools.disks)
+        local_reader = LocalLogReader(TailCache(directory, max_pending_bytes=1), pools.disks)
         read_path = ReadPath(
             settings=settings,
             log=LogLookup(
@@ -183,12 +183,12 @@ class _Bench:
             ),
             tail=tail,
             reader=cast("Any", None),
-            watch=watch,
+            commit_notifier=notifier,
             pools=pools,
             clock=clock,
             metrics=metrics,
             timestamps=cast("Any", None),
-            disks=disks,
+            local_reader=local_reader,
         )
         sessions = FetchSessions(
             clock=clock, ids=ids, max_sessions=REQUESTS + 1, max_partitions=1000, evict_ms=-1
@@ -202,7 +202,7 @@ class _Bench:
                 tail=tail,
                 bounds=bounds,
                 budget=read_path.budget,
-                watch=watch,
+                commit_notifier=notifier,
                 clock=clock,
                 metrics=metrics,
                 max_fetch_bytes=settings.max_fetch_bytes,
@@ -315,7 +315,7 @@ async def _measured(
     """The fastest round of each figure, in microseconds for each request."""
     bench = _Bench()
     bench.write_path.start()
-    settle_garbage()
+    freeze_garbage()
     fastest: dict[str, float] = {}
     for number in range(rounds + 1):
         figures = await one_round(bench)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 _log = structlog.get_logger(__name__)
-_KEEP_SECONDS = 0.5
+_CACHE_SECONDS = 0.5
 # Heartbeats of members wait for a look-up, and a catalog that hangs answers after half a minute or more.
-_PATIENCE_SECONDS = 1.0
+_LOOKUP_TIMEOUT_SECONDS = 1.0
 
 
 def choose(brokers: Sequence[Broker], subject: bytes) -> Broker:
@@ -72,11 +72,11 @@ def replicas(brokers: Sequence[Broker], subject: bytes, zone: str | None) -> lis
     return [first, *others]
 
 
-class Standing(Protocol):
+class Liveness(Protocol):
     """Whether others may have taken this agent for dead; `agent.cluster.session.Session` has it."""
 
     @property
-    def heard_at(self) -> float:
+    def heartbeat_sent_at(self) -> float:
         """When the last heartbeat was sent that has arrived."""
         ...
 
@@ -102,40 +102,40 @@ class Brokers:
         cluster_id: UUID,
         pool: WorkPool,
         clock: Clock,
-        standing: Standing,
+        liveness: Liveness,
         silent_ms: int,
-        patience_seconds: float = _PATIENCE_SECONDS,
+        lookup_timeout_seconds: float = _LOOKUP_TIMEOUT_SECONDS,
     ) -> None:
         self.own = own
         self.cluster_id = base64.urlsafe_b64encode(cluster_id.bytes).decode().rstrip("=")
         self._table = table
         self._pool = pool
         self._clock = clock
-        self._standing = standing
+        self._liveness = liveness
         self._silent_ms = silent_ms
-        self._is_counted = True
+        self._is_listed = True
         self._lapses = 0
         self._lapsed_since = -1.0
         self._live: tuple[Broker, ...] = (own,)
         self._until = 0.0
-        self._patience_seconds = patience_seconds
-        self._patient_until = 0.0  # by the loop's time
-        self._looking_up: asyncio.Task[None] | None = None
+        self._patience_seconds = lookup_timeout_seconds
+        self._lookup_deadline = 0.0  # by the loop's time
+        self._lookup: asyncio.Task[None] | None = None
 
     async def live(self) -> tuple[Broker, ...]:
         """The live brokers by node id, this agent among them; as last known when nobody tells in time."""
         if self._clock.monotonic() >= self._until:
             loop = asyncio.get_running_loop()
-            looking_up = self._looking_up
-            if looking_up is None or looking_up.done():
-                looking_up = self._looking_up = loop.create_task(self._look_up(), name="live brokers")
-                self._patient_until = loop.time() + self._patience_seconds
+            lookup = self._lookup
+            if lookup is None or lookup.done():
+                lookup = self._lookup = loop.create_task(self._look_up(), name="live brokers")
+                self._lookup_deadline = loop.time() + self._patience_seconds
             # Before the first answer nothing is known.
-            left = self._patient_until - loop.time() if self._until else None
+            left = self._lookup_deadline - loop.time() if self._until else None
             if left is None or left > 0:
-                await asyncio.wait([looking_up], timeout=left)
-            if looking_up.done():
-                looking_up.result()
+                await asyncio.wait([lookup], timeout=left)
+            if lookup.done():
+                lookup.result()
         return self._live
 
     async def _look_up(self) -> None:
@@ -145,9 +145,9 @@ class Brokers:
             _log.warning("the live brokers could not be looked up", reason=str(error))
             return
         finally:
-            self._until = self._clock.monotonic() + _KEEP_SECONDS
-        self._is_counted = any(broker.node_id == self.own.node_id for broker in found)
-        if not self._is_counted or self._standing.is_overdue:
+            self._until = self._clock.monotonic() + _CACHE_SECONDS
+        self._is_listed = any(broker.node_id == self.own.node_id for broker in found)
+        if not self._is_listed or self._liveness.is_overdue:
             self._lapse()
         others = [broker for broker in found if broker.node_id != self.own.node_id]
         self._live = tuple(sorted([*others, self.own], key=lambda broker: broker.node_id))
@@ -162,7 +162,7 @@ class Brokers:
         That is not this agent while others take it for dead, unless it knows of none.
         """
         live = await self.live()
-        if not self._is_counted or self._standing.is_overdue:
+        if not self._is_listed or self._liveness.is_overdue:
             live = tuple(broker for broker in live if broker.node_id != self.own.node_id) or live
         return choose(live, b"group:" + key.encode())
 
@@ -172,12 +172,12 @@ class Brokers:
         An agent that has lost the catalog is alone with what it knows: it hears neither that others came, nor
         that they think it dead. If it knew of none it goes on, until the catalog answers.
         """
-        if len(self._live) > 1 and self._standing.is_overdue:
+        if len(self._live) > 1 and self._liveness.is_overdue:
             self._lapse()
-        return self._lapses + self._standing.lapses
+        return self._lapses + self._liveness.lapses
 
     def _lapse(self) -> None:
         """Counts once for each heartbeat that nothing was heard after."""
-        if self._lapsed_since != self._standing.heard_at:
-            self._lapsed_since = self._standing.heard_at
+        if self._lapsed_since != self._liveness.heartbeat_sent_at:
+            self._lapsed_since = self._liveness.heartbeat_sent_at
             self._lapses += 1

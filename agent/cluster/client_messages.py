@@ -74,7 +74,7 @@ def is_client_safe(error: SiltstoneError) -> bool:
     return isinstance(error, _THEIRS) and not isinstance(error, _OURS)
 
 
-def plain_cause(error: SiltstoneError) -> str:
+def public_cause(error: SiltstoneError) -> str:
     """What a client is told whom the message of `error` does not concern."""
     return next((words for kind, words in _PLAIN if isinstance(error, kind)), _FAILED)
 
@@ -84,6 +84,6 @@ def new_reference(ids: Ids) -> str:
     return ids.random_bytes(5).hex()
 
 
-def the_log_says_more(reference: str) -> str:
+def log_reference_hint(reference: str) -> str:
     """Tells a client that there is more to know, and those who run the agent how to find it."""
     return f"the agent's log says why, by reference {reference}"

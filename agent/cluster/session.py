@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-class Sessions(Protocol):
+class SessionTable(Protocol):
     """What a session needs of the catalog."""
 
     def register(self, session_id: UUID, description: str, broker: Broker | None, /) -> object:
@@ -55,7 +55,7 @@ class Session:
 
     def __init__(
         self,
-        sessions: Sessions,
+        sessions: SessionTable,
         *,
         description: str,
         pool: WorkPool,
@@ -73,12 +73,12 @@ class Session:
         self._interval_ms = interval_ms
         self._silent_ms = silent_ms
         self._health = health
-        self.heard_at = clock.monotonic()
+        self.heartbeat_sent_at = clock.monotonic()
         self.lapses = 0
         self._session_id: UUID | None = None
         self._broker: Broker | None = None
         self._fenced = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
 
     @property
     def session_id(self) -> UUID:
@@ -90,19 +90,19 @@ class Session:
     @property
     def is_overdue(self) -> bool:
         """Whether others may take this agent for dead, as far as it can tell."""
-        return self._clock.monotonic() - self.heard_at >= self._silent_ms / 1000
+        return self._clock.monotonic() - self.heartbeat_sent_at >= self._silent_ms / 1000
 
     async def start(self, broker: Broker | None = None) -> None:
         """Register, as `broker` when Kafka clients are served, and keep the session alive from now on."""
         self._broker = broker
         await self._register()
-        self._beating = asyncio.get_running_loop().create_task(self._beat(), name="heartbeat")
+        self._heartbeats = asyncio.get_running_loop().create_task(self._run_heartbeats(), name="heartbeat")
 
     async def stop(self) -> None:
         """End the session; only after the last commit."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            await asyncio.gather(self._heartbeats, return_exceptions=True)
         if self._session_id is not None:
             try:
                 await self._pool.run(partial(self._sessions.end, self._session_id))
@@ -111,7 +111,7 @@ class Session:
                     "the session could not be ended", session=str(self._session_id), reason=str(error)
                 )
 
-    def fenced(self, session_id: UUID) -> None:
+    def report_fenced(self, session_id: UUID) -> None:
         """Report that the catalog refused `session_id`; a new session is taken if it is the one in use."""
         if session_id == self._session_id:
             self._fenced.set()
@@ -119,10 +119,10 @@ class Session:
     async def _register(self) -> None:
         session_id, sent_at = self._ids.new_uuid(), self._clock.monotonic()
         await self._pool.run(partial(self._sessions.register, session_id, self._description, self._broker))
-        self._session_id, self.heard_at = session_id, sent_at
+        self._session_id, self.heartbeat_sent_at = session_id, sent_at
         self._fenced.clear()
 
-    async def _beat(self) -> None:
+    async def _run_heartbeats(self) -> None:
         while True:
             # Not `wait_for`: until Python 3.12 that one overhears a cancellation that comes with the event.
             with contextlib.suppress(TimeoutError):
@@ -130,7 +130,7 @@ class Session:
                 async with asyncio.timeout(0 if self.is_overdue else self._interval_ms / 1000):
                     await self._fenced.wait()
             try:
-                await self._beat_once()
+                await self._send_heartbeat()
             except Exception as error:  # noqa: BLE001  # a heart that misses a beat goes on beating
                 self._health.failed()
                 _log.warning("the heartbeat failed", session=str(self._session_id), reason=str(error))
@@ -138,7 +138,7 @@ class Session:
             else:
                 self._health.succeeded()
 
-    async def _beat_once(self) -> None:
+    async def _send_heartbeat(self) -> None:
         if not self._fenced.is_set():
             sent_at = self._clock.monotonic()
             try:
@@ -147,7 +147,7 @@ class Session:
                 self._fenced.set()
             else:
                 self.lapses += silent_ms >= self._silent_ms or self.is_overdue
-                self.heard_at = sent_at
+                self.heartbeat_sent_at = sent_at
         if self._fenced.is_set():
             old = self._session_id
             await self._register()

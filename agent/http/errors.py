@@ -32,7 +32,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from agent.cluster.client_messages import is_client_safe, new_reference, plain_cause, the_log_says_more
+from agent.cluster.client_messages import is_client_safe, log_reference_hint, new_reference, public_cause
 from catalog.errors import TopicExistsError
 from core.errors import (
     InvalidInputError,
@@ -138,7 +138,7 @@ class ErrorResponses:
             exc_info=None if is_retryable else error,
         )
         remedy = "retry later" if is_retryable else "contact the operator of the agent"
-        return error_body(code_of(error), f"{plain_cause(error)}; {the_log_says_more(reference)}", remedy)
+        return error_body(code_of(error), f"{public_cause(error)}; {log_reference_hint(reference)}", remedy)
 
     def unexpected(self, request: Request, error: Exception) -> Response:
         """Return the response for an exception that Siltstone did not raise on purpose."""
@@ -152,7 +152,7 @@ class ErrorResponses:
         )
         body = error_body(
             "internal_error",
-            f"the agent failed unexpectedly; {the_log_says_more(reference)}",
+            f"the agent failed unexpectedly; {log_reference_hint(reference)}",
             "contact the operator of the agent",
         )
         return Response(body, status_code=500, media_type="application/json")

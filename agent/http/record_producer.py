@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from agent.cluster.client_messages import is_client_safe, plain_cause
+from agent.cluster.client_messages import is_client_safe, public_cause
 from agent.cluster.topic_directory import require_partition
 from agent.write.validation import ValidatedBatches, append_rules_of, validate
 from object_format.codecs.codec import Codec
@@ -287,7 +287,7 @@ def _apply_results(prepared: _Prepared, results: Sequence[Sequence[AppendResult]
 
 def _rejection(outcome: AppendResult) -> Rejection:
     if outcome.error is not None:
-        message = outcome.error.message if is_client_safe(outcome.error) else plain_cause(outcome.error)
+        message = outcome.error.message if is_client_safe(outcome.error) else public_cause(outcome.error)
         return Rejection("append_failed", message, outcome.error)
     assert outcome.refusal is not None
     return Rejection(outcome.refusal.value, outcome.detail or outcome.refusal.value.replace("_", " "))

@@ -164,11 +164,11 @@ class PendingResponse(Response):
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Render the body and send it piece by piece, as fast as the client reads."""
-        with self._budget.holding(self._fetched_bytes):
+        with self._budget.reserving(self._fetched_bytes):
             pieces = await self._render()
         size = sum(map(len, pieces))
         self.headers["content-length"] = str(size)
-        with self._budget.holding_answer(size):
+        with self._budget.reserving_response(size):
             await send(
                 {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             )

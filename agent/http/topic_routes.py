@@ -67,7 +67,7 @@ def router(context: HttpContext) -> APIRouter:
     async def delete_topic(topic: str) -> Response:
         """Delete a topic and all its records. This cannot be undone."""
         await pool.run(partial(catalog.delete, topic))
-        context.directory.forget(topic)
+        context.directory.invalidate(topic)
         return Response(status_code=204)
 
     @routes.get("/{topic}/partitions")

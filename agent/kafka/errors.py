@@ -9,7 +9,7 @@ from __future__ import annotations
 import structlog
 from kio.schema.errors import ErrorCode
 
-from agent.cluster.client_messages import is_client_safe, plain_cause
+from agent.cluster.client_messages import is_client_safe, public_cause
 from agent.cluster.errors import AppendFailedError, NotLeaderError, ReadFailedError
 from agent.runtime.errors import BusyError, StoppingError
 from catalog.errors import (
@@ -94,7 +94,7 @@ def message_of(error: BaseException) -> str | None:
     if isinstance(error, KafkaError) or is_client_safe(error):
         return str(error)
     _log.warning("an error message is withheld from a client", reason=str(error))
-    return plain_cause(error)
+    return public_cause(error)
 
 
 def to_kafka_error(error: SiltstoneError) -> KafkaError:

@@ -17,7 +17,7 @@ from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.fetch_sessions import PartitionStatus
 from agent.kafka.topics.lookup import check_partition, find_topics_by_key
 from agent.read.fetch_plan import PartitionFetch
-from agent.read.pending_fetch import fetch_held
+from agent.read.pending_fetch import fetch_within_budget
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
 from object_format.codecs.codec import Codec
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agent.kafka.api_definition import RequestContext
     from agent.kafka.fetch_sessions import FetchContext, PartitionKey
     from agent.read.fetch_result import FetchResult
-    from agent.read.memory_reads import Wanted
+    from agent.read.memory_reads import PartitionRead
 
 TOPIC_IDS_SINCE = 13
 """The first version that names topics by their ids."""
@@ -53,7 +53,7 @@ class _Item:
 
     name: str
     topic_id: UUID | None
-    wanted: Wanted
+    wanted: PartitionRead
     fetch: PartitionFetch | None = None
     result: FetchResult | None = None
     error: Exception | None = None
@@ -87,7 +87,7 @@ async def build_fetch_response(
     return Struct(session_id=session_id, responses=list(topics.values()))
 
 
-def _item(key: PartitionKey, wanted: Wanted, *, by_id: bool) -> _Item:
+def _item(key: PartitionKey, wanted: PartitionRead, *, by_id: bool) -> _Item:
     name, _ = key
     if by_id:
         return _Item("", None if name == _NO_TOPIC_ID else UUID(bytes=name), wanted)
@@ -173,7 +173,7 @@ async def _fetch(items: Sequence[_Item], limits: FetchLimits, context: RequestCo
     if not valid:
         return
     try:
-        held = await fetch_held(
+        held = await fetch_within_budget(
             context.services.read_path,
             [item.fetch for item in valid if item.fetch],
             max_bytes=limits.max_bytes,
@@ -196,7 +196,7 @@ async def _fetch_one_by_one(items: Sequence[_Item], error: SiltstoneError, conte
     for item in items if len(items) > 1 else ():
         if item.fetch is not None:
             try:
-                held = await fetch_held(
+                held = await fetch_within_budget(
                     context.services.read_path, [item.fetch], max_bytes=item.fetch.max_bytes
                 )
             except SiltstoneError as own:

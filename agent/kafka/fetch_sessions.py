@@ -18,7 +18,7 @@ from agent.kafka.errors import ErrorCode, KafkaError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from agent.read.memory_reads import Wanted
+    from agent.read.memory_reads import PartitionRead
     from core.clock import Clock
     from core.ids import Ids
 
@@ -37,7 +37,7 @@ class SessionRequest(NamedTuple):
 
     session_id: int
     epoch: int
-    wanted: Mapping[PartitionKey, Wanted]
+    wanted: Mapping[PartitionKey, PartitionRead]
     forgotten: Sequence[PartitionKey]
     by_id: bool
 
@@ -56,7 +56,7 @@ class PartitionStatus(NamedTuple):
 class _CachedPartition:
     """One partition of a session: what the client wants, and what the last response said of it."""
 
-    wanted: Wanted
+    wanted: PartitionRead
     high_watermark: int = -1
     log_start_offset: int = -1
 
@@ -86,7 +86,7 @@ class FetchContext(Protocol):
     """One fetch request in its session. Call `begin`, read the partitions, then call `complete`."""
 
     @property
-    def wanted(self) -> Mapping[PartitionKey, Wanted]:
+    def wanted(self) -> Mapping[PartitionKey, PartitionRead]:
         """Every partition to read. Earlier ones have priority where the response has too little room."""
         ...
 
@@ -189,7 +189,11 @@ class FetchSessions:
             self.partition_count -= len(session.partitions)
 
     def create(
-        self, wanted: Mapping[PartitionKey, Wanted], statuses: Iterable[PartitionStatus], *, by_id: bool
+        self,
+        wanted: Mapping[PartitionKey, PartitionRead],
+        statuses: Iterable[PartitionStatus],
+        *,
+        by_id: bool,
     ) -> int:
         """Create a session and return its id; return `NO_SESSION` if there is no room for it."""
         if not self._evict_for(len(wanted)):
@@ -245,7 +249,7 @@ class _FullFetch(FetchContext):
 
     @property
     @override
-    def wanted(self) -> Mapping[PartitionKey, Wanted]:
+    def wanted(self) -> Mapping[PartitionKey, PartitionRead]:
         return self._request.wanted
 
     @property
@@ -268,12 +272,12 @@ class _FullFetch(FetchContext):
 class SessionlessFetch(FetchContext):
     """A request that neither has a session nor starts one. `wanted` is called only if needed."""
 
-    def __init__(self, wanted: Callable[[], Mapping[PartitionKey, Wanted]]) -> None:
+    def __init__(self, wanted: Callable[[], Mapping[PartitionKey, PartitionRead]]) -> None:
         self._wanted = wanted
 
     @property
     @override
-    def wanted(self) -> Mapping[PartitionKey, Wanted]:
+    def wanted(self) -> Mapping[PartitionKey, PartitionRead]:
         return self._wanted()
 
     @property
@@ -298,7 +302,7 @@ class _IncrementalFetch(FetchContext):
         request: SessionRequest,
         sessions: FetchSessions,
         session: _Session,
-        wanted: Mapping[PartitionKey, Wanted],
+        wanted: Mapping[PartitionKey, PartitionRead],
     ) -> None:
         self._request = request
         self._sessions = sessions
@@ -308,7 +312,7 @@ class _IncrementalFetch(FetchContext):
 
     @property
     @override
-    def wanted(self) -> Mapping[PartitionKey, Wanted]:
+    def wanted(self) -> Mapping[PartitionKey, PartitionRead]:
         return self._wanted
 
     @property

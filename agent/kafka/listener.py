@@ -41,7 +41,7 @@ async def create_brokers(
         cluster_id=await pools.catalog.run(catalog.brokers.cluster_id),
         pool=pools.catalog,
         clock=clock,
-        standing=session,
+        liveness=session,
         silent_ms=settings.broker_silent_ms,
     )
 

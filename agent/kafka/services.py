@@ -33,7 +33,7 @@ class KafkaServices:
     catalog: Catalog
     directory: TopicDirectory
     appends: AppendRouter
-    disks: LocalLogReader
+    local_logs: LocalLogReader
     leaders: LeaderDirectory
     read_path: ReadPath
     memory_reads: MemoryReads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.local_topics.local_topics import no_disks
+from agent.local_topics.local_topics import no_local_disks_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ class AppendRouter:
 
     def __init__(self, write_path: WritePath) -> None:
         self._write_path = write_path
-        self.local: LocalTopics | None = None
+        self.local_topics: LocalTopics | None = None
 
     async def append(self, appends: Sequence[ValidatedBatches]) -> list[list[AppendResult]]:
         """As `enqueue`, and wait for the results: per append and batch."""
@@ -36,11 +36,11 @@ class AppendRouter:
         local = [each for each in appends if each.topic.is_local]
         if not local:
             return self._write_path.enqueue(appends)
-        if self.local is None:
-            raise no_disks(local[0].topic.name)
+        if self.local_topics is None:
+            raise no_local_disks_error(local[0].topic.name)
         remote = [each for each in appends if not each.topic.is_local]
         waiting = iter(self._write_path.enqueue(remote)) if remote else iter(())
-        return [self.local.enqueue(each) if each.topic.is_local else next(waiting) for each in appends]
+        return [self.local_topics.enqueue(each) if each.topic.is_local else next(waiting) for each in appends]
 
     def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
         """As `enqueue`, of topics whose home is the object store, with one thing to wait for."""

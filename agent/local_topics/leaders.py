@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from catalog.topics.local_leaders import LocalLeader, LocalLeaders
     from core.clock import Clock
 
-_KEEP_SECONDS = 1.0
-_MAX_REMEMBERED = 100_000
-_LOOK_UP = 1_000  # with one query; each has a number of partitions
+_CACHE_SECONDS = 1.0
+_MAX_CACHED_TOPICS = 100_000
+_MAX_TOPICS_PER_QUERY = 1_000  # with one query; each has a number of partitions
 _UNKNOWN: tuple[float, Mapping[int, LocalLeader]] = (float("-inf"), {})
 _log = structlog.get_logger(__name__)
 
@@ -56,8 +56,8 @@ class LeaderDirectory:
         missing = [topic for topic in topics if known[topic.topic_id][0] <= now]
         found = {topic_id: leaders for topic_id, (_, leaders) in known.items()}
         try:
-            for start in range(0, len(missing), _LOOK_UP):
-                found.update(await self._look_up(missing[start : start + _LOOK_UP], brokers))
+            for start in range(0, len(missing), _MAX_TOPICS_PER_QUERY):
+                found.update(await self._look_up(missing[start : start + _MAX_TOPICS_PER_QUERY], brokers))
         except SiltstoneError as error:
             _log.warning("leaders of local topics could not be looked up", reason=str(error))
         return found
@@ -79,9 +79,9 @@ class LeaderDirectory:
         if wanted:
             await self._pool.run(partial(self._table.claim, wanted))
             found = await self._pool.run(of_topics)
-        if len(self._known) + len(topics) > _MAX_REMEMBERED:
+        if len(self._known) + len(topics) > _MAX_CACHED_TOPICS:
             self._known.clear()
-        until = self._clock.monotonic() + _KEEP_SECONDS
+        until = self._clock.monotonic() + _CACHE_SECONDS
         for topic in topics:
             if len(found[topic.topic_id]) == topic.partition_count:
                 self._known[topic.topic_id] = (until, found[topic.topic_id])

@@ -19,7 +19,7 @@ import structlog
 
 from agent.cluster.errors import AppendFailedError, NotLeaderError
 from agent.local_topics.log_config import log_config_of
-from agent.read.fetch_result import fault_of
+from agent.read.fetch_result import offset_error
 from agent.read.hot_tail import TailRead
 from agent.runtime.byte_budget import ByteBudget
 from agent.write.pending_append import AppendResult, PendingAppend
@@ -51,7 +51,7 @@ _REFUSALS = {
 }
 
 
-def no_disks(name: str) -> NotLeaderError:
+def no_local_disks_error(name: str) -> NotLeaderError:
     """The error of an agent that was not given any disk, for a topic that needs one."""
     return NotLeaderError(
         f"topic {name!r} has storage.mode=local, and this agent leads no local topic",
@@ -69,16 +69,16 @@ class LocalTopics:
         brokers: Brokers,
         *,
         pool: WorkPool,
-        watch: CommitNotifier,
-        max_waiting_bytes: int,
+        commit_notifier: CommitNotifier,
+        max_pending_bytes: int,
     ) -> None:
         self._manager = manager
         self._leaders = leaders
         self._brokers = brokers
         self._pool = pool
-        self._watch = watch
-        self.budget = ByteBudget("the buffer of local appends", max_waiting_bytes)
-        self._lanes: dict[PartitionId, deque[tuple[ValidatedBatches, PendingAppend]]] = {}
+        self._commit_notifier = commit_notifier
+        self.budget = ByteBudget("the buffer of local appends", max_pending_bytes)
+        self._queues: dict[PartitionId, deque[tuple[ValidatedBatches, PendingAppend]]] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     async def leaders(self, topic: Topic) -> dict[int, LocalLeader]:
@@ -115,23 +115,23 @@ class LocalTopics:
         self.budget.reserve(len(validated.data))
         pending = PendingAppend(len(validated.batches))
         partition = PartitionId(validated.topic.topic_id, validated.partition)
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = self._lanes[partition] = deque()
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = deque()
             task = asyncio.get_running_loop().create_task(
-                self._drain(validated.topic, partition, lane), name="local appends"
+                self._drain(validated.topic, partition, queue), name="local appends"
             )
             self._running.add(task)
             task.add_done_callback(self._running.discard)
-        lane.append((validated, pending))
+        queue.append((validated, pending))
         return pending
 
     async def _drain(
-        self, topic: Topic, partition: PartitionId, lane: deque[tuple[ValidatedBatches, PendingAppend]]
+        self, topic: Topic, partition: PartitionId, queue: deque[tuple[ValidatedBatches, PendingAppend]]
     ) -> None:
-        while lane:
-            items = list(lane)
-            lane.clear()
+        while queue:
+            items = list(queue)
+            queue.clear()
             try:
                 log, epoch = await self.log(topic, partition.partition)
                 outcomes = await self._pool.run(partial(_append_all, log, epoch, items))
@@ -145,10 +145,10 @@ class LocalTopics:
                 )
                 outcomes = [[AppendResult(error=failure)] * len(each.batches) for each, _ in items]
             for (validated, pending), results in zip(items, outcomes, strict=True):
-                pending.settle(0, results)
+                pending.complete(0, results)
                 self.budget.release(len(validated.data))
-            self._watch.wake([partition])
-        del self._lanes[partition]
+            self._commit_notifier.wake([partition])
+        del self._queues[partition]
 
     async def stop(self) -> None:
         """Answer everything that was taken."""
@@ -162,7 +162,7 @@ class LocalTopics:
         except SiltstoneError as error:
             cursor.error = error
         else:
-            cursor.error = fault_of(cursor)
+            cursor.error = offset_error(cursor)
 
     async def state(self, topic: Topic, partition: int) -> PartitionState:
         """Where a partition begins and ends; NotLeaderError as `log`."""
@@ -182,7 +182,7 @@ class LocalTopics:
         """Serve what there is from where the cursor stands; it is done afterwards in any case."""
         fetch, offset = cursor.fetch, cursor.served.next_offset
         try:
-            found = await self.ask(fetch.topic, fetch.partition, lambda log: log.read(offset, max_bytes))
+            found = await self.query(fetch.topic, fetch.partition, lambda log: log.read(offset, max_bytes))
         except SiltstoneError as error:
             cursor.error = error
             return
@@ -195,7 +195,7 @@ class LocalTopics:
         log, _ = await self.log(topic, partition)
         return await self._pool.run(partial(self._manager.delete_records, log.topic_partition, before_offset))
 
-    async def ask(self, topic: Topic, partition: int, question: Callable[[UnifiedLog], T]) -> T:
+    async def query(self, topic: Topic, partition: int, question: Callable[[UnifiedLog], T]) -> T:
         """What a partition's log says; blocking questions are fine."""
         log, _ = await self.log(topic, partition)
         return await self._pool.run(partial(question, log))

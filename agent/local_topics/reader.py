@@ -1,4 +1,4 @@
-"""What the read path asks of this agent's disks: local topics, and copies of the tail of object topics.
+"""What the read path asks of this agent's disks: local topics, and tail_cache of the tail of object topics.
 
 A copy holds what was produced. Of a compacted topic that is what the log has only as long as the offsets lie
 in ingestion files, which is known once their extents are.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent.local_topics.local_topics import no_disks
+from agent.local_topics.local_topics import no_local_disks_error
 from catalog.model import FileKind
 
 if TYPE_CHECKING:
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 class LocalLogReader:
     """Reads by fetches' cursors. Belongs to the event loop; an agent without disks has an empty one.
 
-    `copy_hits` counts what copies have answered, and the object store has not been asked for.
+    `tail_cache_hits` counts what tail_cache have answered, and the object store has not been asked for.
     """
 
-    def __init__(self, copies: TailCache, pool: WorkPool) -> None:
+    def __init__(self, tail_cache: TailCache, pool: WorkPool) -> None:
         self._pool = pool
-        self._copies = copies
-        self.local: LocalTopics | None = None
-        self.copy_hits = 0
+        self._tail_cache = tail_cache
+        self.local_topics: LocalTopics | None = None
+        self.tail_cache_hits = 0
         self._manager: LogManager | None = None
 
     def open(self, manager: LogManager) -> None:
         """From now on there are disks."""
         self._manager = manager
-        self._copies.open(manager)
+        self._tail_cache.open(manager)
 
     async def sizes(self) -> dict[str, dict[TopicPartition, int]]:
         """Bytes by directory and log."""
@@ -64,10 +64,10 @@ class LocalLogReader:
         """Set the states of the cursors of local topics, or what is wrong with them; returns all others."""
         for cursor in cursors:
             if cursor.fetch.topic.is_local:
-                if self.local is None:
-                    cursor.error = no_disks(cursor.fetch.topic.name)
+                if self.local_topics is None:
+                    cursor.error = no_local_disks_error(cursor.fetch.topic.name)
                 else:
-                    await self.local.find_bounds(cursor)
+                    await self.local_topics.find_bounds(cursor)
         return [cursor for cursor in cursors if not cursor.fetch.topic.is_local]
 
     async def serve(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
@@ -80,10 +80,10 @@ class LocalLogReader:
                 continue
             limit = min(cursor.fetch.max_bytes, left)
             if cursor.fetch.topic.is_local:
-                if self.local is not None:
-                    await self.local.serve(cursor, limit)
+                if self.local_topics is not None:
+                    await self.local_topics.serve(cursor, limit)
             elif cursor.state is not None and not cursor.fetch.topic.config.compacts:
-                await self._serve_from_copy(cursor, limit, cursor.state.high_watermark)
+                await self._serve_from_tail_cache(cursor, limit, cursor.state.high_watermark)
             left -= cursor.served.size
 
     async def serve_within_extents(self, cursors: Sequence[Cursor]) -> None:
@@ -91,16 +91,16 @@ class LocalLogReader:
         for cursor in cursors:
             extents = cursor.needed_extents() if cursor.fetch.topic.config.compacts else []
             if extents and not cursor.served.runs and extents[0].file_kind is FileKind.INGESTION:
-                await self._serve_from_copy(cursor, cursor.limit, extents[0].last_offset + 1)
+                await self._serve_from_tail_cache(cursor, cursor.limit, extents[0].last_offset + 1)
 
-    async def _serve_from_copy(self, cursor: Cursor, limit: int, end: int) -> None:
+    async def _serve_from_tail_cache(self, cursor: Cursor, limit: int, end: int) -> None:
         fetch, offset = cursor.fetch, cursor.served.next_offset
-        if not self._copies.holds(fetch.topic, fetch.partition, offset):
+        if not self._tail_cache.contains(fetch.topic, fetch.partition, offset):
             return
-        read = partial(self._copies.read, fetch.topic, fetch.partition, offset, limit, end)
+        read = partial(self._tail_cache.read, fetch.topic, fetch.partition, offset, limit, end)
         found = await self._pool.run(read)
         if found is not None:
-            self.copy_hits += 1
+            self.tail_cache_hits += 1
             cursor.served.take(found)
 
     async def offset_in_extent(
@@ -109,24 +109,24 @@ class LocalLogReader:
         """The first record at or after a time, if it lies in `extent` and a copy knows it."""
         first = max(extent.base_offset, log_start_offset)
         is_as_produced = extent.file_kind is FileKind.INGESTION or not topic.config.compacts
-        if not is_as_produced or not self._copies.holds(topic, extent.partition, first):
+        if not is_as_produced or not self._tail_cache.contains(topic, extent.partition, first):
             return None
-        find = partial(self._copies.find_by_time, topic, extent.partition, timestamp, first)
+        find = partial(self._tail_cache.find_by_time, topic, extent.partition, timestamp, first)
         found = await self._pool.run(find)
         if found is None or found.offset > extent.last_offset:
             return None
-        self.copy_hits += 1
+        self.tail_cache_hits += 1
         return found
 
     async def offset_by_time(self, topic: Topic, partition: int, timestamp: int) -> TimestampOffset | None:
         """The first record of a local topic at or after a time."""
-        return await self._local_of(topic).ask(
+        return await self._local_of(topic).query(
             topic, partition, lambda log: log.offset_for_timestamp(timestamp)
         )
 
     async def newest(self, topic: Topic, partition: int) -> TimestampOffset | None:
         """The first record of a local topic that has the largest timestamp."""
-        return await self._local_of(topic).ask(topic, partition, lambda log: log.offset_of_max_timestamp())
+        return await self._local_of(topic).query(topic, partition, lambda log: log.offset_of_max_timestamp())
 
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
         """Hide the records of a local topic below an offset (-1: all); the log start then."""
@@ -134,17 +134,19 @@ class LocalLogReader:
 
     async def end_of_epoch(self, topic: Topic, partition: int, epoch: int) -> EpochEntry:
         """The last epoch of a local topic at or before `epoch`, and where it ends; -1 where unknown."""
-        return await self._local_of(topic).ask(topic, partition, lambda log: log.end_offset_for_epoch(epoch))
+        return await self._local_of(topic).query(
+            topic, partition, lambda log: log.end_offset_for_epoch(epoch)
+        )
 
     async def producers(self, topic: Topic, partition: int) -> dict[int, ProducerStateEntry]:
         """What a local topic's log knows of producers, by their ids."""
-        return await self._local_of(topic).ask(topic, partition, lambda log: log.known_producers())
+        return await self._local_of(topic).query(topic, partition, lambda log: log.known_producers())
 
     async def state(self, topic: Topic, partition: int) -> PartitionState:
         """Where a partition of a local topic begins and ends."""
         return await self._local_of(topic).state(topic, partition)
 
     def _local_of(self, topic: Topic) -> LocalTopics:
-        if self.local is None:
-            raise no_disks(topic.name)
-        return self.local
+        if self.local_topics is None:
+            raise no_local_disks_error(topic.name)
+        return self.local_topics

@@ -13,7 +13,7 @@ from agent.local_topics.append_router import AppendRouter
 from agent.local_topics.leaders import LeaderDirectory
 from agent.local_topics.local_topics import LocalTopics
 from agent.local_topics.reader import LocalLogReader
-from agent.local_topics.storage import LocalStorage, StorageIdentity, free_directory, node_of
+from agent.local_topics.storage import LocalStorage, StorageIdentity, free_directory, stored_node_id
 from agent.local_topics.tail_cache import TailCache
 from core.errors import InvalidInputError
 
@@ -59,10 +59,10 @@ class LocalLogService:
         self.storage: LocalStorage | None = None
         self._local: LocalTopics | None = None
         self.node_id = -1
-        self.copies = TailCache(directory, max_waiting_bytes=settings.max_copy_bytes)
-        self.reads = LocalLogReader(self.copies, pools.disks)
+        self.tail_cache = TailCache(directory, max_pending_bytes=settings.max_tail_cache_pending_bytes)
+        self.reader = LocalLogReader(self.tail_cache, pools.disks)
 
-    def route(self, write_path: WritePath) -> AppendRouter:
+    def create_router(self, write_path: WritePath) -> AppendRouter:
         """The door for batches, in front of `write_path`."""
         self._appends = AppendRouter(write_path)
         return self._appends
@@ -81,7 +81,7 @@ class LocalLogService:
         return await self._open((await asyncio.to_thread(free_directory, root),))
 
     async def _open(self, directories: Sequence[Path]) -> int:
-        known = await asyncio.to_thread(node_of, directories)
+        known = await asyncio.to_thread(stored_node_id, directories)
         if known is None:
             known = await self._pools.catalog.run(self._catalog.brokers.new_node_id)
         self.node_id = known
@@ -97,15 +97,15 @@ class LocalLogService:
             # A recovery takes its time, which nothing here may cut short.
             await asyncio.to_thread(storage.open)
             self.storage = storage
-            self.reads.open(storage.manager)
+            self.reader.open(storage.manager)
         return known
 
     @property
-    def are_there(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether this agent has disks."""
         return self.storage is not None
 
-    async def lead(self, brokers: Brokers, watch: CommitNotifier) -> LeaderDirectory:
+    async def lead_partitions(self, brokers: Brokers, commit_notifier: CommitNotifier) -> LeaderDirectory:
         """Serve local topics as the node that `brokers` say, if there are disks; who leads which."""
         leaders = LeaderDirectory(self._catalog.local_leaders, pool=self._pools.catalog, clock=self._clock)
         if self.storage is None:
@@ -116,23 +116,23 @@ class LocalLogService:
             leaders,
             brokers,
             pool=self._pools.disks,
-            watch=watch,
-            max_waiting_bytes=self._settings.max_local_append_bytes,
+            commit_notifier=commit_notifier,
+            max_pending_bytes=self._settings.max_local_append_bytes,
         )
-        self.reads.local = self._appends.local = self._local
+        self.reader.local_topics = self._appends.local_topics = self._local
         return leaders
 
     async def stop(self) -> None:
         """Answer what was taken, write what waits, and close the logs in good order."""
         if self._local is not None:
             await self._local.stop()
-        await self.copies.stop()
+        await self.tail_cache.stop()
         storage, self.storage = self.storage, None
         if storage is not None:
             await asyncio.to_thread(storage.close)
 
     def gauges(self) -> MetricReaders:
-        """For `/metrics`: what the disks hold now."""
+        """Return the gauges of the local logs and the tail cache."""
         return {
             "siltstone_local_logs": ("Logs on local disks", lambda: self._metric("logs")),
             "siltstone_local_log_bytes": ("Bytes of local logs", lambda: self._metric("log_size_bytes")),
@@ -140,27 +140,30 @@ class LocalLogService:
                 "Log directories whose disk has failed",
                 lambda: self._metric("offline_log_directory_count"),
             ),
-            "siltstone_local_copy_waiting_bytes": (
-                "Committed, not yet written to copies of the tail",
-                lambda: self.copies.waiting_bytes,
+            "siltstone_tail_cache_pending_bytes": (
+                "Committed bytes that are not written to the tail cache yet",
+                lambda: self.tail_cache.pending_bytes,
             ),
         }
 
     def counters(self) -> MetricReaders:
-        """For `/metrics`: what the disks have done."""
+        """Return the counters of the tail cache."""
         return {
-            "siltstone_local_copy_hits": (
-                "Fetches and look-ups that copies answered",
-                lambda: self.reads.copy_hits,
+            "siltstone_tail_cache_hits": (
+                "Fetches and look-ups that were served from the tail cache",
+                lambda: self.reader.tail_cache_hits,
             ),
-            "siltstone_local_copy_written_bytes": (
-                "Written to copies of the tail",
-                lambda: self.copies.appended_bytes,
+            "siltstone_tail_cache_written_bytes": (
+                "Bytes written to the tail cache",
+                lambda: self.tail_cache.written_bytes,
             ),
-            "siltstone_local_copy_restarts": ("Copies that began anew", lambda: self.copies.restarts),
-            "siltstone_local_copy_dropped_files": (
-                "Files that were not copied, for want of room",
-                lambda: self.copies.dropped_files,
+            "siltstone_tail_cache_restarts": (
+                "Partitions of the tail cache that restarted after a commit of another agent",
+                lambda: self.tail_cache.restarts,
+            ),
+            "siltstone_tail_cache_dropped_files": (
+                "Committed files that the tail cache skipped because too many bytes were pending",
+                lambda: self.tail_cache.dropped_files,
             ),
         }
 

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _MAX_AGENTS = 1000
-SWEEP_MS = 5_000
+TOPIC_SYNC_MS = 5_000
 
 
-class Topics(Protocol):
+class TopicTable(Protocol):
     """What the disks need of the catalog."""
 
     def list(self) -> Sequence[Topic]:
@@ -70,7 +70,7 @@ def free_directory(root: Path, files: FileSystem | None = None) -> Path:
     return root / str(next(count(_MAX_AGENTS)))
 
 
-def node_of(directories: Sequence[Path], files: FileSystem | None = None) -> int | None:
+def stored_node_id(directories: Sequence[Path], files: FileSystem | None = None) -> int | None:
     """The node that `directories` belong to, as the first that says so has it; None when all are new.
 
     A disk that fails keeps no agent from starting, unless only that one could know: then OSError.
@@ -98,7 +98,7 @@ class LocalStorage:
         directories: Sequence[Path],
         identity: StorageIdentity,
         *,
-        topics: Topics,
+        topics: TopicTable,
         clock: Clock,
         ids: Ids,
         files: FileSystem | None = None,
@@ -137,10 +137,10 @@ class LocalStorage:
         for log in self.manager.logs():
             log.update_high_watermark(log.log_end_offset)
         self._scheduler.schedule_every(
-            "local-topics", self.follow_topics, first_delay_ms=SWEEP_MS, period_ms=SWEEP_MS
+            "local-topics", self.sync_topics, first_delay_ms=TOPIC_SYNC_MS, period_ms=TOPIC_SYNC_MS
         )
 
-    def follow_topics(self) -> None:
+    def sync_topics(self) -> None:
         """Delete the logs of topics that are gone, and give the others the configuration of today."""
         try:
             topics = {topic.topic_id: topic for topic in self._topics.list()}

@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _Run = tuple[int, list[memoryview]]
-_MAX_WAITING_FILES = 1_000
+_MAX_PENDING_FILES = 1_000
 
 
 class TailCache:
     """Copies of the tail. `committed` belongs to the event loop, reads to any thread."""
 
-    def __init__(self, directory: TopicDirectory, *, max_waiting_bytes: int) -> None:
+    def __init__(self, directory: TopicDirectory, *, max_pending_bytes: int) -> None:
         self._manager: LogManager | None = None
         self._directory = directory
-        self._limit = max_waiting_bytes
-        self._pool = WorkPool("local copies", threads=1, max_waiting=_MAX_WAITING_FILES)
+        self._limit = max_pending_bytes
+        self._pool = WorkPool("local copies", threads=1, max_waiting=_MAX_PENDING_FILES)
         self._writes: set[asyncio.Task[None]] = set()
-        self.waiting_bytes = 0
-        self.appended_bytes = 0
+        self.pending_bytes = 0
+        self.written_bytes = 0
         self.dropped_files = 0
         self.restarts = 0
 
@@ -62,19 +62,19 @@ class TailCache:
         if self._manager is None:
             return
         size = sum(sum(map(len, section.batches)) for section in file.sections)
-        if self.waiting_bytes + size > self._limit or len(self._writes) >= _MAX_WAITING_FILES:
+        if self.pending_bytes + size > self._limit or len(self._writes) >= _MAX_PENDING_FILES:
             self.dropped_files += 1
             return
         work: list[tuple[Topic, int, list[_Run]]] = []
         for section, result in zip(file.sections, results, strict=True):
-            topic = self._directory.known(result.topic_id)
+            topic = self._directory.last_known_by_id(result.topic_id)
             if topic is not None:
                 runs = _runs(section.appended(result), result.leader_epoch)
                 if runs:
                     work.append((topic, result.partition, runs))
         if not work:
             return
-        self.waiting_bytes += size
+        self.pending_bytes += size
         write = asyncio.get_running_loop().create_task(
             self._pool.run(partial(self._write, self._manager, work))
         )
@@ -82,7 +82,7 @@ class TailCache:
         write.add_done_callback(partial(self._written, size))
 
     def _written(self, size: int, write: asyncio.Task[None]) -> None:
-        self.waiting_bytes -= size
+        self.pending_bytes -= size
         self._writes.discard(write)
 
     def _write(self, manager: LogManager, work: Sequence[tuple[Topic, int, list[_Run]]]) -> None:
@@ -110,9 +110,9 @@ class TailCache:
         data = b"".join(batches)  # the one copy: the log writes a run with one call
         appended = log.append_as_follower(data)
         log.update_high_watermark(appended.last_offset + 1)
-        self.appended_bytes += len(data)
+        self.written_bytes += len(data)
 
-    def holds(self, topic: Topic, partition: int, offset: int) -> bool:
+    def contains(self, topic: Topic, partition: int, offset: int) -> bool:
         """Whether the copy has that offset; cheap."""
         log = self._log_of(topic, partition)
         return log is not None and log.log_start_offset <= offset < log.high_watermark

@@ -5,8 +5,8 @@ How it is kept true:
 - Bounds are what a look-up brought, moved on by this agent's own commits, and forgotten at any word of a
   commit by another agent, or when words may have been missed. A word that comes during a look-up keeps its
   answer from being remembered. What no notification tells (a log start that moved, a topic that was
-  deleted) is seen after `bounds_ms` at the latest.
-- Extents are forgotten after `extents_ms`, which is well below the grace (60 s) for which objects outlive the
+  deleted) is seen after `ttl_ms` at the latest.
+- Extents are forgotten after `ttl_ms`, which is well below the grace (60 s) for which objects outlive the
   extents that named them. Until then a swap does no harm: of topics that are not compacted, for which alone
   they are remembered, both sides of a swap hold the same records. An object that is gone nevertheless makes a
   reader forget the extents and look them up again.
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 
-_NOTHING_KNOWN: Mapping[int, tuple[float, PartitionState]] = {}
+_NO_STATES: Mapping[int, tuple[float, PartitionState]] = {}
 
 
 class BoundsCache:
     """Where partitions begin and end. Belongs to the event loop."""
 
-    def __init__(self, clock: Clock, *, bounds_ms: int, limit: int) -> None:
+    def __init__(self, clock: Clock, *, ttl_ms: int, limit: int) -> None:
         self._clock = clock
-        self._keep_seconds = bounds_ms / 1000
+        self._ttl_seconds = ttl_ms / 1000
         self._limit = limit
         self._known: OrderedDict[PartitionId, tuple[float, PartitionState]] = OrderedDict()
         # The same by topic: a UUID is slow to look up.
         self._topics: dict[UUID, dict[int, tuple[float, PartitionState]]] = {}
         # By number, for look-ups of the same partitions are equal and yet not the same.
-        self._looking: dict[int, set[PartitionId]] = {}
-        self._numbers = count()
+        self._lookups: dict[int, set[PartitionId]] = {}
+        self._lookup_ids = count()
 
     def get(self, partition: PartitionId) -> PartitionState | None:
         """The state of the partition, if it is known."""
@@ -64,9 +64,9 @@ class BoundsCache:
 
         For who looks up many: it does not count as a use of any of them.
         """
-        return self._topics.get(topic_id, _NOTHING_KNOWN)
+        return self._topics.get(topic_id, _NO_STATES)
 
-    def _keep(self, partition: PartitionId, known: tuple[float, PartitionState]) -> None:
+    def _put(self, partition: PartitionId, known: tuple[float, PartitionState]) -> None:
         self._known[partition] = known
         self._topics.setdefault(partition.topic_id, {})[partition.partition] = known
 
@@ -79,22 +79,22 @@ class BoundsCache:
             del self._topics[partition.topic_id]
 
     @contextmanager
-    def looking_up(self, partitions: Iterable[PartitionId]) -> Iterator[set[PartitionId]]:
+    def lookup(self, partitions: Iterable[PartitionId]) -> Iterator[set[PartitionId]]:
         """Around a look-up, whose answer goes to `remember` together with the set that this gives."""
-        number, wanted = next(self._numbers), set(partitions)
-        self._looking[number] = wanted
+        number, wanted = next(self._lookup_ids), set(partitions)
+        self._lookups[number] = wanted
         try:
             yield wanted
         finally:
-            del self._looking[number]
+            del self._lookups[number]
 
-    def remember(self, states: Iterable[PartitionState], wanted: set[PartitionId]) -> None:
+    def store(self, states: Iterable[PartitionState], wanted: set[PartitionId]) -> None:
         """Keep the answers of a look-up, but for those that something was heard of meanwhile."""
-        until = self._clock.monotonic() + self._keep_seconds
+        until = self._clock.monotonic() + self._ttl_seconds
         for state in states:
             partition = PartitionId(state.topic_id, state.partition)
             if partition in wanted:
-                self._keep(partition, (until, state))
+                self._put(partition, (until, state))
                 self._known.move_to_end(partition)
         while len(self._known) > self._limit:
             self._drop(next(iter(self._known)))
@@ -104,7 +104,7 @@ class BoundsCache:
         del file
         for result in results:
             partition = PartitionId(result.topic_id, result.partition)
-            for wanted in self._looking.values():
+            for wanted in self._lookups.values():
                 wanted.discard(partition)
             known = self._known.get(partition)
             if known is None or result.high_watermark < known[1].high_watermark:
@@ -116,29 +116,29 @@ class BoundsCache:
                 high_watermark=result.high_watermark,
                 log_end_offset=result.high_watermark,
             )
-            self._keep(partition, (known[0], moved))
+            self._put(partition, (known[0], moved))
 
-    def forget(self, partitions: Iterable[PartitionId]) -> None:
+    def invalidate(self, partitions: Iterable[PartitionId]) -> None:
         """Somebody else changed them."""
         for partition in partitions:
             self._drop(partition)
-            for wanted in self._looking.values():
+            for wanted in self._lookups.values():
                 wanted.discard(partition)
 
-    def forget_all(self) -> None:
+    def invalidate_all(self) -> None:
         """Somebody may have changed anything."""
         self._known.clear()
         self._topics.clear()
-        for wanted in self._looking.values():
+        for wanted in self._lookups.values():
             wanted.clear()
 
 
 class ExtentCache:
     """Runs of neighbouring extents by partition. Belongs to the event loop."""
 
-    def __init__(self, clock: Clock, *, extents_ms: int, limit: int) -> None:
+    def __init__(self, clock: Clock, *, ttl_ms: int, limit: int) -> None:
         self._clock = clock
-        self._keep_seconds = extents_ms / 1000
+        self._ttl_seconds = ttl_ms / 1000
         self._limit = limit
         self._count = 0
         self._known: OrderedDict[PartitionId, tuple[float, Sequence[Extent]]] = OrderedDict()
@@ -150,7 +150,7 @@ class ExtentCache:
             return ()
         until, extents = known
         if until < self._clock.monotonic():
-            self.forget(partition)
+            self.invalidate(partition)
             return ()
         index = bisect_right(extents, offset, key=_base_offset) - 1
         if index < 0 or extents[index].last_offset < offset:
@@ -158,17 +158,17 @@ class ExtentCache:
         self._known.move_to_end(partition)
         return extents[index:]
 
-    def remember(self, partition: PartitionId, extents: Sequence[Extent], looked_up: float) -> None:
+    def store(self, partition: PartitionId, extents: Sequence[Extent], looked_up: float) -> None:
         """Keep the answer of a look-up that began at `looked_up` on the clock."""
-        self.forget(partition)
+        self.invalidate(partition)
         if not extents:
             return
-        self._known[partition] = (looked_up + self._keep_seconds, extents)
+        self._known[partition] = (looked_up + self._ttl_seconds, extents)
         self._count += len(extents)
         while self._count > self._limit:
-            self.forget(next(iter(self._known)))
+            self.invalidate(next(iter(self._known)))
 
-    def forget(self, partition: PartitionId) -> None:
+    def invalidate(self, partition: PartitionId) -> None:
         """Look them up again."""
         _, extents = self._known.pop(partition, (0.0, ()))
         self._count -= len(extents)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-class Watcher(Protocol):
+class CommitNotifications(Protocol):
     """The catalog's notifications of commits; used from one thread."""
 
     def wait(self, timeout: float, /) -> frozenset[PartitionId] | None:
@@ -71,14 +71,14 @@ class CommitNotifier:
 
     def __init__(
         self,
-        watcher: Watcher,
+        notifications: CommitNotifications,
         bounds: BoundsCache,
         *,
         health: CallHealth,
         retry: RetryPolicy,
         wait_seconds: float = 0.1,
     ) -> None:
-        self._watcher = watcher
+        self._notifications = notifications
         self._bounds = bounds
         self._health = health
         self._retry = retry
@@ -100,12 +100,12 @@ class CommitNotifier:
 
     async def stop(self) -> None:
         """Wake everyone, for the last time, and stop listening."""
-        self.release()
+        self.release_waiters()
         self._stopping.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
-    def release(self) -> None:
+    def release_waiters(self) -> None:
         """From now on nobody is kept waiting."""
         self._closed = True
         self._wake_all()
@@ -121,7 +121,7 @@ class CommitNotifier:
         return bool(self._waiters)
 
     @contextlib.contextmanager
-    def waiting(self, partitions: Iterable[PartitionId]) -> Iterator[Waiter]:
+    def waiter(self, partitions: Iterable[PartitionId]) -> Iterator[Waiter]:
         """A waiter that is woken by every commit to `partitions` from now on: look at them after this."""
         waiter = Waiter()
         wanted = set(partitions)
@@ -149,13 +149,13 @@ class CommitNotifier:
             for waiter in self._waiters.get(partition, ()):
                 waiter.wake()
 
-    def _heard(self, partitions: Iterable[PartitionId] | None) -> None:
+    def _on_commits(self, partitions: Iterable[PartitionId] | None) -> None:
         """Of commits of others: to these partitions, or to any."""
         if partitions is None:
-            self._bounds.forget_all()
+            self._bounds.invalidate_all()
             self._wake_all()
         else:
-            self._bounds.forget(partitions)
+            self._bounds.invalidate(partitions)
             self.wake(partitions)
 
     def _wake_all(self) -> None:
@@ -165,11 +165,11 @@ class CommitNotifier:
         failures = 0
         while not self._stopping.is_set():
             try:
-                changed = self._watcher.wait(self._wait_seconds)
+                changed = self._notifications.wait(self._wait_seconds)
             except Exception as error:  # noqa: BLE001  # this thread must live as long as the agent
                 failures += 1
                 self._health.failed()
-                _tell_of_failure(error, failures)
+                _log_failure(error, failures)
                 self._stopping.wait(self._retry.pause(min(failures, 16)))
                 changed = None
             else:
@@ -178,11 +178,11 @@ class CommitNotifier:
                 failures = 0
                 self._health.succeeded()
             if changed is None or changed:
-                loop.call_soon_threadsafe(self._heard, changed)
-        self._watcher.close()
+                loop.call_soon_threadsafe(self._on_commits, changed)
+        self._notifications.close()
 
 
-def _tell_of_failure(error: Exception, failures: int) -> None:
+def _log_failure(error: Exception, failures: int) -> None:
     """Log the first failure in a row, the second, the fourth and so on: there may be one in each second."""
     if failures & (failures - 1):
         return

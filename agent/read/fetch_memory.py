@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 MIN_SHARE = 64 * 1024
 """Bytes that an answer is planned with, however little is left."""
 
-SMALL_ANSWER = 2 * MIN_SHARE
+SMALL_RESPONSE = 2 * MIN_SHARE
 """What comes of it, as the last batch is never cut: unless batches are larger than such a share."""
 
 _SHARE = 4  # of what is free
-_KEPT = 8  # of all there is
+_SMALL_RESPONSE_SHARE = 8  # of all there is
 
 
 class FetchMemory(ByteBudget):
@@ -31,29 +31,29 @@ class FetchMemory(ByteBudget):
 
     def __init__(self, limit: int) -> None:
         super().__init__("the memory for fetches", limit)
-        self._kept = limit // _KEPT
+        self._for_small_responses = limit // _SMALL_RESPONSE_SHARE
 
     @property
     def share(self) -> int:
         """How many bytes an answer is planned with; a single batch may be larger."""
-        free = self.limit - self.held
-        return max((free - self._kept) // _SHARE, min(MIN_SHARE, free))
+        free = self.limit - self.used
+        return max((free - self._for_small_responses) // _SHARE, min(MIN_SHARE, free))
 
-    def has_room_for(self, size: int) -> bool:
+    def fits(self, size: int) -> bool:
         """Whether an answer of `size` bytes may be held now.
 
         One that is larger than all that answers may hold has room when there is no other.
         """
-        return self.free >= max(size, self.free_for(size))
+        return self.free >= max(size, self.required_free_bytes(size))
 
-    def free_for(self, size: int) -> int:
+    def required_free_bytes(self, size: int) -> int:
         """How much has to be free for an answer of `size` bytes, of which there may be no more than all."""
-        return size if size <= SMALL_ANSWER else min(size + self._kept, self.limit)
+        return size if size <= SMALL_RESPONSE else min(size + self._for_small_responses, self.limit)
 
     @contextlib.contextmanager
-    def holding_answer(self, size: int) -> Iterator[None]:
+    def reserving_response(self, size: int) -> Iterator[None]:
         """Hold an answer for as long as the block runs; `BusyError` without room for it."""
-        if not self.has_room_for(size):
-            raise self.refusal(size)
-        with self.holding(size):
+        if not self.fits(size):
+            raise self.rejection(size)
+        with self.reserving(size):
             yield

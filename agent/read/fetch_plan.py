@@ -32,7 +32,7 @@ class PartitionFetch:
         return PartitionId(self.topic.topic_id, self.partition)
 
     @property
-    def place(self) -> str:
+    def partition_name(self) -> str:
         """The partition, in messages."""
         return f"{self.topic.name}-{self.partition}"
 
@@ -48,7 +48,7 @@ class Cursor:
     extents: Sequence[Extent] = ()
     limit: int = 0
     # Grows while what was read held no batch to serve: a long hole within an indexed section.
-    stretch: int = 1
+    read_factor: int = 1
 
     @classmethod
     def at(cls, fetch: PartitionFetch) -> Cursor:
@@ -87,7 +87,7 @@ class CursorPlan:
     steps: list[tuple[Extent, ExtentPart | None]] = field(default_factory=list)
 
 
-def share_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
+def assign_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
     """Set each cursor's limit so that all stay within `max_bytes`; returns those whose turn has come.
 
     The first partition that has anything is served whatever is left, so that a fetch makes progress.
@@ -137,7 +137,7 @@ def plan_cursor(cursor: Cursor, indexes: Mapping[ByteRange, SectionIndex]) -> Cu
             plan.steps.append((extent, None))
             continue
         index = indexes.get(index_range(extent)) if extent.index_length else None
-        part = _part(extent, first_offset, index, max(cursor.limit - size, 0) * cursor.stretch)
+        part = _part(extent, first_offset, index, max(cursor.limit - size, 0) * cursor.read_factor)
         plan.steps.append((extent, part))
         size += part.range.length
         if not part.reaches_end:

@@ -52,15 +52,15 @@ def unknown_partition(place: str) -> UnknownPartitionError:
     )
 
 
-def fault_of(cursor: Cursor) -> SiltstoneError | None:
+def offset_error(cursor: Cursor) -> SiltstoneError | None:
     """What keeps the cursor from being served at all."""
     fetch, state = cursor.fetch, cursor.state
     if state is None:
-        return unknown_partition(fetch.place)
+        return unknown_partition(fetch.partition_name)
     if state.log_start_offset <= cursor.served.next_offset <= state.high_watermark:
         return None
     return OffsetOutOfRangeError(
-        fetch.place,
+        fetch.partition_name,
         cursor.served.next_offset,
         log_start_offset=state.log_start_offset,
         high_watermark=state.high_watermark,
@@ -98,7 +98,7 @@ def _hole(first_offset: int, next_offset: int) -> list[bytearray | memoryview]:
     return [memoryview(batch)]
 
 
-def is_enough(wanted: Sequence[PartitionFetch], results: Sequence[FetchResult], min_bytes: int) -> bool:
+def is_sufficient(wanted: Sequence[PartitionFetch], results: Sequence[FetchResult], min_bytes: int) -> bool:
     """Whether who asked for `wanted` is to be answered with `results`, and not to wait for more."""
     if sum(result.size for result in results) >= min_bytes:
         return True

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # About what the lists, the view and the share in its file cost beside the bytes of a batch.
 BATCH_COST = 256
 _MAX_BATCHES = 4096
-_COMPACT_AT = 1024
+_MIN_COMPACTION = 1024
 
 
 class TailRead(NamedTuple):
@@ -48,7 +48,7 @@ _tail_read = partial(tuple.__new__, TailRead)
 
 
 @dataclass(slots=True)
-class Line:
+class PartitionTail:
     """The batches of one partition in offset order; those before `first` are gone."""
 
     bases: list[int] = field(default_factory=list)
@@ -62,13 +62,13 @@ class Line:
         end = self.first + count
         self.views[self.first : end] = [_NOTHING] * count
         self.first = end
-        if end >= _COMPACT_AT or end == len(self.bases):
+        if end >= _MIN_COMPACTION or end == len(self.bases):
             del self.bases[:end], self.lasts[:end], self.views[:end], self.files[:end]
             self.first = 0
 
 
 _NOTHING = memoryview(b"")
-_NO_LINES: Mapping[int, Line] = {}
+_NO_TAILS: Mapping[int, PartitionTail] = {}
 
 
 class HotTail:
@@ -78,7 +78,7 @@ class HotTail:
         self.limit = limit
         self.size = 0
         self.hits = 0
-        self._topics: dict[UUID, dict[int, Line]] = {}  # a UUID is slow to look up
+        self._topics: dict[UUID, dict[int, PartitionTail]] = {}  # a UUID is slow to look up
         self._files: deque[list[tuple[PartitionId, int, int]]] = deque()
 
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
@@ -106,14 +106,14 @@ class HotTail:
         if not count:  # they are in the file and not in the log
             return 0, 0
         set_base_offsets(batches, bases, leader_epoch)
-        lines = self._topics.setdefault(partition.topic_id, {})
-        line = lines.get(partition.partition)
-        if line is None:
-            line = lines[partition.partition] = Line()
-        line.bases += bases
-        line.lasts += [base + taken - 1 for base, taken in zip(bases, offset_counts, strict=True)]
-        line.views += [batch.toreadonly() for batch in batches]
-        line.files += [file_id] * count
+        tails = self._topics.setdefault(partition.topic_id, {})
+        tail = tails.get(partition.partition)
+        if tail is None:
+            tail = tails[partition.partition] = PartitionTail()
+        tail.bases += bases
+        tail.lasts += [base + taken - 1 for base, taken in zip(bases, offset_counts, strict=True)]
+        tail.views += [batch.toreadonly() for batch in batches]
+        tail.files += [file_id] * count
         return count, sum(map(len, batches)) + BATCH_COST * count
 
     def read(
@@ -123,29 +123,29 @@ class HotTail:
 
         With `file_id`, batches of that file alone.
         """
-        line = self.lines(partition.topic_id).get(partition.partition)
-        return None if line is None else self.read_line(line, offset, max_bytes, file_id=file_id)
+        tail = self.partition_tails(partition.topic_id).get(partition.partition)
+        return None if tail is None else self.read_partition(tail, offset, max_bytes, file_id=file_id)
 
-    def lines(self, topic_id: UUID) -> Mapping[int, Line]:
+    def partition_tails(self, topic_id: UUID) -> Mapping[int, PartitionTail]:
         """What is held of a topic, by partition; to be used at once."""
-        return self._topics.get(topic_id, _NO_LINES)
+        return self._topics.get(topic_id, _NO_TAILS)
 
-    def read_line(
-        self, line: Line, offset: int, max_bytes: int, *, file_id: UUID | None = None
+    def read_partition(
+        self, tail: PartitionTail, offset: int, max_bytes: int, *, file_id: UUID | None = None
     ) -> TailRead | None:
-        """As `read`, of one of the `lines`."""
-        bases, lasts, views = line.bases, line.lasts, line.views
-        first = bisect_right(bases, offset, line.first) - 1
-        if first < line.first or lasts[first] < offset:
+        """As `read`, of one of the `tails`."""
+        bases, lasts, views = tail.bases, tail.lasts, tail.views
+        first = bisect_right(bases, offset, tail.first) - 1
+        if first < tail.first or lasts[first] < offset:
             return None
-        if file_id is not None and line.files[first] != file_id:
+        if file_id is not None and tail.files[first] != file_id:
             return None
         size = len(views[first])
         end = first + 1
         most = min(len(bases), first + _MAX_BATCHES) if size < max_bytes else end
         while end < most and bases[end] == lasts[end - 1] + 1:
             more = size + len(views[end])
-            if more > max_bytes or (file_id is not None and line.files[end] != file_id):
+            if more > max_bytes or (file_id is not None and tail.files[end] != file_id):
                 break
             size = more
             end += 1
@@ -154,11 +154,11 @@ class HotTail:
 
     def _drop_oldest(self) -> None:
         for partition, count, size in self._files.popleft():
-            lines = self._topics[partition.topic_id]
-            line = lines[partition.partition]
-            line.drop(count)
+            tails = self._topics[partition.topic_id]
+            tail = tails[partition.partition]
+            tail.drop(count)
             self.size -= size
-            if not line.bases:
-                del lines[partition.partition]
-                if not lines:
+            if not tail.bases:
+                del tails[partition.partition]
+                if not tails:
                     del self._topics[partition.topic_id]

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from agent.read.catalog_cache import ExtentCache
-from agent.read.fetch_result import fault_of
+from agent.read.fetch_result import offset_error
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 
-class Bounds(Protocol):
+class BoundsTable(Protocol):
     """Where partitions begin and end."""
 
     def states(self, partitions: list[PartitionId], /) -> Sequence[PartitionState]:
@@ -29,7 +29,7 @@ class Bounds(Protocol):
         ...
 
 
-class Extents(Protocol):
+class ExtentTable(Protocol):
     """Where offsets lie."""
 
     def extents(
@@ -46,8 +46,8 @@ class LogLookup:
         self,
         *,
         settings: AgentSettings,
-        bounds: Bounds,
-        extents: Extents,
+        bounds: BoundsTable,
+        extents: ExtentTable,
         bounds_cache: BoundsCache,
         pool: WorkPool,
         clock: Clock,
@@ -57,7 +57,7 @@ class LogLookup:
         self._extents = extents
         self.bounds_cache = bounds_cache
         self._extent_cache = ExtentCache(
-            clock, extents_ms=settings.known_extents_ms, limit=settings.max_known_extents
+            clock, ttl_ms=settings.extent_cache_ms, limit=settings.max_cached_extents
         )
         self._pool = pool
         self._clock = clock
@@ -70,7 +70,7 @@ class LogLookup:
     def _cached_state(self, fetch: PartitionFetch) -> PartitionState | None:
         return None if fetch.topic.config.compacts else self.bounds_cache.get(fetch.partition_id)
 
-    async def find_bounds(self, cursors: Sequence[Cursor], *, believing: bool) -> None:
+    async def find_bounds(self, cursors: Sequence[Cursor], *, use_cache: bool) -> None:
         """Set the cursors' states, or what is wrong with them.
 
         Nobody is refused by what was only believed: a reader that comes from another agent may be further
@@ -78,19 +78,19 @@ class LogLookup:
         """
         unknown = []
         for cursor in cursors:
-            cursor.state = self._cached_state(cursor.fetch) if believing else None
-            if cursor.state is None or fault_of(cursor) is not None:
+            cursor.state = self._cached_state(cursor.fetch) if use_cache else None
+            if cursor.state is None or offset_error(cursor) is not None:
                 unknown.append(cursor)
         if unknown:
             ids = [cursor.fetch.partition_id for cursor in unknown]
-            with self.bounds_cache.looking_up(ids) as undisturbed:
+            with self.bounds_cache.lookup(ids) as undisturbed:
                 found = await self._pool.run(partial(self._bounds.states, ids))
-                self.bounds_cache.remember(found, undisturbed)
+                self.bounds_cache.store(found, undisturbed)
             states = {PartitionId(state.topic_id, state.partition): state for state in found}
             for cursor in unknown:
                 cursor.state = states.get(cursor.fetch.partition_id)
         for cursor in cursors:
-            cursor.error = fault_of(cursor)
+            cursor.error = offset_error(cursor)
 
     async def find_extents(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """The extents from where the cursors stand: those that are known, or a look-up of some more."""
@@ -107,7 +107,7 @@ class LogLookup:
         await self._pool.run(partial(self._look_up, unknown, max_bytes))
         for cursor in unknown:
             if not cursor.fetch.topic.config.compacts:
-                self._extent_cache.remember(cursor.fetch.partition_id, cursor.extents, looked_up)
+                self._extent_cache.store(cursor.fetch.partition_id, cursor.extents, looked_up)
 
     def _look_up(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
         """Bring extents up to date; blocking."""
@@ -115,7 +115,7 @@ class LogLookup:
             partition = cursor.fetch.partition_id
             most = min(cursor.fetch.max_bytes, max_bytes)
             if not cursor.fetch.topic.config.compacts:
-                most = max(most, self._settings.known_extents_bytes)
+                most = max(most, self._settings.extent_lookup_bytes)
             cursor.extents = self._extents.extents(
                 partition.topic_id,
                 partition.partition,
@@ -124,7 +124,7 @@ class LogLookup:
                 max_bytes=most,
             )
 
-    def forget_extents(self, cursors: Sequence[Cursor]) -> None:
+    def invalidate_extents(self, cursors: Sequence[Cursor]) -> None:
         """They named an object that is gone."""
         for cursor in cursors:
-            self._extent_cache.forget(cursor.fetch.partition_id)
+            self._extent_cache.invalidate(cursor.fetch.partition_id)

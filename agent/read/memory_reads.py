@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from catalog.model import PartitionState, Topic
     from core.clock import Clock
 
-AT_ONCE = 1024
+MAX_PARTITIONS_PER_STEP = 1024
 """Partitions that are read in 1 ms, which is for how long others may be kept waiting."""
 
-_NOT_KNOWN: tuple[float, None] = (-1.0, None)
+_UNKNOWN: tuple[float, None] = (-1.0, None)
 
 
-class Wanted(NamedTuple):
+class PartitionRead(NamedTuple):
     """Batches of one partition from the one with `offset` on, about `max_bytes` of them."""
 
     partition: int
@@ -40,27 +40,27 @@ class Wanted(NamedTuple):
     leader_epoch: int = -1  # that the reader knows of
 
 
-WantedNumbers: TypeAlias = "tuple[int, int, int, int]"
-"""What `Wanted` says, with names or without: for most readers nobody needs them."""
+PartitionReadTuple: TypeAlias = "tuple[int, int, int, int]"
+"""What `PartitionRead` says, with names or without: for most readers nobody needs them."""
 
-WantedParts: TypeAlias = "Sequence[tuple[Topic, Sequence[WantedNumbers]]]"
+ReadsByTopic: TypeAlias = "Sequence[tuple[Topic, Sequence[PartitionReadTuple]]]"
 """Partitions by topic, in the order in which there is room for them; a topic may come again."""
 
 
-class Unread(Enum):
+class MemoryMiss(Enum):
     """Why nothing was read."""
 
-    NOT_KNOWN = "not known"
+    UNKNOWN = "unknown"
     """Memory does not tell: catalog, disks or store have to be asked."""
 
-    NOT_ENOUGH = "not enough"
+    INSUFFICIENT = "insufficient"
     """There is less than was asked for: whoever asked should wait for more."""
 
 
-Remembered: TypeAlias = "tuple[PartitionState, TailRead | None]"
+MemoryResult: TypeAlias = "tuple[PartitionState, TailRead | None]"
 """Where a partition begins and ends, and what memory has of it from the offset on: None for nothing."""
 
-_Read: TypeAlias = "tuple[list[Remembered], int] | Unread"
+_Read: TypeAlias = "tuple[list[MemoryResult], int] | MemoryMiss"
 
 
 class MemoryReads:
@@ -72,7 +72,7 @@ class MemoryReads:
         tail: HotTail,
         bounds: BoundsCache,
         budget: FetchMemory,
-        watch: CommitNotifier,
+        commit_notifier: CommitNotifier,
         clock: Clock,
         metrics: AgentMetrics,
         max_fetch_bytes: int,
@@ -80,7 +80,7 @@ class MemoryReads:
     ) -> None:
         self._tail = tail
         self._bounds = bounds
-        self._watch = watch
+        self._commit_notifier = commit_notifier
         self._poll_seconds = poll_seconds
         self._budget = budget
         self._clock = clock
@@ -90,29 +90,29 @@ class MemoryReads:
         self._bytes = metrics.fetched_bytes
         self._wake_up_seconds = metrics.wake_up_seconds
 
-    def read(self, wanted: WantedParts, *, max_bytes: int, min_bytes: int) -> _Read:
+    def read(self, wanted: ReadsByTopic, *, max_bytes: int, min_bytes: int) -> _Read:
         """What there is of each, in order, and how many bytes of the budget that holds from now on."""
         reading = self._begin(max_bytes)
         if reading is None:
-            return Unread.NOT_KNOWN
+            return MemoryMiss.UNKNOWN
         for topic, parts in wanted:
             if not reading.take(topic, parts):
-                return Unread.NOT_KNOWN
+                return MemoryMiss.UNKNOWN
         return self._end(reading, min_bytes)
 
-    async def _read_in_steps(self, wanted: WantedParts, max_bytes: int, min_bytes: int) -> _Read:
+    async def _read_in_steps(self, wanted: ReadsByTopic, max_bytes: int, min_bytes: int) -> _Read:
         """As `read`, and others have their turn in between where there are many partitions."""
         reading = self._begin(max_bytes)
         if reading is None:
-            return Unread.NOT_KNOWN
+            return MemoryMiss.UNKNOWN
         taken = 0
         for topic, parts in wanted:
-            for start in range(0, len(parts), AT_ONCE):
-                some = parts[start : start + AT_ONCE]
+            for start in range(0, len(parts), MAX_PARTITIONS_PER_STEP):
+                some = parts[start : start + MAX_PARTITIONS_PER_STEP]
                 if not reading.take(topic, some):
-                    return Unread.NOT_KNOWN
+                    return MemoryMiss.UNKNOWN
                 taken += len(some)
-                if taken >= AT_ONCE:
+                if taken >= MAX_PARTITIONS_PER_STEP:
                     taken = 0
                     await asyncio.sleep(0)
         return self._end(reading, min_bytes)
@@ -127,52 +127,52 @@ class MemoryReads:
     def _end(self, reading: MemoryRead, min_bytes: int) -> _Read:
         """What was found, if it is all that there is, and enough."""
         found, size = reading.found, reading.most - reading.left
-        if not reading.is_complete or not self._budget.has_room_for(size):
-            return Unread.NOT_KNOWN
+        if not reading.is_complete or not self._budget.fits(size):
+            return MemoryMiss.UNKNOWN
         # As Kafka's brokers do, nobody is kept waiting for more than may be handed out.
         if size < min(min_bytes, reading.most) and not _has_more(found):
-            return Unread.NOT_ENOUGH
+            return MemoryMiss.INSUFFICIENT
         self._count(reading.served, len(found) - reading.served, size)
         self._budget.reserve(size)
         return found, size
 
-    async def read_in_time(
+    async def read_when_available(
         self,
-        wanted: WantedParts,
+        wanted: ReadsByTopic,
         *,
         max_bytes: int,
         min_bytes: int,
         until: float,
         was_read: bool,
     ) -> _Read:
-        """As `read`, of what was not enough a moment ago, once more is committed.
+        """Do the same as `read`, and wait for commits while memory has less than `min_bytes`.
 
-        What was not read yet (`was_read`) is read first.
-        However many partitions there are, nobody else waits for more than `AT_ONCE` of them to be read.
-        Returns without it when the loop's time is `until`, or when nothing was heard for so long that a
-        commit may have been missed: what was believed is forgotten then.
+        `was_read` says that a `read` a moment ago returned `INSUFFICIENT`, so that the first look is skipped.
+        The event loop runs other tasks after each `MAX_PARTITIONS_PER_STEP` partitions. Returns
+        `INSUFFICIENT` when the loop's time is `until`. Returns it earlier, and invalidates the cached bounds,
+        if no commit was announced for so long that a notification may be lost.
         """
         loop = asyncio.get_running_loop()
         ids = [PartitionId(topic.topic_id, partition) for topic, parts in wanted for partition, *_ in parts]
-        with self._watch.waiting(ids) as waiter:
+        with self._commit_notifier.waiter(ids) as waiter:
             if not was_read:
                 read = await self._read_in_steps(wanted, max_bytes, min_bytes)
-                if read is not Unread.NOT_ENOUGH:
+                if read is not MemoryMiss.INSUFFICIENT:
                     return read
-            while not self._watch.is_closed:
+            while not self._commit_notifier.is_closed:
                 left = until - loop.time()
                 if left <= 0:
                     break
                 if not await waiter.wait(min(left, self._poll_seconds)):
                     if left > self._poll_seconds:
-                        self._bounds.forget(ids)
+                        self._bounds.invalidate(ids)
                     break
                 read = await self._read_in_steps(wanted, max_bytes, min_bytes)
-                if read is not Unread.NOT_ENOUGH:
+                if read is not MemoryMiss.INSUFFICIENT:
                     if waiter.woken_at is not None:
                         self._wake_up_seconds.observe(loop.time() - waiter.woken_at)
                     return read
-        return Unread.NOT_ENOUGH
+        return MemoryMiss.INSUFFICIENT
 
     def release(self, size: int) -> None:
         """Let go of what a read holds; its batches were handed out."""
@@ -199,7 +199,7 @@ class MemoryRead:
         self._bounds = bounds
         self._now = now
         self.most = self.left = most
-        self.found: list[Remembered] = []
+        self.found: list[MemoryResult] = []
         self.served = 0
         self.is_short = False
 
@@ -208,7 +208,7 @@ class MemoryRead:
         """Return True if memory has all records that the limit of bytes allows."""
         return self.left <= 0 or not self.is_short
 
-    def take(self, topic: Topic, parts: Sequence[WantedNumbers]) -> bool:
+    def take(self, topic: Topic, parts: Sequence[PartitionReadTuple]) -> bool:
         """What there is of one topic's partitions; whether memory tells.
 
         It does where the bounds may be believed, and the offset lies within them.
@@ -216,10 +216,10 @@ class MemoryRead:
         if topic.config.compacts:
             return False
         states = self._bounds.of_topic(topic.topic_id)
-        lines = self._tail.lines(topic.topic_id)
-        read_line, now, most, left = self._tail.read_line, self._now, self.most, self.left
+        lines = self._tail.partition_tails(topic.topic_id)
+        read_line, now, most, left = self._tail.read_partition, self._now, self.most, self.left
         for partition, offset, max_bytes, _ in parts:
-            until, state = states.get(partition, _NOT_KNOWN)
+            until, state = states.get(partition, _UNKNOWN)
             if until < now or state is None:
                 return False
             end = state.high_watermark
@@ -240,6 +240,6 @@ class MemoryRead:
         return True
 
 
-def _has_more(found: Sequence[Remembered]) -> bool:
+def _has_more(found: Sequence[MemoryResult]) -> bool:
     """Whether there is more than was read, so that nobody has to wait for it."""
     return any(read is not None and read.next_offset < state.high_watermark for state, read in found)

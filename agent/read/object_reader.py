@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WantedRange:
+class RangeRequest:
     """A range that somebody needs; a hot one was written a moment ago."""
 
     range: ByteRange
@@ -75,11 +75,11 @@ class ObjectReader:
         return self.cache.has(wanted)
 
     async def read(
-        self, wanted: Sequence[WantedRange], *, turns: asyncio.Semaphore | None = None
+        self, wanted: Sequence[RangeRequest], *, limiter: asyncio.Semaphore | None = None
     ) -> list[memoryview]:
         """The bytes of each range, read-only, in the order of `wanted`.
 
-        With `turns` every request waits for one of them first, and is under way for nobody else till then.
+        With `limiter` every request waits for one of them first, and is under way for nobody else till then.
         Raises `ObjectNotFoundError` when an object is gone (its extents were swapped since they were looked
         up), `RetryableError` when the store does not answer.
         """
@@ -89,7 +89,7 @@ class ObjectReader:
             if results[each.range] is None:
                 missing[each.is_hot].append(each.range)
         reads = [
-            (joined, asyncio.ensure_future(self._read_joined(joined, is_hot, turns)))
+            (joined, asyncio.ensure_future(self._read_joined(joined, is_hot, limiter)))
             for is_hot, ranges in missing.items()
             for joined in coalesce(ranges, gap=self._gap, limit=self._limit)
         ]
@@ -103,9 +103,9 @@ class ObjectReader:
         return [self._pick(each.range, results[each.range], loaded) for each in wanted]
 
     async def _read_joined(
-        self, joined: ByteRange, is_hot: bool, turns: asyncio.Semaphore | None
+        self, joined: ByteRange, is_hot: bool, limiter: asyncio.Semaphore | None
     ) -> memoryview:
-        async with turns or nullcontext():
+        async with limiter or nullcontext():
             return await self.cache.read(joined, partial(self._load, joined, is_hot))
 
     @staticmethod
@@ -126,7 +126,7 @@ class ObjectReader:
         try:
             data = await pool.run(read)
         except ObjectNotFoundError:
-            self.cache.forget(wanted.object_name)
+            self.cache.invalidate(wanted.object_name)
             raise
         except StoreAccessError as error:
             self._health.failed()

@@ -32,7 +32,7 @@ class PendingFetch:
         self.size = 0
 
 
-async def fetch_held(
+async def fetch_within_budget(
     read_path: ReadPath,
     wanted: Sequence[PartitionFetch],
     *,
@@ -49,7 +49,7 @@ async def fetch_held(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max_wait_ms / 1000
     needed, most = min(MIN_SHARE, max(max_bytes, 1)), max_bytes
-    while await budget.room(needed, deadline - loop.time()):
+    while await budget.wait_for_space(needed, deadline - loop.time()):
         planned = min(most, budget.share)
         try:
             results = await read_path.fetch(
@@ -64,10 +64,10 @@ async def fetch_held(
             continue
         # A batch that is larger than all there may be is handed out alone.
         size = min(sum(result.size for result in results), budget.limit)
-        if budget.has_room_for(size):
+        if budget.fits(size):
             budget.reserve(size)
             return PendingFetch(results, size, budget)
         # Others were quicker; what cannot do with the least are batches, which are never cut.
-        needed = MIN_SHARE if planned > MIN_SHARE else budget.free_for(size)
+        needed = MIN_SHARE if planned > MIN_SHARE else budget.required_free_bytes(size)
         most = MIN_SHARE
     return PendingFetch(await read_path.bounds(wanted), 0, budget)

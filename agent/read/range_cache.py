@@ -1,6 +1,6 @@
-"""Recently read and written byte ranges of objects, held in bounded memory and fetched once however many ask.
+"""Cache of byte ranges of objects. Concurrent reads of the same range cause one request.
 
-What is cached is never changed: objects are immutable, and readers patch copies of their own.
+Cached bytes never change: objects are immutable, and readers patch their own copies.
 """
 
 from __future__ import annotations
@@ -56,34 +56,34 @@ class RangeCache:
 
     def get(self, wanted: ByteRange) -> memoryview | None:
         """The bytes of `wanted`, read-only, or None."""
-        for held in self._by_object.get(wanted.object_name, ()):
-            if held.covers(wanted):
-                self._ranges.move_to_end(held)
+        for cached in self._by_object.get(wanted.object_name, ()):
+            if cached.covers(wanted):
+                self._ranges.move_to_end(cached)
                 self.hits += 1
-                return _part(self._ranges[held], held, wanted)
+                return _part(self._ranges[cached], cached, wanted)
         return None
 
     def has(self, wanted: ByteRange) -> bool:
         """Whether the bytes of `wanted` are here, or on their way."""
-        held = self._by_object.get(wanted.object_name, ())
-        return any(each.covers(wanted) for each in (*held, *self._flights))
+        cached = self._by_object.get(wanted.object_name, ())
+        return any(each.covers(wanted) for each in (*cached, *self._flights))
 
-    def put(self, held: ByteRange, data: Buffer) -> None:
+    def put(self, cached: ByteRange, data: Buffer) -> None:
         """Keep `data`, whose owner never changes it again, if there is room for it at all."""
-        if len(data) != held.length:
-            raise ValueError(f"{len(data)} bytes given for {held}")
-        if held.length > self.limit or held in self._ranges:
+        if len(data) != cached.length:
+            raise ValueError(f"{len(data)} bytes given for {cached}")
+        if cached.length > self.limit or cached in self._ranges:
             return
-        self._ranges[held] = data
-        self._by_object.setdefault(held.object_name, []).append(held)
-        self.size += held.length
+        self._ranges[cached] = data
+        self._by_object.setdefault(cached.object_name, []).append(cached)
+        self.size += cached.length
         while self.size > self.limit:
             self._drop(next(iter(self._ranges)))
 
-    def forget(self, object_name: str) -> None:
-        """Drop what is held of an object that is gone."""
-        for held in list(self._by_object.get(object_name, ())):
-            self._drop(held)
+    def invalidate(self, object_name: str) -> None:
+        """Drop what is cached of an object that is gone."""
+        for cached in list(self._by_object.get(object_name, ())):
+            self._drop(cached)
 
     async def read(self, wanted: ByteRange, load: Callable[[], Awaitable[Buffer]]) -> memoryview:
         """The bytes of `wanted`: cached, from a flight under way that covers it, or by `load`.
@@ -93,10 +93,10 @@ class RangeCache:
         found = self.get(wanted)
         if found is not None:
             return found
-        for flying, flight in self._flights.items():
-            if flying.covers(wanted):
+        for loading, flight in self._flights.items():
+            if loading.covers(wanted):
                 self.joined += 1
-                return _part(await asyncio.shield(flight), flying, wanted)
+                return _part(await asyncio.shield(flight), loading, wanted)
         self.misses += 1
         task = asyncio.get_running_loop().create_task(self._load(wanted, load), name="read a range")
         self._flights[wanted] = task
@@ -113,15 +113,15 @@ class RangeCache:
         if not task.cancelled():
             task.exception()  # seen, also when everyone who waited has left
 
-    def _drop(self, held: ByteRange) -> None:
-        del self._ranges[held]
-        self.size -= held.length
-        ranges = self._by_object[held.object_name]
-        ranges.remove(held)
+    def _drop(self, cached: ByteRange) -> None:
+        del self._ranges[cached]
+        self.size -= cached.length
+        ranges = self._by_object[cached.object_name]
+        ranges.remove(cached)
         if not ranges:
-            del self._by_object[held.object_name]
+            del self._by_object[cached.object_name]
 
 
-def _part(data: Buffer, held: ByteRange, wanted: ByteRange) -> memoryview:
-    start = wanted.position - held.position
+def _part(data: Buffer, cached: ByteRange, wanted: ByteRange) -> memoryview:
+    start = wanted.position - cached.position
     return memoryview(data).toreadonly()[start : start + wanted.length]

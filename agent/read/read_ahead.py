@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.read.fetch_plan import Cursor, index_range, plan_cursor
-from agent.read.object_reader import WantedRange
+from agent.read.object_reader import RangeRequest
 from core.errors import SiltstoneError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 _MAX_READERS = 20_000
 _MAX_WINDOWS = 1_000
 # One that a fetch waits for, and the next one.
-_MAX_AT_ONCE = 2
+_MAX_PENDING_WINDOWS = 2
 _IDLE_SECONDS = 10.0
 
 
@@ -66,7 +66,7 @@ class _Window:
     def is_done(self) -> bool:
         return self.task is not None and self.task.done()
 
-    def brings(self, wanted: ByteRange) -> bool:
+    def covers(self, wanted: ByteRange) -> bool:
         """Whether it reads that, now or when it is that request's turn."""
         return wanted in self.ranges or (self.last is not None and self.last.covers(wanted))
 
@@ -90,11 +90,11 @@ class ReadAhead:
         self._read_indexes = read_indexes
         self._is_hot = is_hot
         self._size = settings.read_ahead_bytes
-        self._most = min(settings.max_read_ahead_bytes, settings.cache_bytes // 2)
+        self._max_bytes = min(settings.max_read_ahead_bytes, settings.cache_bytes // 2)
         # Windows, and requests for them: threads for those who ask are left over.
-        most_at_once = max(settings.cold_read_threads // 2, 1)
-        self._turns = asyncio.Semaphore(most_at_once)
-        self._requests = asyncio.Semaphore(most_at_once)
+        max_concurrent = max(settings.cold_read_threads // 2, 1)
+        self._window_limiter = asyncio.Semaphore(max_concurrent)
+        self._request_limiter = asyncio.Semaphore(max_concurrent)
         self._clock = clock
         self._metrics = metrics
         # Where readers go on, if they read on: a partition, and the offset that they have come to.
@@ -102,13 +102,13 @@ class ReadAhead:
         # The partition that was read on last is the last; its windows in the order in which they began.
         self._windows: OrderedDict[PartitionId, list[_Window]] = OrderedDict()
 
-    def before(self, plans: Sequence[CursorPlan], indexes: Mapping[ByteRange, SectionIndex]) -> None:
+    def before_read(self, plans: Sequence[CursorPlan], indexes: Mapping[ByteRange, SectionIndex]) -> None:
         """These are about to be read: begin to read what is known to come behind them."""
         for plan in plans if self._size else ():
             if plan.steps and self._reads_on(plan.cursor):
                 self._begin(plan.cursor, _offset_behind(*plan.steps[-1], indexes), indexes)
 
-    def after(self, cursors: Sequence[Cursor], indexes: Mapping[ByteRange, SectionIndex]) -> None:
+    def after_read(self, cursors: Sequence[Cursor], indexes: Mapping[ByteRange, SectionIndex]) -> None:
         """These were served by what was read: begin to read what comes next, and note where they are."""
         for cursor in cursors if self._size else ():
             partition, offset = cursor.fetch.partition_id, cursor.served.next_offset
@@ -145,12 +145,12 @@ class ReadAhead:
         self._windows.move_to_end(partition)
         for window in windows:
             window.used = now
-        self._forget_idle(now)
+        self._drop_idle(now)
         ahead = Cursor.at(replace(cursor.fetch, offset=offset))
         ahead.extents = [each for each in cursor.extents if each.last_offset >= offset]
         ahead.limit = cursor.limit
         under_way = [window for window in windows if not window.is_done]
-        if len(under_way) < _MAX_AT_ONCE and self._missing(_parts(ahead, indexes), under_way):
+        if len(under_way) < _MAX_PENDING_WINDOWS and self._missing(_parts(ahead, indexes), under_way):
             # What landed before is being read by now, and no window any more.
             window = _Window(now)
             self._windows[partition] = [*under_way, window]
@@ -160,18 +160,18 @@ class ReadAhead:
 
     async def _read_window(self, window: _Window, ahead: Cursor) -> None:
         try:
-            async with self._turns:
+            async with self._window_limiter:
                 outcome = await self._read(window, ahead)
         except SiltstoneError as error:
             # Whoever asks for it is told, if it is still so.
             outcome = "failed"
-            _log.debug("nothing was read ahead", partition=ahead.fetch.place, reason=str(error))
+            _log.debug("nothing was read ahead", partition=ahead.fetch.partition_name, reason=str(error))
         if outcome:
             self._metrics.read_ahead.labels(outcome).inc()
 
     async def _read(self, window: _Window, ahead: Cursor) -> str:
         """Read what is missing of the window; tells what has come of it, nothing if nothing was missing."""
-        indexes = await self._read_indexes(ahead.needed_extents(), self._requests)
+        indexes = await self._read_indexes(ahead.needed_extents(), self._request_limiter)
         parts = _parts(ahead, indexes)
         others = [each for each in self._windows.get(ahead.fetch.partition_id, ()) if not each.is_done]
         if not self._missing(parts, others):
@@ -182,12 +182,12 @@ class ReadAhead:
         missing = self._missing(parts, others)
         size = sum(part.range.length for part in missing)
         taken = sum(each.size for windows in self._windows.values() for each in windows)
-        if taken + size > self._most:
-            return "no room"
+        if taken + size > self._max_bytes:
+            return "no memory"
         window.size = size
         window.ranges, window.last = frozenset(part.range for part in missing), parts[-1].range
-        wanted = [WantedRange(part.range, self._is_hot(part.extent)) for part in missing]
-        await self._reader.read(wanted, turns=self._requests)
+        wanted = [RangeRequest(part.range, self._is_hot(part.extent)) for part in missing]
+        await self._reader.read(wanted, limiter=self._request_limiter)
         self._metrics.read_ahead_bytes.inc(size)
         return "read"
 
@@ -196,10 +196,10 @@ class ReadAhead:
         return [
             part
             for part in parts
-            if not self._reader.has(part.range) and not any(each.brings(part.range) for each in windows)
+            if not self._reader.has(part.range) and not any(each.covers(part.range) for each in windows)
         ]
 
-    def _forget_idle(self, now: float) -> None:
+    def _drop_idle(self, now: float) -> None:
         """Partitions that were not read on for a while, and those beyond what may be remembered."""
         while self._windows:
             partition, windows = next(iter(self._windows.items()))

@@ -26,14 +26,14 @@ from agent.read.fetch_plan import (
     Cursor,
     CursorPlan,
     PartitionFetch,
+    assign_limits,
     index_range,
     parse_index,
     plan_cursor,
-    share_limits,
 )
-from agent.read.fetch_result import is_enough, result_of, unknown_partition
+from agent.read.fetch_result import is_sufficient, result_of, unknown_partition
 from agent.read.memory_reads import MemoryRead
-from agent.read.object_reader import WantedRange
+from agent.read.object_reader import RangeRequest
 from agent.read.read_ahead import ReadAhead
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
@@ -62,7 +62,7 @@ _MAX_VANISHED = 5
 
 
 class LocalReader(Protocol):
-    """Reads from this agent's disks: local topics, and the tail cache of object topics."""
+    """Reads from this agent's local_reader: local topics, and the tail cache of object topics."""
 
     async def find_bounds(self, cursors: Sequence[Cursor], /) -> list[Cursor]:
         """Set the states or errors of the cursors of local topics; return the other cursors."""
@@ -95,12 +95,12 @@ class ReadPath:
         log: LogLookup,
         tail: HotTail,
         reader: ObjectReader,
-        watch: CommitNotifier,
+        commit_notifier: CommitNotifier,
         pools: Pools,
         clock: Clock,
         metrics: AgentMetrics,
         timestamps: TimestampLookup,
-        disks: LocalReader,
+        local_reader: LocalReader,
     ) -> None:
         # Held here while a fetch reads; who gets its result holds it on until that is handed out.
         self.budget = FetchMemory(settings.max_fetches_bytes)
@@ -108,13 +108,13 @@ class ReadPath:
         self._settings = settings
         self._log = log
         self._tail = tail
-        self._disks = disks
+        self._local_reader = local_reader
         self._reader = reader
-        self._watch = watch
+        self._commit_notifier = commit_notifier
         self._pools = pools
         self._clock = clock
         self._metrics = metrics
-        self.ahead = ReadAhead(
+        self.read_ahead = ReadAhead(
             reader,
             read_indexes=self._read_indexes,
             is_hot=self._is_hot,
@@ -146,30 +146,30 @@ class ReadPath:
         deadline = loop.time() + min(max_wait_ms, self._settings.max_wait_ms) / 1000
         max_bytes = min(max_bytes, self._settings.max_fetch_bytes)
         min_bytes = min(min_bytes, max_bytes)  # as Kafka's brokers do: there cannot be more
-        believing = max_wait_ms > 0
-        if believing:
-            at_once = self._read_from_memory(wanted, max_bytes)
-            if at_once is not None and is_enough(wanted, at_once, min_bytes):
-                self._count(at_once)
-                return at_once
+        use_cache = max_wait_ms > 0
+        if use_cache:
+            from_memory = self._read_from_memory(wanted, max_bytes)
+            if from_memory is not None and is_sufficient(wanted, from_memory, min_bytes):
+                self._count(from_memory)
+                return from_memory
         ids = [fetch.partition_id for fetch in wanted]
-        with self._watch.waiting(ids) as waiter:
+        with self._commit_notifier.waiter(ids) as waiter:
             while True:
                 with self._metrics.fetch_seconds.time():
-                    results = await self._fetch_now(wanted, max_bytes, believing=believing)
+                    results = await self._fetch_now(wanted, max_bytes, use_cache=use_cache)
                 left = deadline - loop.time()
-                if left <= 0 or self._watch.is_closed or is_enough(wanted, results, min_bytes):
+                if left <= 0 or self._commit_notifier.is_closed or is_sufficient(wanted, results, min_bytes):
                     if waiter.woken_at is not None:
                         self._metrics.wake_up_seconds.observe(loop.time() - waiter.woken_at)
                     self._count(results)
                     return results
                 # Whoever was not woken looks for what nobody told.
-                believing = await waiter.wait(min(left, self._settings.poll_interval_ms / 1000))
+                use_cache = await waiter.wait(min(left, self._settings.poll_interval_ms / 1000))
 
     async def bounds(self, wanted: Sequence[PartitionFetch]) -> list[FetchResult]:
         """Results without a batch: where the partitions begin and end, or what is wrong."""
         cursors = [Cursor.at(fetch) for fetch in wanted]
-        await self._log.find_bounds(cursors, believing=True)
+        await self._log.find_bounds(cursors, use_cache=True)
         return [result_of(cursor) for cursor in cursors]
 
     async def start_offset(
@@ -189,7 +189,7 @@ class ReadPath:
         if timestamp is None:
             return state.log_start_offset
         if topic.is_local:
-            at = await self._disks.offset_by_time(topic, partition, timestamp)
+            at = await self._local_reader.offset_by_time(topic, partition, timestamp)
             return state.high_watermark if at is None else at.offset
         found = await self._timestamps.find(
             topic, partition, timestamp, log_start_offset=state.log_start_offset, budget=self.budget
@@ -198,7 +198,7 @@ class ReadPath:
 
     async def _state(self, topic: Topic, partition: int) -> PartitionState:
         if topic.is_local:
-            return await self._disks.state(topic, partition)
+            return await self._local_reader.state(topic, partition)
         state = await self._log.state(PartitionId(topic.topic_id, partition))
         if state is None:
             raise unknown_partition(f"{topic.name}-{partition}")
@@ -220,7 +220,7 @@ class ReadPath:
         return [result_of(cursor) for cursor in cursors]
 
     async def _fetch_now(
-        self, wanted: Sequence[PartitionFetch], max_bytes: int, *, believing: bool
+        self, wanted: Sequence[PartitionFetch], max_bytes: int, *, use_cache: bool
     ) -> list[FetchResult]:
         cursors = [Cursor.at(fetch) for fetch in wanted]
         vanished = 0
@@ -228,22 +228,22 @@ class ReadPath:
             open_cursors = [cursor for cursor in cursors if not cursor.is_done]
             if not open_cursors:
                 break
-            elsewhere = await self._disks.find_bounds(open_cursors)
-            await self._log.find_bounds(elsewhere, believing=believing)
+            elsewhere = await self._local_reader.find_bounds(open_cursors)
+            await self._log.find_bounds(elsewhere, use_cache=use_cache)
             if self._serve_from_tail(cursors, max_bytes) <= 0:
                 break
-            await self._disks.serve(cursors, max_bytes)
+            await self._local_reader.serve(cursors, max_bytes)
             await self._log.find_extents([cursor for cursor in elsewhere if not cursor.is_done], max_bytes)
-            chosen = share_limits(cursors, max_bytes)
+            chosen = assign_limits(cursors, max_bytes)
             if not chosen:
                 break
-            await self._disks.serve_within_extents(chosen)
+            await self._local_reader.serve_within_extents(chosen)
             try:
                 unserved = [cursor for cursor in chosen if not cursor.served.runs]
                 await self._read([cursor for cursor in unserved if not self._serve_from_files(cursor)])
             except ObjectNotFoundError as error:
                 vanished += 1
-                self._log.forget_extents(chosen)
+                self._log.invalidate_extents(chosen)
                 if vanished > _MAX_VANISHED:
                     raise ReadFailedError(
                         f"an object of a live extent is missing: {error.message}",
@@ -292,15 +292,15 @@ class ReadPath:
         )
         plans = [plan_cursor(cursor, indexes) for cursor in cursors]
         parts = [part for plan in plans for _, part in plan.steps if part is not None]
-        wanted = [WantedRange(part.range, self._is_hot(part.extent)) for part in parts]
-        with self.budget.holding(sum(part.range.length for part in parts)):
-            self.ahead.before(plans, indexes)
+        wanted = [RangeRequest(part.range, self._is_hot(part.extent)) for part in parts]
+        with self.budget.reserving(sum(part.range.length for part in parts)):
+            self.read_ahead.before_read(plans, indexes)
             data = await self._reader.read(wanted)
             await self._pools.rendering.run(partial(_serve, plans, data))
-        self.ahead.after(cursors, indexes)
+        self.read_ahead.after_read(cursors, indexes)
 
     async def _read_indexes(
-        self, extents: Sequence[Extent], turns: asyncio.Semaphore | None = None
+        self, extents: Sequence[Extent], limiter: asyncio.Semaphore | None = None
     ) -> dict[ByteRange, SectionIndex]:
         large = [
             extent
@@ -310,7 +310,7 @@ class ReadPath:
         if not large:
             return {}
         blocks = await self._reader.read(
-            [WantedRange(index_range(extent), self._is_hot(extent)) for extent in large], turns=turns
+            [RangeRequest(index_range(extent), self._is_hot(extent)) for extent in large], limiter=limiter
         )
         return {
             index_range(extent): parse_index(extent, block)
@@ -344,4 +344,4 @@ def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:
             else:
                 cursor.served.serve(part, block, max_bytes=cursor.limit)
         if cursor.served.next_offset == before:
-            cursor.stretch *= 4
+            cursor.read_factor *= 4

@@ -10,7 +10,7 @@ import numpy as np
 
 from agent.cluster.errors import ReadFailedError
 from agent.read.fetch_plan import data_range, index_range, parse_index
-from agent.read.object_reader import WantedRange
+from agent.read.object_reader import RangeRequest
 from agent.read.range_cache import ByteRange
 from object_format.record_batch.headers import trim_batches
 from object_format.record_batch.records import decode_batches
@@ -138,8 +138,8 @@ class TimestampLookup:
             stored = max(log_start_offset - extent.offset_shift, 0)
             wanted = self._range(extent, index, timestamp, index.range_for_offset(stored, 1)[0])
         while wanted is not None:
-            with budget.holding(wanted.length):
-                (data,) = await self._reader.read([WantedRange(wanted, is_hot=False)])
+            with budget.reserving(wanted.length):
+                (data,) = await self._reader.read([RangeRequest(wanted, is_hot=False)])
                 look = partial(_first_record, extent, wanted, data, timestamp, log_start_offset)
                 found = await self._pools.rendering.run(look)
                 del data, look
@@ -153,7 +153,7 @@ class TimestampLookup:
     async def _index(self, extent: Extent) -> SectionIndex | None:
         if not extent.index_length or extent.length < self._settings.index_threshold_bytes:
             return None
-        (block,) = await self._reader.read([WantedRange(index_range(extent), is_hot=False)])
+        (block,) = await self._reader.read([RangeRequest(index_range(extent), is_hot=False)])
         return parse_index(extent, block)
 
     def _range(

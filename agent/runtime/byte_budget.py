@@ -21,22 +21,22 @@ class ByteBudget:
     def __init__(self, name: str, limit: int, *, retry_after_seconds: float = 1.0) -> None:
         self.name = name
         self.limit = limit
-        self.held = 0
-        self.refusals = 0
+        self.used = 0
+        self.rejections = 0
         self._released: asyncio.Future[None] | None = None  # whoever waits for room shares it
         self._retry_after_seconds = retry_after_seconds
 
     def reserve(self, count: int) -> None:
         """Hold `count` more bytes, or raise `BusyError` and hold none of them."""
-        if count > self.limit - self.held:
-            raise self.refusal(count)
-        self.held += count
+        if count > self.limit - self.used:
+            raise self.rejection(count)
+        self.used += count
 
-    def refusal(self, count: int) -> BusyError:
+    def rejection(self, count: int) -> BusyError:
         """Note, and say, that `count` more bytes have no room."""
-        self.refusals += 1
+        self.rejections += 1
         return BusyError(
-            f"{self.name} is full: it holds {self.held} of {self.limit} bytes, {count} more do not fit",
+            f"{self.name} is full: it holds {self.used} of {self.limit} bytes, {count} more do not fit",
             remedy="wait and send the same request again",
             retry_after_seconds=self._retry_after_seconds,
         )
@@ -44,18 +44,18 @@ class ByteBudget:
     @property
     def is_full(self) -> bool:
         """Whether not one more byte fits."""
-        return self.held >= self.limit
+        return self.used >= self.limit
 
     @property
     def is_scarce(self) -> bool:
         """Whether more than half of it is held."""
-        return self.held > self.limit // 2
+        return self.used > self.limit // 2
 
-    def add(self, count: int) -> None:
+    def reserve_unchecked(self, count: int) -> None:
         """Hold `count` more bytes that are there already, whether or not they fit."""
-        self.held += count
+        self.used += count
 
-    async def room(self, count: int, seconds: float) -> bool:
+    async def wait_for_space(self, count: int, seconds: float) -> bool:
         """Wait until `count` bytes (or all there are) fit, without holding them; whether they did in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -71,10 +71,10 @@ class ByteBudget:
     @property
     def free(self) -> int:
         """Bytes that are not held."""
-        return self.limit - self.held
+        return self.limit - self.used
 
     @contextlib.contextmanager
-    def holding(self, count: int) -> Iterator[None]:
+    def reserving(self, count: int) -> Iterator[None]:
         """Hold `count` bytes for as long as the block runs."""
         self.reserve(count)
         try:
@@ -84,9 +84,9 @@ class ByteBudget:
 
     def release(self, count: int) -> None:
         """Let go of `count` bytes that were reserved before."""
-        if count > self.held:
-            raise ValueError(f"{self.name}: {count} bytes released while {self.held} are held")
-        self.held -= count
+        if count > self.used:
+            raise ValueError(f"{self.name}: {count} bytes released while {self.used} are held")
+        self.used -= count
         if self._released is not None:
             self._released.set_result(None)
             self._released = None

@@ -10,40 +10,40 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-PORTION = 500
-"""Items between two turns of others: a few milliseconds of the usual kind of work on them."""
+STEPS_PER_YIELD = 500
+"""Items between two yielding of others: a few milliseconds of the usual kind of work on them."""
 
 
-class Turns:
-    """Counts what was done, and gives the loop back after every `PORTION` of it."""
+class CooperativeYield:
+    """Counts what was done, and gives the loop back after every `STEPS_PER_YIELD` of it."""
 
     def __init__(self) -> None:
-        self._left = PORTION
+        self._left = STEPS_PER_YIELD
 
-    async def did(self, count: int = 1) -> None:
+    async def step(self, count: int = 1) -> None:
         """`count` more items are done."""
         self._left -= count
         if self._left <= 0:
-            self._left = PORTION
+            self._left = STEPS_PER_YIELD
             await asyncio.sleep(0)
 
 
-async def some_at_a_time(
-    work: Callable[[Item], Awaitable[Result]], items: Sequence[Item], *, at_once: int
+async def map_bounded(
+    work: Callable[[Item], Awaitable[Result]], items: Sequence[Item], *, limit: int
 ) -> list[Result]:
-    """What `work` makes of each item, in their order; `at_once` of them are under way at the most.
+    """What `work` makes of each item, in their order; `limit` of them are under way at the most.
 
     A pool with a bound on what waits for it refuses the rest of a thousand calls that come together.
     """
     results: dict[int, Result] = {}
-    turns, todo = Turns(), iter(enumerate(items))
+    yielding, todo = CooperativeYield(), iter(enumerate(items))
 
     async def take() -> None:
         for index, item in todo:
             results[index] = await work(item)
-            await turns.did()
+            await yielding.step()
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(at_once, len(items))):
+        for _ in range(min(limit, len(items))):
             group.create_task(take())
     return [results[index] for index in range(len(items))]

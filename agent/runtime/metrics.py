@@ -1,4 +1,4 @@
-"""What the agent counts, for Prometheus: own instruments, and what other parts count, read at each scrape."""
+"""The metrics of an agent: its own instruments, and collectors that read other parts at each scrape."""
 
 from __future__ import annotations
 
@@ -42,67 +42,70 @@ class AgentMetrics:
         registry = self.registry
         self.append_seconds = Histogram(
             "siltstone_append_seconds",
-            "From the append of validated batches to their commit",
+            "Time from the append of validated batches to their commit",
             buckets=_SECONDS,
             registry=registry,
         )
         self.buffer_seconds = Histogram(
             "siltstone_ingestion_buffer_seconds",
-            "From the first append to an ingestion file until it is closed and has its turn",
+            "Time from the first append to an ingestion file to the start of its upload",
             buckets=_SECONDS,
             registry=registry,
         )
         self.put_seconds = Histogram(
             "siltstone_ingestion_put_seconds",
-            "PUT of one ingestion file with its retries",
+            "Time of the PUT of one ingestion file, with retries",
             buckets=_SECONDS,
             registry=registry,
         )
         self.commit_seconds = Histogram(
             "siltstone_ingestion_commit_seconds",
-            "Commit of one ingestion file with its retries",
+            "Time of the commit of one ingestion file, with retries",
             buckets=_SECONDS,
             registry=registry,
         )
         self.fetch_seconds = Histogram(
             "siltstone_fetch_seconds",
-            "One fetch without the time it waited for new records",
+            "Time of one fetch, without the time that it waited for new records",
             buckets=_SECONDS,
             registry=registry,
         )
         self.wake_up_seconds = Histogram(
             "siltstone_fetch_wake_up_seconds",
-            "From the word of a commit to the answer of a fetch that waited for it",
+            "Time from the notification of a commit to the response of a fetch that waited for it",
             buckets=_SECONDS,
             registry=registry,
         )
         self.ingestion_file_bytes = Histogram(
             "siltstone_ingestion_file_bytes",
-            "Size of the ingestion files that were put",
+            "Size of the ingestion files that were uploaded",
             buckets=_FILE_BYTES,
             registry=registry,
         )
         self.files_failed = Counter(
             "siltstone_ingestion_files_failed",
-            "Ingestion files that were lost before their commit",
+            "Ingestion files that could not be uploaded or committed",
             registry=registry,
         )
         self.appended_records = Counter(
             "siltstone_appended_records", "Records that were appended", registry=registry
         )
         self.appended_bytes = Counter(
-            "siltstone_appended_bytes", "Bytes of sections that were appended whole", registry=registry
+            "siltstone_appended_bytes", "Bytes of sections that were appended completely", registry=registry
         )
-        self.refused_runs = Counter(
-            "siltstone_refused_runs", "Runs of batches refused by the catalog", ["reason"], registry=registry
+        self.rejected_runs = Counter(
+            "siltstone_rejected_runs",
+            "Runs of batches that the catalog rejected, by reason",
+            ["reason"],
+            registry=registry,
         )
         self.fetched_bytes = Counter(
-            "siltstone_fetched_bytes", "Bytes of batches handed to readers", registry=registry
+            "siltstone_fetched_bytes", "Bytes of batches in responses to readers", registry=registry
         )
         self.fetches = Counter("siltstone_fetches", "Fetches, by outcome", ["outcome"], registry=registry)
         self.read_ahead = Counter(
             "siltstone_read_ahead",
-            "Windows that were to be read ahead of sequential readers, by outcome",
+            "Windows to be read ahead of sequential readers, by outcome",
             ["outcome"],
             registry=registry,
         )
@@ -110,20 +113,25 @@ class AgentMetrics:
             "siltstone_read_ahead_bytes", "Bytes of objects that were read ahead", registry=registry
         )
         self.kafka_requests = Counter(
-            "siltstone_kafka_requests", "Kafka requests", ["api", "version"], registry=registry
+            "siltstone_kafka_requests",
+            "Kafka requests, by API and version",
+            ["api", "version"],
+            registry=registry,
         )
         self.kafka_connections = Gauge(
             "siltstone_kafka_connections", "Connections of Kafka clients", registry=registry
         )
         self.kafka_connections_closed = Counter(
             "siltstone_kafka_connections_closed",
-            "Kafka connections that the agent closed by itself: refused, idle, answers unread, or half a"
-            " request unsent",
+            "Kafka connections that the agent closed itself, by reason",
             ["reason"],
             registry=registry,
         )
         self.http_requests = Counter(
-            "siltstone_http_requests", "HTTP requests", ["method", "route", "status"], registry=registry
+            "siltstone_http_requests",
+            "HTTP requests, by method, route and status",
+            ["method", "route", "status"],
+            registry=registry,
         )
 
     def expose(self, *sources: Collector) -> None:

@@ -11,11 +11,11 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SILENT_SECONDS: Final = 3.0
+SLOW_SECONDS: Final = 3.0
 _log = structlog.get_logger(__name__)
 
 
-def tell(doing: str) -> None:
+def _log_warning(doing: str) -> None:
     """One line of the log."""
     _log.warning("the agent is not ready yet", doing=doing)
 
@@ -26,7 +26,7 @@ def warn_if_slow(doing: str, seconds: float | None = None) -> Iterator[None]:
 
     By a thread of its own, for much of a start leaves no event loop, or none that gets its turn.
     """
-    timer = threading.Timer(SILENT_SECONDS if seconds is None else seconds, tell, (doing,))
+    timer = threading.Timer(SLOW_SECONDS if seconds is None else seconds, _log_warning, (doing,))
     timer.daemon = True
     timer.start()
     try:

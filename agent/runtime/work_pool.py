@@ -41,34 +41,34 @@ class WorkPool:
                 retry_after_seconds=1.0,
             )
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[T] = loop.create_future()
+        result: asyncio.Future[T] = loop.create_future()
         job = self._executor.submit(call)
         self.pending += 1
         # The callback is told of the job: if it referred to it, the result would stay until garbage is
         # searched for.
-        job.add_done_callback(partial(self._tell, loop, answer))
+        job.add_done_callback(partial(self._notify, loop, result))
         try:
-            return await answer
+            return await result
         except asyncio.CancelledError:
             job.cancel()  # which does nothing once it has begun
             raise
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[T], job: Future[T]) -> None:
+    def _notify(self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[T], job: Future[T]) -> None:
         """In one of the threads; `asyncio.wrap_future` would wake the loop a second time."""
         if self._is_closed and loop.is_closed():
             return  # the call outlived the agent
-        loop.call_soon_threadsafe(self._finished, job, answer)
+        loop.call_soon_threadsafe(self._finished, job, result)
 
-    def _finished(self, job: Future[T], answer: asyncio.Future[T]) -> None:
+    def _finished(self, job: Future[T], result: asyncio.Future[T]) -> None:
         self.pending -= 1
-        if answer.done():
+        if result.done():
             return  # nobody waits any more
         if job.cancelled():
-            answer.cancel()
+            result.cancel()
         elif (error := job.exception()) is not None:
-            answer.set_exception(error)
+            result.set_exception(error)
         else:
-            answer.set_result(job.result())
+            result.set_result(job.result())
 
     def close(self, *, wait: bool = True) -> None:
         """Drop the calls that have not begun; wait for those under way unless told not to."""

@@ -38,7 +38,7 @@ class AppendMetrics:
                 self._metrics.appended_bytes.inc(section.length)
             for _, done in outcomes:
                 if done.refusal is not None:
-                    self._metrics.refused_runs.labels(done.refusal.value).inc()
+                    self._metrics.rejected_runs.labels(done.refusal.value).inc()
 
 
 class CommitAnnouncer:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from agent.write.pending_append import PendingAppend
-    from agent.write.validation import BatchColumns, ValidatedBatches
+    from agent.write.validation import ValidatedBatch, ValidatedBatches
     from core.errors import SiltstoneError
 
 
@@ -26,7 +26,7 @@ class Piece(NamedTuple):
     """
 
     data: memoryview
-    batches: tuple[BatchColumns, ...]
+    batches: tuple[ValidatedBatch, ...]
     pending: PendingAppend
     first_batch: int
 

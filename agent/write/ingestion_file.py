@@ -1,4 +1,4 @@
-"""Turns a closed buffer into the bytes of one ingestion file and the commit that the catalog is asked for."""
+"""Layout of a closed buffer as one ingestion file, and the commit that the catalog receives for it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class SealedFile:
 
 
 class _Columns(NamedTuple):
-    """`BatchColumns` of the batches of one section, turned: a value for each batch in each."""
+    """`ValidatedBatch` of the batches of one section, turned: a value for each batch in each."""
 
     positions: Sequence[int]
     sizes: Sequence[int]
@@ -221,22 +221,22 @@ def _views(pieces: Sequence[Piece]) -> list[memoryview]:
     return views
 
 
-def settle(sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+def complete_appends(sealed: SealedFile, results: Sequence[SectionResult]) -> None:
     """Hand every append what the catalog said of its batches; `results` is in the order of the sections."""
     for section, result in zip(sealed.sections, results, strict=True):
-        answers = _answers(section, result)
-        if len(section.pieces) == len(answers):  # a batch each
-            for piece, answer in zip(section.pieces, answers, strict=True):
-                piece.pending.settle_one(piece.first_batch, answer)
+        batch_results = _results(section, result)
+        if len(section.pieces) == len(batch_results):  # a batch each
+            for piece, batch_result in zip(section.pieces, batch_results, strict=True):
+                piece.pending.complete_one(piece.first_batch, batch_result)
             continue
         first = 0
         for piece in section.pieces:
             count = len(piece.batches)
-            piece.pending.settle(piece.first_batch, answers[first : first + count])
+            piece.pending.complete(piece.first_batch, batch_results[first : first + count])
             first += count
 
 
-def _answers(section: SealedSection, result: SectionResult) -> list[AppendResult]:
+def _results(section: SealedSection, result: SectionResult) -> list[AppendResult]:
     """What became of each batch."""
     start, high = result.log_start_offset, result.high_watermark
     if not section.runs:
@@ -247,9 +247,9 @@ def _answers(section: SealedSection, result: SectionResult) -> list[AppendResult
         # A named tuple's own constructor is a function in Python, which takes several times as long.
         return list(map(tuple.__new__, repeat(AppendResult), rows))
     runs = [(run.base_offset, run.duplicate, run.refusal, run.detail) for run in result.runs]
-    answers = []
+    batch_results = []
     for number, offset in zip(section.runs, section.offsets, strict=True):
         base, duplicate, refusal, detail = runs[number]
         place = base + offset if refusal is None else -1
-        answers.append(AppendResult(place, duplicate, refusal, detail, None, start, high))
-    return answers
+        batch_results.append(AppendResult(place, duplicate, refusal, detail, None, start, high))
+    return batch_results

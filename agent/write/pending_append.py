@@ -45,12 +45,12 @@ class PendingAppend:
         self._open = batch_count
         self._done: asyncio.Future[None] | None = None  # made for who waits: of a request's appends, for one
 
-    def settle(self, first_batch: int, results: Sequence[AppendResult]) -> None:
+    def complete(self, first_batch: int, results: Sequence[AppendResult]) -> None:
         """Record the results of the batches from `first_batch` on; each batch is settled once."""
         for batch, result in enumerate(results, first_batch):
-            self.settle_one(batch, result)
+            self.complete_one(batch, result)
 
-    def settle_one(self, batch: int, result: AppendResult) -> None:
+    def complete_one(self, batch: int, result: AppendResult) -> None:
         """As `settle`, of one batch."""
         if self._results[batch] is not None:
             raise ValueError(f"batch {batch} of an append was settled twice")
@@ -63,14 +63,14 @@ class PendingAppend:
         """Settle those of `count` batches from `first_batch` on that are not settled yet."""
         for position in range(first_batch, first_batch + count):
             if self._results[position] is None:
-                self.settle_one(position, AppendResult(error=error))
+                self.complete_one(position, AppendResult(error=error))
 
     @property
-    def is_settled(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all results are known."""
         return self._open == 0
 
-    def results_so_far(self) -> list[AppendResult | None]:
+    def partial_results(self) -> list[AppendResult | None]:
         """What is known of each batch."""
         return self._results
 

@@ -27,7 +27,7 @@ def append_rules_of(config: TopicConfig) -> AppendRules:
     )
 
 
-class BatchColumns(NamedTuple):
+class ValidatedBatch(NamedTuple):
     """What the write path needs to know of one batch; `position` is in the buffer that was validated."""
 
     position: int
@@ -39,9 +39,9 @@ class BatchColumns(NamedTuple):
     producer: ProducerStamp | None
 
     @staticmethod
-    def of(batch: BatchSummary) -> BatchColumns:
+    def of(batch: BatchSummary) -> ValidatedBatch:
         """Return the columns of a batch that `validate_append` accepted."""
-        return BatchColumns(
+        return ValidatedBatch(
             batch.position,
             batch.size,
             batch.last_offset_delta + 1,
@@ -58,7 +58,7 @@ class ValidatedBatches(NamedTuple):
     topic: Topic
     partition: int
     data: memoryview
-    batches: tuple[BatchColumns, ...]
+    batches: tuple[ValidatedBatch, ...]
 
     @property
     def record_count(self) -> int:
@@ -80,7 +80,7 @@ def validate(topic: Topic, partition: int, data: Buffer, *, now_ms: int) -> Vali
     """
     rules = append_rules_of(topic.config)
     buffer, batches = validate_append(f"{topic.name}-{partition}", data, rules, now_ms=now_ms)
-    return ValidatedBatches(topic, partition, buffer, tuple([BatchColumns.of(batch) for batch in batches]))
+    return ValidatedBatches(topic, partition, buffer, tuple([ValidatedBatch.of(batch) for batch in batches]))
 
 
 def _stamp(batch: BatchSummary) -> ProducerStamp:

@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from agent.cluster.client_messages import new_reference, the_log_says_more
+from agent.cluster.client_messages import log_reference_hint, new_reference
 from agent.cluster.errors import AppendFailedError
 from agent.runtime.byte_budget import ByteBudget
 from agent.runtime.errors import StoppingError
 from agent.write.ingestion_buffer import IngestionBuffer, OpenFile
-from agent.write.ingestion_file import SealedFile, seal, settle
+from agent.write.ingestion_file import SealedFile, complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
 from catalog.errors import SessionFencedError
 from core.errors import SiltstoneError
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 # KIP-98 allows an idempotent producer five (max.in.flight.requests.per.connection). Files of three and of two
 # requests follow each other, so that one is filled while the other is on its way.
-_MANY_UNANSWERED = 3
+_STALLING_REQUESTS = 3
 
 
 class CommitLog(Protocol):
@@ -116,7 +116,7 @@ class WritePath:
         self._closed: deque[OpenFile] = deque()
         self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # holds at most max_files_in_flight
         self._in_flight = 0
-        self._unanswered: Counter[int] = Counter()  # requests of idempotent producers
+        self._unacknowledged: Counter[int] = Counter()  # requests of idempotent producers
         self._due: OpenFile | None = None  # the file whose time has come, if it is still open
         self._timed: OpenFile | None = None  # the file that the timer is for
         self._timer: asyncio.TimerHandle | None = None
@@ -204,8 +204,8 @@ class WritePath:
             return
         file.requests[producer_id] += 1
         file.bytes[producer_id] += size
-        self._unanswered[producer_id] += 1
-        is_stalling = self._unanswered[producer_id] >= _MANY_UNANSWERED
+        self._unacknowledged[producer_id] += 1
+        is_stalling = self._unacknowledged[producer_id] >= _STALLING_REQUESTS
         if is_stalling and file.bytes[producer_id] >= self._settings.stalled_flush_bytes:
             self._due = file  # does nothing to one that is closed already
 
@@ -269,9 +269,9 @@ class WritePath:
         if file.size and self._timed is not file and not self._draining:
             self._timed = file
             delay = self._settings.flush_interval_ms / 1000
-            self._timer = asyncio.get_running_loop().call_later(delay, self._time_is_up, file)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._flush_interval_ended, file)
 
-    def _time_is_up(self, file: OpenFile) -> None:
+    def _flush_interval_ended(self, file: OpenFile) -> None:
         self._due = file
         self._schedule()
 
@@ -312,24 +312,24 @@ class WritePath:
             except Exception as error:  # noqa: BLE001  # whatever it was, those who wait must hear of it
                 self._fail(flight, error, "the records were not committed")
             else:
-                await self._commit_and_settle(flight, sealed)
+                await self._commit_and_complete(flight, sealed)
                 del sealed
             self._in_flight -= 1
             self.budget.release(flight.file.size)
-            self._unanswered -= flight.file.requests  # what comes to nought is dropped
+            self._unacknowledged -= flight.file.requests  # what comes to nought is dropped
             del flight  # with the producers' buffers, which need not wait for the next file
             self._schedule()
 
-    async def _commit_and_settle(self, flight: _Flight, sealed: SealedFile) -> None:
+    async def _commit_and_complete(self, flight: _Flight, sealed: SealedFile) -> None:
         try:
             results = await self._commit(sealed)
-            settle(sealed, results)
+            complete_appends(sealed, results)
         except SessionFencedError as error:
             self._fail(flight, error, "the records were not committed")
         except Exception as error:  # noqa: BLE001  # it may have been done before the answer was lost
             self._fail(flight, error, "it is unknown whether the records were committed")
         else:
-            self._tell(sealed, results)
+            self._notify(sealed, results)
 
     async def _commit(self, sealed: SealedFile) -> tuple[SectionResult, ...]:
         commit = partial(self._log.commit, sealed.commit)
@@ -337,7 +337,7 @@ class WritePath:
             with self._metrics.commit_seconds.time():
                 return await self._retry.run(lambda: self._pools.commits.run(commit))
         except SessionFencedError:
-            self._session.fenced(sealed.commit.session_id)
+            self._session.report_fenced(sealed.commit.session_id)
             raise
 
     def _fail(self, flight: _Flight, error: Exception, what: str) -> None:
@@ -353,13 +353,13 @@ class WritePath:
             exc_info=error,
         )
         failure = AppendFailedError(
-            f"{what}; {the_log_says_more(reference)}", remedy="send them again", retry_after_seconds=1.0
+            f"{what}; {log_reference_hint(reference)}", remedy="send them again", retry_after_seconds=1.0
         )
         failure.__cause__ = error
         for receipt in flight.file.receipts():
             receipt.fail(failure)
 
-    def _tell(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
+    def _notify(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
         for listener in self._listeners:
             try:
                 listener.committed(sealed, results)

@@ -69,6 +69,6 @@ class FakeSession:
     def session_id(self) -> UUID:
         return self._rest[0]
 
-    def fenced(self, session_id: UUID) -> None:
+    def report_fenced(self, session_id: UUID) -> None:
         if session_id == self._rest[0]:
             self._rest.pop(0)

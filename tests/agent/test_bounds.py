@@ -30,10 +30,10 @@ def test_a_reservation_is_all_or_nothing() -> None:
     budget.reserve(7)
     with pytest.raises(BusyError, match="the buffer is full: it holds 7 of 10 bytes, 4 more do not fit"):
         budget.reserve(4)
-    assert budget.held == 7
+    assert budget.used == 7
     budget.reserve(3)
     budget.release(10)
-    assert (budget.held, budget.refusals) == (0, 1)
+    assert (budget.used, budget.rejections) == (0, 1)
 
 
 def test_nobody_releases_more_than_is_held() -> None:

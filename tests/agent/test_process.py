@@ -119,7 +119,7 @@ async def test_stopping_ends_long_polls_with_what_there_is(agents: Agents) -> No
     async with agents.running() as running:
         await running.create_topic("t")
         waiting = asyncio.ensure_future(running.read("t", offset=0, max_wait_ms=50_000))
-        while not running.agent.watch.has_waiters:  # noqa: ASYNC110  # a request is on its way over a socket
+        while not running.agent.commit_notifier.has_waiters:  # noqa: ASYNC110  # a request is on its way over a socket
             await asyncio.sleep(0.001)
         await running.agent.stop()
         assert (await waiting)["records"] == []
@@ -212,9 +212,9 @@ async def test_clients_are_refused_until_the_kernels_are_there(
             told.set()
 
     told = threading.Event()
-    tell_in_earnest = slow_start.tell
-    monkeypatch.setattr(slow_start, "tell", tell)
-    monkeypatch.setattr(slow_start, "SILENT_SECONDS", 0.0)
+    tell_in_earnest = slow_start._log_warning
+    monkeypatch.setattr(slow_start, "_log_warning", tell)
+    monkeypatch.setattr(slow_start, "SLOW_SECONDS", 0.0)
     monkeypatch.setattr(agent_module, "bind", noting)
     monkeypatch.setattr(agent_module, "warm_up", compile_slowly)
     with capture_logs() as logs:
@@ -253,7 +253,7 @@ async def test_the_heart_beats_while_every_thread_for_the_catalog_is_taken(agent
         waits = [asyncio.ensure_future(running.agent.pools.catalog.run(gate.wait)) for _ in range(3)]
         try:
             await asyncio.sleep(0)
-            running.agent.session.fenced(old := running.agent.session.session_id)
+            running.agent.session.report_fenced(old := running.agent.session.session_id)
             while running.agent.session.session_id == old:  # noqa: ASYNC110  # set by another task
                 await asyncio.sleep(0.001)
         finally:

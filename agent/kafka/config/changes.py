@@ -97,7 +97,7 @@ async def _change_topic(
         topic.config.altered(changes(topic.config))
         return
     await services.pools.catalog.run(partial(services.catalog.topics.alter_config, name, changes))
-    services.directory.forget(name)
+    services.directory.invalidate(name)
 
 
 async def _change_group(

@@ -244,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
         """Count so many bytes more, or fewer, in the budget. These bytes are in memory already."""
         self._counted_bytes += change
         if change > 0:
-            self._budget.add(change)
+            self._budget.reserve_unchecked(change)
         elif change:
             self._budget.release(-change)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agent.kafka.api_definition import RetainedBuffers
-from agent.read.fetch_memory import SMALL_ANSWER
+from agent.read.fetch_memory import SMALL_RESPONSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agent.kafka.connection.limits import SlowClientPolicy
     from agent.kafka.dispatcher import Response
 
-_SMALL_RESPONSE_BYTES = SMALL_ANSWER + 64 * 1024  # the batches, and the fields around them
+_SMALL_RESPONSE_BYTES = SMALL_RESPONSE + 64 * 1024  # the batches, and the fields around them
 _MAX_BUFFERED_BYTES = 64 * 1024
 
 

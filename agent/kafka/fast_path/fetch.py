@@ -21,7 +21,7 @@ from agent.kafka.fast_path.fetch_parser import LOWEST, FetchParser
 from agent.kafka.fast_path.fetch_targets import read_request
 from agent.kafka.fetch_response import TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
 from agent.kafka.fetch_sessions import PartitionStatus
-from agent.read.memory_reads import AT_ONCE, Unread
+from agent.read.memory_reads import MAX_PARTITIONS_PER_STEP, MemoryMiss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agent.kafka.codec import Struct
     from agent.kafka.fast_path.fetch_targets import Runs
     from agent.kafka.fetch_sessions import FetchContext
-    from agent.read.memory_reads import MemoryReads, Remembered
+    from agent.read.memory_reads import MemoryReads, MemoryResult
 
 _MAX_PARTITIONS = 4096
 # A named tuple's own constructor is a Python function, and every partition needs one.
@@ -47,9 +47,9 @@ class _Asked(NamedTuple):
     @property
     def is_large(self) -> bool:
         """Whether it is not to be read in one step."""
-        return sum([len(parts) for _, parts in self.runs.topics]) > AT_ONCE
+        return sum([len(parts) for _, parts in self.runs.topics]) > MAX_PARTITIONS_PER_STEP
 
-    def read(self, memory: MemoryReads) -> tuple[list[Remembered], int] | Unread:
+    def read(self, memory: MemoryReads) -> tuple[list[MemoryResult], int] | MemoryMiss:
         """What there is by now."""
         return memory.read(self.runs.topics, max_bytes=self.limits.max_bytes, min_bytes=self.limits.min_bytes)
 
@@ -67,8 +67,8 @@ class FastFetch(FastPath):
         """Answer everything, or nothing."""
         asked = self._asked(frame, context)
         memory = context.services.memory_reads
-        read = Unread.NOT_KNOWN if asked is None or asked.is_large else asked.read(memory)
-        if asked is None or isinstance(read, Unread):
+        read = MemoryMiss.UNKNOWN if asked is None or asked.is_large else asked.read(memory)
+        if asked is None or isinstance(read, MemoryMiss):
             self._unanswered = frame.data, asked
             return None
         try:
@@ -84,22 +84,22 @@ class FastFetch(FastPath):
         if asked is None:
             return None
         memory, limits = context.services.memory_reads, asked.limits
-        read = Unread.NOT_ENOUGH if asked.is_large else asked.read(memory)
-        if read is Unread.NOT_KNOWN:
+        read = MemoryMiss.INSUFFICIENT if asked.is_large else asked.read(memory)
+        if read is MemoryMiss.UNKNOWN:
             return None
         _begin(asked.reads, read, memory)
         loop = asyncio.get_running_loop()
         longest = min(limits.max_wait, context.services.settings.max_wait_ms)
         until = loop.time() + longest / 1000
-        if read is Unread.NOT_ENOUGH:
-            read = await memory.read_in_time(
+        if read is MemoryMiss.INSUFFICIENT:
+            read = await memory.read_when_available(
                 asked.runs.topics,
                 max_bytes=limits.max_bytes,
                 min_bytes=limits.min_bytes,
                 until=until,
                 was_read=not asked.is_large,
             )
-        if not isinstance(read, Unread):
+        if not isinstance(read, MemoryMiss):
             return _answer(asked, *read, frame, context)
         left = max(round((until - loop.time()) * 1000), 0)
         return await build_fetch_response(asked.reads, limits._replace(max_wait=left), context)
@@ -137,23 +137,25 @@ class FastFetch(FastPath):
         return _Asked(*reads, limits)
 
 
-def _begin(reads: FetchContext, read: tuple[Sequence[Remembered], int] | Unread, memory: MemoryReads) -> None:
+def _begin(
+    reads: FetchContext, read: tuple[Sequence[MemoryResult], int] | MemoryMiss, memory: MemoryReads
+) -> None:
     """Take the request; where its session refuses it, what was read is let go of."""
     try:
         reads.begin()
     except BaseException:
-        if not isinstance(read, Unread):
+        if not isinstance(read, MemoryMiss):
             memory.release(read[1])
         raise
 
 
-def _seen(read: Remembered) -> PartitionStatus:
+def _seen(read: MemoryResult) -> PartitionStatus:
     state, records = read
     return _made_seen((state.high_watermark, state.log_start_offset, records is not None, False, False))
 
 
 def _answer(
-    asked: _Asked, found: Sequence[Remembered], size: int, frame: RequestFrame, context: RequestContext
+    asked: _Asked, found: Sequence[MemoryResult], size: int, frame: RequestFrame, context: RequestContext
 ) -> RetainedBuffers:
     """The answer's bytes, which hold `size` bytes of the memory for fetches."""
     release = partial(context.services.memory_reads.release, size)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from agent.kafka.codec.writing import Buffers
     from agent.kafka.fast_path.fetch_targets import Runs
-    from agent.read.memory_reads import Remembered
+    from agent.read.memory_reads import MemoryResult
 
 _RACKS_SINCE, _FLEXIBLE_SINCE = 11, 12
 # Throttling, error, session.
@@ -27,13 +27,13 @@ _OLDEST = Layout(">ihqqqii")
 # Their length and one, and no tagged fields.
 _NO_RECORDS = b"\x01\0"
 
-_Topics: TypeAlias = "Mapping[bytes, Sequence[tuple[int, Remembered]]]"
+_Topics: TypeAlias = "Mapping[bytes, Sequence[tuple[int, MemoryResult]]]"
 _partition_of = itemgetter(0)
 
 
-def by_topic(runs: Runs, found: Iterable[Remembered], news: Iterable[bool] | None) -> _Topics:
+def by_topic(runs: Runs, found: Iterable[MemoryResult], news: Iterable[bool] | None) -> _Topics:
     """What was found of each partition, and is to be told, by the topic's name."""
-    topics: dict[bytes, list[tuple[int, Remembered]]] = {}
+    topics: dict[bytes, list[tuple[int, MemoryResult]]] = {}
     found, news = iter(found), None if news is None else iter(news)
     for name, (_, parts) in zip(runs.names, runs.topics, strict=True):
         # The last one of `parts` ends it before more is taken of the others.
@@ -71,7 +71,7 @@ def write_answer(session_id: int, topics: _Topics, correlation_id: int, version:
     return buffers
 
 
-def _write_flexible(out: Output, parts: Sequence[tuple[int, Remembered]]) -> None:
+def _write_flexible(out: Output, parts: Sequence[tuple[int, MemoryResult]]) -> None:
     pack = _FLEXIBLE.pack
     for index, (state, read) in parts:
         out.tail += pack(
@@ -86,7 +86,7 @@ def _write_flexible(out: Output, parts: Sequence[tuple[int, Remembered]]) -> Non
             out.tail.append(0)
 
 
-def _write_older(out: Output, parts: Sequence[tuple[int, Remembered]], version: int) -> None:
+def _write_older(out: Output, parts: Sequence[tuple[int, MemoryResult]], version: int) -> None:
     layout, rest = (_WITH_RACKS, (0, -1)) if version >= _RACKS_SINCE else (_OLDEST, (0,))
     for index, (state, read) in parts:
         bounds = state.high_watermark, state.last_stable_offset, state.log_start_offset

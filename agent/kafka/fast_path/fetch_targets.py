@@ -9,7 +9,7 @@ from uuid import UUID
 
 from agent.kafka.fetch_sessions import FINAL_EPOCH, NO_SESSION, SessionlessFetch, SessionRequest
 from agent.kafka.topics.lookup import LEADER_EPOCH
-from agent.read.memory_reads import Wanted
+from agent.read.memory_reads import PartitionRead
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from agent.cluster.topic_directory import TopicDirectory
     from agent.kafka.fast_path.fetch_parser import FetchRequest
     from agent.kafka.fetch_sessions import FetchContext, FetchSessions, PartitionKey
-    from agent.read.memory_reads import WantedNumbers
+    from agent.read.memory_reads import PartitionReadTuple
     from catalog.model import Topic
 
 # A named tuple's own constructor is a Python function, and every partition needs one.
-_wanted = partial(tuple.__new__, Wanted)
+_wanted = partial(tuple.__new__, PartitionRead)
 
 
 class Runs(NamedTuple):
@@ -31,7 +31,7 @@ class Runs(NamedTuple):
     """
 
     names: list[bytes]
-    topics: list[tuple[Topic, Sequence[WantedNumbers]]]
+    topics: list[tuple[Topic, Sequence[PartitionReadTuple]]]
 
 
 Reads: TypeAlias = "tuple[FetchContext, Runs]"
@@ -60,7 +60,7 @@ def read_request(
     return None if found is None else (reads, found)
 
 
-def _by_key(request: FetchRequest, data: memoryview) -> dict[PartitionKey, Wanted]:
+def _by_key(request: FetchRequest, data: memoryview) -> dict[PartitionKey, PartitionRead]:
     """What a session remembers of it; of a partition that is named twice, what is said last."""
     starts, ends, partitions, epochs, offsets, most = request.wanted
     spans = dict(zip(starts, ends, strict=True))
@@ -93,13 +93,13 @@ def _runs(request: FetchRequest, data: memoryview, directory: TopicDirectory, *,
 
 
 def _runs_of_session(
-    wanted: Mapping[PartitionKey, Wanted], directory: TopicDirectory, *, by_id: bool
+    wanted: Mapping[PartitionKey, PartitionRead], directory: TopicDirectory, *, by_id: bool
 ) -> Runs | None:
     """The same of a session, in its order."""
     runs = Runs([], [])
     found: dict[bytes, Topic] = {}
     last, partitions = b"", 0
-    parts: list[Wanted] = []
+    parts: list[PartitionRead] = []
     for (name, partition), each in wanted.items():
         if name != last or not parts:
             topic = found.get(name) or _topic(name, directory, by_id=by_id)
@@ -118,5 +118,5 @@ def _runs_of_session(
 def _topic(name: bytes, directory: TopicDirectory, *, by_id: bool) -> Topic | None:
     """The topic that requests call so, where nobody needs to be asked."""
     if by_id:
-        return directory.fresh_by_id(UUID(bytes=name))
-    return directory.fresh(str(name, "utf-8", "replace"))
+        return directory.cached_by_id(UUID(bytes=name))
+    return directory.cached(str(name, "utf-8", "replace"))

@@ -29,7 +29,7 @@ from agent.kafka.produce_response import (
     build_produce_response,
     write_appended,
 )
-from agent.write.validation import BatchColumns, ValidatedBatches, append_rules_of
+from agent.write.validation import ValidatedBatch, ValidatedBatches, append_rules_of
 from catalog.model import ProducerStamp
 from core.errors import SiltstoneError
 from object_format.codecs.codec import Codec
@@ -80,9 +80,9 @@ class _Topics:
     def find(self, name: bytes) -> _Known | None:
         """The topic; None for one that is not for this way."""
         if self._by_id:
-            topic = self._directory.fresh_by_id(UUID(bytes=name))
+            topic = self._directory.cached_by_id(UUID(bytes=name))
         else:
-            topic = self._directory.fresh(str(name, "utf-8", "replace"))
+            topic = self._directory.cached(str(name, "utf-8", "replace"))
         if topic is None or topic.is_local:
             return None
         rules = append_rules_of(topic.config)
@@ -227,7 +227,7 @@ def _enqueue(
         if stamped != highest or not limits.accepts_timestamps(lowest, highest):
             return None
         producer = None if producer_id < 0 else _stamp(producer_id, epoch, sequence)
-        batch = _new(BatchColumns, (0, size, count, count, lowest, highest, producer))
+        batch = _new(ValidatedBatch, (0, size, count, count, lowest, highest, producer))
         appends.append(_new(ValidatedBatches, (topic.topic, partition, data[start:end], (batch,))))
     names = [topic.name for topic in known]
     try:
@@ -255,13 +255,13 @@ async def _answer(
     frame: RequestFrame,
 ) -> Buffers:
     """The answer, once everything is committed or the time is up."""
-    if not pending.is_settled:
+    if not pending.is_complete:
         try:
             async with asyncio.timeout(seconds):
                 await pending.wait()
         except TimeoutError:
             pass  # those that are not settled say so
-    results = pending.results_so_far()
+    results = pending.partial_results()
     if all(result is not None and result.appended for result in results):
         out = _begun(frame)
         write_appended(out, names, appends, results, version)

@@ -56,7 +56,7 @@ async def find_topics_by_key(
     try:
         found = await directory.get_many(name for name, _ in wanted)
     except SiltstoneError as error:
-        return {key: directory.fresh(key[0]) or error for key in wanted}
+        return {key: directory.cached(key[0]) or error for key in wanted}
     return {key: found[key[0]] if key[0] in found else _missing(key[0]) for key in wanted}
 
 
@@ -68,7 +68,7 @@ async def _find_by_id(
     try:
         found = await directory.get_many_by_id(ids.values())
     except SiltstoneError as error:
-        return {key: directory.fresh_by_id(ids[key]) or error if key in ids else missing for key in wanted}
+        return {key: directory.cached_by_id(ids[key]) or error if key in ids else missing for key in wanted}
     return {key: found.get(ids[key], missing) if key in ids else missing for key in wanted}
 
 

@@ -37,7 +37,9 @@ async def find_requested_topics(request: Struct, context: RequestContext) -> lis
     by_name = await _look_up(
         names, directory.get_many, directory.last_known, ErrorCode.unknown_topic_or_partition
     )
-    by_id = await _look_up(ids, directory.get_many_by_id, directory.known, ErrorCode.unknown_topic_id)
+    by_id = await _look_up(
+        ids, directory.get_many_by_id, directory.last_known_by_id, ErrorCode.unknown_topic_id
+    )
     if request.allow_auto_topic_creation and context.services.settings.auto_create_topics:
         for name, found in by_name.items():
             if found is ErrorCode.unknown_topic_or_partition:
@@ -111,7 +113,7 @@ async def _create(name: str, context: RequestContext) -> Topic | ErrorCode:
     try:
         with contextlib.suppress(TopicExistsError):  # another client created it first
             await services.pools.catalog.run(create)
-        services.directory.forget(name)
+        services.directory.invalidate(name)
         return await services.directory.get(name)
     except NotFoundError:
         return ErrorCode.unknown_topic_or_partition

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 import catalog.errors
 import object_store.errors
-from agent.cluster.client_messages import is_client_safe, plain_cause
+from agent.cluster.client_messages import is_client_safe, public_cause
 from agent.kafka.errors import message_of
 from agent.runtime.errors import BusyError
 from catalog.errors import CatalogUnavailableError
@@ -162,4 +162,4 @@ def test_the_agents_own_refusals_reach_clients_with_their_remedy() -> None:
     """Who sends too much at once is told so in full."""
     busy = BusyError("the buffer is full", remedy="send it again")
     assert message_of(busy) == "the buffer is full (send it again)"
-    assert plain_cause(StoreUnavailableError(_PLACE)) == "the object store does not answer"
+    assert public_cause(StoreUnavailableError(_PLACE)) == "the object store does not answer"

@@ -64,8 +64,8 @@ def _told(story: Callable[[_Sessions, Session], Awaitable[None]]) -> None:
             health=CallHealth(clock, limit_seconds=60),
         )
         await session.start()
-        assert session._beating is not None
-        session._beating.cancel()
+        assert session._heartbeats is not None
+        session._heartbeats.cancel()
         await story(sessions, session)
         await session.stop()
 
@@ -79,7 +79,7 @@ def test_a_heartbeat_in_time_keeps_the_standing() -> None:
             sessions.clock.advance(_SILENT_SECONDS - 0.1)
             assert not session.is_overdue
             sessions.answer = 1000 * _SILENT_SECONDS - 100
-            await session._beat_once()
+            await session._send_heartbeat()
         assert session.lapses == 0
 
     _told(story)
@@ -90,7 +90,7 @@ def test_silence_by_the_catalogs_clock_is_a_lapse() -> None:
 
     async def story(sessions: _Sessions, session: Session) -> None:
         sessions.answer = 1000 * _SILENT_SECONDS
-        await session._beat_once()
+        await session._send_heartbeat()
         assert session.lapses == 1
         assert not session.is_overdue
 
@@ -102,10 +102,10 @@ def test_a_heartbeat_counts_from_when_it_was_sent() -> None:
 
     async def story(sessions: _Sessions, session: Session) -> None:
         sessions.takes_seconds = _SILENT_SECONDS - 1
-        await session._beat_once()
+        await session._send_heartbeat()
         assert session.lapses == 0
         sessions.takes_seconds = 1
-        await session._beat_once()
+        await session._send_heartbeat()
         assert session.lapses == 1
         assert not session.is_overdue
 
@@ -118,11 +118,11 @@ def test_heartbeats_that_fail_are_none() -> None:
         sessions.takes_seconds = _SILENT_SECONDS / 2
         for is_overdue in (False, True):
             try:
-                await session._beat_once()
+                await session._send_heartbeat()
             except CatalogUnavailableError:
                 assert session.is_overdue is is_overdue
         sessions.answer = 0
-        await session._beat_once()
+        await session._send_heartbeat()
         assert session.lapses == 1
 
     _told(story)
@@ -132,7 +132,7 @@ def test_a_session_in_the_place_of_a_fenced_one_begins_with_a_lapse() -> None:
     async def story(sessions: _Sessions, session: Session) -> None:
         before = session.session_id
         sessions.answer = SessionFencedError("fenced", remedy="register a new session")
-        await session._beat_once()
+        await session._send_heartbeat()
         assert session.session_id != before
         assert session.lapses == 1
 
@@ -143,7 +143,7 @@ def test_a_session_that_is_fenced_while_it_stops_does_stop() -> None:
     async def story(_sessions: _Sessions, session: Session) -> None:
         await session.start()
         await asyncio.sleep(0)
-        session.fenced(session.session_id)
+        session.report_fenced(session.session_id)
         await asyncio.wait_for(session.stop(), _PATIENCE_SECONDS)
 
     _told(story)

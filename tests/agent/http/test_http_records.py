@@ -278,7 +278,7 @@ async def test_a_read_by_timestamp_starts_at_or_after_the_log_start_offset(
         catalog.retention.advance_log_start(catalog.topics.get("t").topic_id, 0, 2)
         found = [await running.read("t", timestamp=time) for time in (1, 200, 600)]
         assert [response["records"][0]["offset"] for response in found] == [2, 4, 5]
-        await _until(lambda: running.agent.read_path.budget.held == 0)
+        await _until(lambda: running.agent.read_path.budget.used == 0)
 
 
 async def test_an_invalid_read_has_a_status_and_an_error_code(agents: Agents) -> None:
@@ -318,7 +318,7 @@ async def test_an_invalid_body_has_a_status_and_an_error_code(agents: Agents) ->
                 code,
             )
         assert agents.requests(RequestKind.PUT) == 0
-        await _until(lambda: running.agent.request_budget.held == 0)
+        await _until(lambda: running.agent.request_budget.used == 0)
 
 
 async def test_a_body_without_content_length_is_bounded(agents: Agents) -> None:
@@ -332,7 +332,7 @@ async def test_a_body_without_content_length_is_bounded(agents: Agents) -> None:
             "/v1/topics/t/records", content=endless(), headers={"content-type": "application/json"}
         )
         assert response.status_code == 413
-        await _until(lambda: running.agent.request_budget.held == 0)
+        await _until(lambda: running.agent.request_budget.used == 0)
 
 
 async def test_a_full_write_buffer_is_503_with_retry_after(agents: Agents) -> None:
@@ -358,7 +358,7 @@ async def test_a_body_that_does_not_arrive_times_out(agents: Agents, catalog: Ca
         assert await reader.readline() == b"HTTP/1.1 408 Request Timeout\r\n"
         writer.close()
         await writer.wait_closed()
-        await _until(lambda: running.agent.request_budget.held == 0)
+        await _until(lambda: running.agent.request_budget.used == 0)
 
 
 async def test_a_read_without_memory_for_fetches_is_503(agents: Agents) -> None:
@@ -366,11 +366,11 @@ async def test_a_read_without_memory_for_fetches_is_503(agents: Agents) -> None:
         await running.create_topic("t")
         await running.produce("t", {"value": "x"})
         budget = running.agent.read_path.budget
-        with budget.holding(budget.limit):
+        with budget.reserving(budget.limit):
             response = await running.http.get("/v1/topics/t/partitions/0/records")
             assert (response.status_code, response.json()["error"]["code"]) == (503, "busy")
         assert len((await running.read("t"))["records"]) == 1
-        await _until(lambda: budget.held == 0)
+        await _until(lambda: budget.used == 0)
 
 
 async def _connect_without_reading(running: RunningAgent, path: str) -> socket.socket:
@@ -398,13 +398,13 @@ async def test_a_response_reserves_memory_until_the_client_has_read_it(agents: A
         budget = running.agent.read_path.budget
         path = "/v1/topics/t/partitions/0/records"
         with contextlib.closing(await _connect_without_reading(running, path)):
-            await _until(lambda: bool(budget.held) and not running.agent.pools.rendering.pending)
+            await _until(lambda: bool(budget.used) and not running.agent.pools.rendering.pending)
             rejected = await running.http.get(path)
             assert rejected.status_code == 503
-            assert budget.held > 15 * mib
-        await _until(lambda: budget.held == 0)
+            assert budget.used > 15 * mib
+        await _until(lambda: budget.used == 0)
         assert (await running.http.get(path)).status_code == 200
-        await _until(lambda: budget.held == 0)
+        await _until(lambda: budget.used == 0)
 
 
 async def test_a_client_that_does_not_read_is_disconnected(agents: Agents) -> None:
@@ -415,8 +415,8 @@ async def test_a_client_that_does_not_read_is_disconnected(agents: Agents) -> No
         budget = running.agent.read_path.budget
         path = "/v1/topics/t/partitions/0/records"
         with contextlib.closing(await _connect_without_reading(running, path)):
-            await _until(lambda: budget.held > 0)
-            await _until(lambda: budget.held == 0)
+            await _until(lambda: budget.used > 0)
+            await _until(lambda: budget.used == 0)
 
 
 async def test_producing_does_not_need_the_threads_of_reads(agents: Agents) -> None:

@@ -58,10 +58,10 @@ def take_for_dead(broker: BrokerThread) -> None:
 
 async def _fall_silent(broker: BrokerThread) -> None:
     session, server = broker.agent.session, broker.agent._kafka
-    assert session._beating is not None
+    assert session._heartbeats is not None
     assert server is not None
     assert server._server is not None
-    session._beating.cancel()
+    session._heartbeats.cancel()
     server._server.close()
     for connection in list(server._connections):
         connection.abort()

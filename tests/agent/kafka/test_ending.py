@@ -48,7 +48,7 @@ async def test_what_came_before_the_end_is_answered(before: str, end: str) -> No
     assert scripted.dispatch.taken[: len(before)] == list(range(len(before)))
     assert end == "e" or len(scripted.dispatch.taken) == len(before)
     assert scripted.is_gone
-    assert scripted.budget.held == 0
+    assert scripted.budget.used == 0
 
 
 async def test_an_idle_connection_ends_with_its_client() -> None:
@@ -70,7 +70,7 @@ async def test_an_answer_that_comes_after_the_client_has_gone_is_no_error() -> N
         await scripted.settle()
     assert logs == []
     assert scripted.transport.writes == []
-    assert scripted.budget.held == 0
+    assert scripted.budget.used == 0
 
 
 async def _play(before: list[tuple[str, int]], end: str, *, full: bool) -> None:
@@ -89,7 +89,7 @@ async def _play(before: list[tuple[str, int]], end: str, *, full: bool) -> None:
     assert answered == wanted[: len(answered)]
     assert scripted.is_gone
     assert scripted.connection.has_no_requests
-    assert scripted.budget.held == scripted.dispatch.held == 0
+    assert scripted.budget.used == scripted.dispatch.held == 0
 
 
 @given(_BEFORE, _END, st.booleans())

@@ -37,10 +37,10 @@ class _Table:
 
 
 @dataclass
-class _Standing:
+class _Liveness:
     """What the session would say."""
 
-    heard_at: float = 0.0
+    heartbeat_sent_at: float = 0.0
     lapses: int = 0
     is_overdue: bool = False
 
@@ -61,9 +61,9 @@ def test_a_catalog_that_hangs_keeps_nobody_waiting() -> None:
             cluster_id=UUID(int=1),
             pool=pool,
             clock=clock,
-            standing=_Standing(),
+            liveness=_Liveness(),
             silent_ms=1,
-            patience_seconds=0.01,
+            lookup_timeout_seconds=0.01,
         )
 
         async def nodes() -> list[int]:
@@ -79,8 +79,8 @@ def test_a_catalog_that_hangs_keeps_nobody_waiting() -> None:
         assert await asyncio.gather(*(nodes() for _ in range(5))) == [[1, 2]] * 5
         assert await nodes() == [1, 2]
         table.may_answer.set()
-        assert brokers._looking_up is not None
-        await asyncio.wait_for(brokers._looking_up, _PATIENCE_SECONDS / 2)
+        assert brokers._lookup is not None
+        await asyncio.wait_for(brokers._lookup, _PATIENCE_SECONDS / 2)
         assert table.asked == asked + 1
         assert await nodes() == [1, 3]
 
@@ -91,9 +91,9 @@ def test_a_catalog_that_hangs_keeps_nobody_waiting() -> None:
 _GROUPS = [f"group-{number}" for number in range(20)]
 
 
-def _told(story: Callable[[_Table, _Standing, Brokers, ManualClock], Awaitable[None]]) -> None:
+def _told(story: Callable[[_Table, _Liveness, Brokers, ManualClock], Awaitable[None]]) -> None:
     """Run a story about broker 1."""
-    table, standing, clock = _Table(), _Standing(), ManualClock()
+    table, liveness, clock = _Table(), _Liveness(), ManualClock()
     pool = WorkPool("catalog", threads=1, max_waiting=1)
 
     async def run() -> None:
@@ -103,10 +103,10 @@ def _told(story: Callable[[_Table, _Standing, Brokers, ManualClock], Awaitable[N
             cluster_id=UUID(int=1),
             pool=pool,
             clock=clock,
-            standing=standing,
+            liveness=liveness,
             silent_ms=1,
         )
-        await story(table, standing, brokers, clock)
+        await story(table, liveness, brokers, clock)
 
     asyncio.run(run())
     pool.close()
@@ -115,7 +115,7 @@ def _told(story: Callable[[_Table, _Standing, Brokers, ManualClock], Awaitable[N
 def test_who_is_taken_for_dead_coordinates_nothing() -> None:
     """The others have its groups then, in its own eyes too; it begins a term, once for each heartbeat."""
 
-    async def story(table: _Table, standing: _Standing, brokers: Brokers, clock: ManualClock) -> None:
+    async def story(table: _Table, liveness: _Liveness, brokers: Brokers, clock: ManualClock) -> None:
         async def own() -> set[bool]:
             clock.advance(1)
             return {(await brokers.coordinator(each)).node_id == 1 for each in _GROUPS}
@@ -128,7 +128,7 @@ def test_who_is_taken_for_dead_coordinates_nothing() -> None:
         assert await own() == {False}
         assert brokers.term() == term + 1
         table.brokers = [_broker(1), _broker(2)]
-        standing.heard_at, standing.lapses = 5.0, 1
+        liveness.heartbeat_sent_at, liveness.lapses = 5.0, 1
         assert await own() == {True, False}
         assert brokers.term() == term + 2
         table.brokers = []
@@ -141,7 +141,7 @@ def test_who_is_taken_for_dead_coordinates_nothing() -> None:
 def test_whose_heartbeats_do_not_arrive_takes_itself_for_dead_if_there_are_others() -> None:
     """Alone with what it knows, an agent goes on while the catalog is silent, and no longer."""
 
-    async def story(table: _Table, standing: _Standing, brokers: Brokers, clock: ManualClock) -> None:
+    async def story(table: _Table, liveness: _Liveness, brokers: Brokers, clock: ManualClock) -> None:
         def fails(silent_ms: int) -> list[Broker]:
             del silent_ms
             raise CatalogUnavailableError("no catalog", remedy="wait")
@@ -150,7 +150,7 @@ def test_whose_heartbeats_do_not_arrive_takes_itself_for_dead_if_there_are_other
         await brokers.live()
         term, answers = brokers.term(), table.live
         table.live = fails  # type: ignore[method-assign]  # the catalog is gone
-        standing.is_overdue = True
+        liveness.is_overdue = True
         clock.advance(1)
         assert (await brokers.coordinator("g")).node_id == 1
         assert brokers.term() == term
@@ -158,10 +158,10 @@ def test_whose_heartbeats_do_not_arrive_takes_itself_for_dead_if_there_are_other
         clock.advance(1)
         assert {(await brokers.coordinator(each)).node_id for each in _GROUPS} == {2}
         assert brokers.term() == term + 1
-        standing.is_overdue, standing.heard_at = False, 9.0
+        liveness.is_overdue, liveness.heartbeat_sent_at = False, 9.0
         assert {(await brokers.coordinator(each)).node_id for each in _GROUPS} == {1, 2}
         table.live = fails  # type: ignore[method-assign]  # gone again
-        standing.is_overdue = True
+        liveness.is_overdue = True
         assert brokers.term() == term + 2
 
     _told(story)

@@ -60,10 +60,10 @@ def test_records_outlive_the_process(start_broker: Callable[..., BrokerThread], 
     broker = start_broker(local_directories=disk)
     broker.create_topic("rock", 1, storage_mode="local")
     produce(broker.address, "rock", [(None, b"a"), (None, b"b")], enable_idempotence=True)
-    node = broker.agent.disks.node_id
+    node = broker.agent.local_logs.node_id
     broker.stop()
     again = start_broker(local_directories=disk)
-    assert again.agent.disks.node_id == node
+    assert again.agent.local_logs.node_id == node
     produce(again.address, "rock", [(None, b"c")])
     assert _values(again.address, 3) == [b"a", b"b", b"c"]
 
@@ -80,7 +80,7 @@ def test_each_partition_is_served_by_the_agent_that_has_it(
     for partition in range(8):
         assert _values(brokers[1].address, 1, partition=partition) == [b"%d" % partition]
     leaders = {leader.node_id for leader in catalog.local_leaders.of_topic(topic.topic_id).values()}
-    assert leaders == {broker.agent.disks.node_id for broker in brokers}
+    assert leaders == {broker.agent.local_logs.node_id for broker in brokers}
 
 
 def test_offsets_by_time_and_at_both_ends_are_those_of_the_log(
@@ -135,7 +135,7 @@ def test_describe_shows_what_the_leaders_say(
     admin = AdminClient({"bootstrap.servers": broker.address})
     for future in admin.delete_records([TopicPartition("rock", 0, 2)]).values():
         future.result(PATIENCE_SECONDS)
-    node = broker.agent.disks.node_id
+    node = broker.agent.local_logs.node_id
     expected = {
         "partition": 0,
         "leader": node,
@@ -159,7 +159,7 @@ def test_log_directories_show_each_partition_once(
     broker.create_topic("sand", 1)
     for topic in ("rock", "sand"):
         produce(broker.address, topic, [(None, b"a")])
-    broker.run(broker.agent.disks.copies.idle())
+    broker.run(broker.agent.local_logs.tail_cache.idle())
     with Wire(broker.host_and_port) as wire:
         directories = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
     shown = {each.log_dir: [topic.name for topic in each.topics] for each in directories}
@@ -179,7 +179,7 @@ def test_a_directory_that_has_failed_is_shown_as_such(
     shutil.rmtree(failed)
     failed.write_bytes(b"not a directory")
     broker = start_broker(local_directories=(failed, good))
-    assert broker.agent.disks.node_id == before.agent.disks.node_id
+    assert broker.agent.local_logs.node_id == before.agent.local_logs.node_id
     with Wire(broker.host_and_port) as wire:
         found = wire.ask("describe_log_dirs", 4, Struct(topics=None)).results
     codes = {each.log_dir: each.error_code for each in found}

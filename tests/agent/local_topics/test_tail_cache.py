@@ -38,7 +38,7 @@ async def _produce(running: RunningAgent, first: int, count: int) -> None:
     for number in range(first, first + count):
         record: dict[str, Any] = {"key": f"k{number % 3}", "value": str(number), "timestamp": 1000 + number}
         await running.produce("t", record)
-    await running.agent.disks.copies.idle()
+    await running.agent.local_logs.tail_cache.idle()
 
 
 async def test_the_tail_and_its_times_are_read_without_a_request(agents: Agents, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_the_tail_and_its_times_are_read_without_a_request(agents: Agents,
         page = await running.read("t", timestamp=1003)
         assert [record["value"] for record in page["records"]] == ["3", "4", "5"]
         assert agents.requests(RequestKind.GET) == 0
-        assert running.agent.disks.reads.copy_hits > 0
+        assert running.agent.local_logs.reader.tail_cache_hits > 0
 
 
 async def test_a_copy_goes_on_where_the_last_process_stopped(agents: Agents, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ async def test_a_copy_goes_on_where_the_last_process_stopped(agents: Agents, tmp
                 await running.create_topic("t", 1)
             await _produce(running, start, 3)
             assert await _values(running) == [str(number) for number in range(start + 3)]
-            assert running.agent.disks.copies.restarts == 0
+            assert running.agent.local_logs.tail_cache.restarts == 0
     assert agents.requests(RequestKind.GET) == 0
 
 
@@ -76,7 +76,7 @@ async def test_a_copy_begins_anew_behind_what_another_agent_committed(agents: Ag
         before = agents.requests(RequestKind.GET)
         assert await _values(one, 4) == ["4", "5"]
         assert agents.requests(RequestKind.GET) == before
-        assert one.agent.disks.copies.restarts == 1
+        assert one.agent.local_logs.tail_cache.restarts == 1
         for running in (one, two):
             assert await _values(running) == [str(number) for number in range(6)]
 
@@ -113,7 +113,7 @@ async def test_what_was_deleted_by_request_is_out_of_range_in_the_copy_too(
     agents: Agents, catalog: Catalog, tmp_path: Path
 ) -> None:
     async with agents.running(
-        local_directories=(tmp_path / "disk",), known_bounds_ms=1, **NO_MEMORY
+        local_directories=(tmp_path / "disk",), bounds_cache_ms=1, **NO_MEMORY
     ) as running:
         await running.create_topic("t", 1)
         await _produce(running, 0, 4)
@@ -125,13 +125,13 @@ async def test_what_was_deleted_by_request_is_out_of_range_in_the_copy_too(
 
 async def test_a_copy_that_cannot_keep_up_leaves_files_out(agents: Agents, tmp_path: Path) -> None:
     async with agents.running(
-        local_directories=(tmp_path / "disk",), max_copy_bytes=1, **NO_MEMORY
+        local_directories=(tmp_path / "disk",), max_tail_cache_pending_bytes=1, **NO_MEMORY
     ) as running:
         await running.create_topic("t", 1)
         await _produce(running, 0, 3)
-        assert running.agent.disks.copies.dropped_files == 3
+        assert running.agent.local_logs.tail_cache.dropped_files == 3
         assert await _values(running) == ["0", "1", "2"]
-        assert running.agent.disks.reads.copy_hits == 0
+        assert running.agent.local_logs.reader.tail_cache_hits == 0
 
 
 async def test_the_copy_of_a_deleted_topic_goes(agents: Agents, catalog: Catalog, tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ async def test_the_copy_of_a_deleted_topic_goes(agents: Agents, catalog: Catalog
         await _produce(running, 0, 2)
         catalog.topics.delete("t")
         await running.create_topic("t", 1)
-        storage = running.agent.disks.storage
+        storage = running.agent.local_logs.storage
         assert storage is not None
-        storage.follow_topics()
+        storage.sync_topics()
         assert storage.manager.logs() == []
         await _produce(running, 7, 1)
         assert await _values(running) == ["7"]

@@ -44,12 +44,12 @@ def _commit(bounds: BoundsCache, high_watermark: int, log_start: int = 0) -> Non
 
 def _bounds(limit: int = 10) -> tuple[BoundsCache, ManualClock]:
     clock = ManualClock()
-    return BoundsCache(clock, bounds_ms=1000, limit=limit), clock
+    return BoundsCache(clock, ttl_ms=1000, limit=limit), clock
 
 
 def _learn(bounds: BoundsCache, *states: PartitionState) -> None:
-    with bounds.looking_up(PartitionId(state.topic_id, state.partition) for state in states) as undisturbed:
-        bounds.remember(states, undisturbed)
+    with bounds.lookup(PartitionId(state.topic_id, state.partition) for state in states) as undisturbed:
+        bounds.store(states, undisturbed)
 
 
 def test_bounds_are_believed_for_their_time_and_own_commits_do_not_prolong_it() -> None:
@@ -72,9 +72,9 @@ def test_an_own_commit_older_than_what_is_known_changes_nothing() -> None:
 def test_a_word_of_another_agent_makes_them_unknown() -> None:
     bounds, _ = _bounds()
     _learn(bounds, _state(1, 5), _state(2, 6))
-    bounds.forget([ONE])
+    bounds.invalidate([ONE])
     assert (bounds.get(ONE), bounds.get(TWO)) == (None, _state(2, 6))
-    bounds.forget_all()
+    bounds.invalidate_all()
     assert bounds.get(TWO) is None
 
 
@@ -86,20 +86,20 @@ def test_an_answer_that_was_overtaken_is_not_remembered() -> None:
         lambda bounds: _commit(bounds, 6),
     ):
         bounds, _ = _bounds()
-        with bounds.looking_up([ONE]) as undisturbed:
+        with bounds.lookup([ONE]) as undisturbed:
             overtake(bounds)
-            bounds.remember([_state(1, 5)], undisturbed)
+            bounds.store([_state(1, 5)], undisturbed)
         assert bounds.get(ONE) is None
 
 
 def test_look_ups_of_the_same_partitions_do_not_take_each_other_for_the_same() -> None:
     """One that ends first takes nothing from the other, whose answer is overtaken."""
     bounds, _ = _bounds()
-    with bounds.looking_up([ONE]) as later:
-        with bounds.looking_up([ONE]) as earlier:
-            bounds.remember([_state(1, 5)], earlier)
-        bounds.forget([ONE])
-        bounds.remember([_state(1, 5)], later)
+    with bounds.lookup([ONE]) as later:
+        with bounds.lookup([ONE]) as earlier:
+            bounds.store([_state(1, 5)], earlier)
+        bounds.invalidate([ONE])
+        bounds.store([_state(1, 5)], later)
     assert bounds.get(ONE) is None
 
 
@@ -136,9 +136,9 @@ def _extents(*bases: int) -> list[Extent]:
 
 
 def test_extents_are_given_from_the_one_that_covers_the_offset() -> None:
-    known = ExtentCache(ManualClock(), extents_ms=1000, limit=10)
+    known = ExtentCache(ManualClock(), ttl_ms=1000, limit=10)
     extents = _extents(10, 20, 30)
-    known.remember(ONE, extents, 0.0)
+    known.store(ONE, extents, 0.0)
     assert known.get(ONE, 10) == extents
     assert known.get(ONE, 29) == extents[1:]
     for outside in (9, 40):
@@ -148,10 +148,10 @@ def test_extents_are_given_from_the_one_that_covers_the_offset() -> None:
 
 def test_extents_are_forgotten_in_time_counted_from_before_the_look_up() -> None:
     clock = ManualClock()
-    known = ExtentCache(clock, extents_ms=1000, limit=10)
+    known = ExtentCache(clock, ttl_ms=1000, limit=10)
     begun = clock.monotonic()
     clock.advance(0.6)
-    known.remember(ONE, _extents(0), begun)
+    known.store(ONE, _extents(0), begun)
     clock.advance(0.3)
     assert known.get(ONE, 0)
     clock.advance(0.2)
@@ -159,10 +159,10 @@ def test_extents_are_forgotten_in_time_counted_from_before_the_look_up() -> None
 
 
 def test_extents_are_bounded_in_number_over_all_partitions() -> None:
-    known = ExtentCache(ManualClock(), extents_ms=1000, limit=3)
-    known.remember(ONE, _extents(0, 10), 0.0)
-    known.remember(TWO, _extents(0, 10), 0.0)
+    known = ExtentCache(ManualClock(), ttl_ms=1000, limit=3)
+    known.store(ONE, _extents(0, 10), 0.0)
+    known.store(TWO, _extents(0, 10), 0.0)
     assert (known.get(ONE, 0), len(known.get(TWO, 0))) == ((), 2)
-    known.forget(TWO)
-    known.remember(ONE, _extents(0, 10, 20), 0.0)
+    known.invalidate(TWO)
+    known.store(ONE, _extents(0, 10, 20), 0.0)
     assert len(known.get(ONE, 0)) == 3

@@ -48,7 +48,7 @@ async def test_an_outage_is_told_less_and_less_often_and_its_end_once(clock: Clo
     answered = asyncio.Event()
     watch = CommitNotifier(
         _Watcher(asyncio.get_running_loop(), answered),
-        BoundsCache(clock, bounds_ms=1, limit=1),
+        BoundsCache(clock, ttl_ms=1, limit=1),
         health=CallHealth(clock, limit_seconds=1),
         retry=RetryPolicy(attempts=1, first_pause=0.001, max_pause=0.001, ids=ids),
     )

@@ -106,7 +106,7 @@ async def test_forgetting_an_object_leaves_the_others() -> None:
     cache = RangeCache(1000)
     for name in ("a", "b"):
         cache.put(ByteRange(name, 0, 4), b"silt")
-    cache.forget("a")
+    cache.invalidate("a")
     assert cache.get(ByteRange("a", 0, 4)) is None
     assert cache.get(ByteRange("b", 0, 4)) is not None
     assert cache.size == 4

@@ -57,7 +57,7 @@ class Reader:
         return self.gets() - before
 
     async def settle(self) -> None:
-        await self.agent.read_path.ahead.idle()
+        await self.agent.read_path.read_ahead.idle()
 
     def outcomes(self) -> dict[str, float]:
         (family,) = self.agent.metrics.read_ahead.collect()

@@ -215,7 +215,7 @@ async def test_a_long_poll_finds_what_nobody_told_it(agents: Agents) -> None:
     """A notification that is lost costs time and nothing else."""
     async with agents.running(poll_interval_ms=20) as one, agents.running() as other:
         await one.create_topic("t")
-        one.agent.watch.wake = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005  # deaf
+        one.agent.commit_notifier.wake = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005  # deaf
         waiting = asyncio.ensure_future(one.read("t", offset=0, max_wait_ms=50_000))
         await _until_waiting(one)
         await other.produce("t", {"value": "x"})
@@ -230,7 +230,7 @@ async def test_a_long_poll_ends_empty_when_its_time_is_up(agents: Agents) -> Non
 
 
 async def _until_waiting(running: RunningAgent) -> None:
-    while not running.agent.watch.has_waiters:  # noqa: ASYNC110  # a request is on its way over a socket
+    while not running.agent.commit_notifier.has_waiters:  # noqa: ASYNC110  # a request is on its way over a socket
         await asyncio.sleep(0.001)
 
 

@@ -13,13 +13,13 @@ from agent.runtime import slow_start_warning as slow_start
 def test_a_slow_step_is_told_once_and_a_quick_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for an agent learns what it is busy with, also when the step then fails."""
     told = threading.Event()
-    tell = slow_start.tell
+    tell = slow_start._log_warning
 
     def tell_and_note(doing: str) -> None:
         tell(doing)
         told.set()
 
-    monkeypatch.setattr(slow_start, "tell", tell_and_note)
+    monkeypatch.setattr(slow_start, "_log_warning", tell_and_note)
 
     def fail_slowly() -> None:
         with slow_start.warn_if_slow("a slow step", seconds=0):

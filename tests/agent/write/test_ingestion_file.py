@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.write.ingestion_buffer import OpenFile, Piece
-from agent.write.ingestion_file import seal, settle
+from agent.write.ingestion_file import complete_appends, seal
 from agent.write.pending_append import AppendResult, PendingAppend
-from agent.write.validation import BatchColumns, append_rules_of
+from agent.write.validation import ValidatedBatch, append_rules_of
 from catalog.config.topic_config import TopicConfig
 from catalog.model import RunRefusal, RunResult, SectionResult
 from object_format.record_batch.append_rules import validate_append
@@ -46,7 +46,7 @@ def _piece(number: int, producer: int, batches: list[tuple[int, int]]) -> Piece:
         for records, size in batches
     ]
     data, summaries = validate_append("here", b"".join(encoded), _RULES, now_ms=1_000)
-    columns = tuple(BatchColumns.of(summary) for summary in summaries)
+    columns = tuple(ValidatedBatch.of(summary) for summary in summaries)
     return Piece(data, columns, PendingAppend(len(batches)), 0)
 
 
@@ -107,7 +107,7 @@ def test_each_batch_hears_of_its_own_run(
         )
         for commit in sealed.commit.sections
     ]
-    settle(sealed, results)
+    complete_appends(sealed, results)
     for section, result in zip(sealed.sections, results, strict=True):
         runs = section.runs or [0] * len(section.batches)
         fates = [result.runs[number] for number in runs]
@@ -126,7 +126,7 @@ def test_each_batch_hears_of_its_own_run(
         assert [each for piece in section.pieces for each in piece.pending.results() or []] == expected
         kept = [each.base_offset for each in expected if each.appended and not each.duplicate]
         assert list(section.appended(result).base_offsets) == kept
-    assert all(piece.pending.is_settled for piece in pieces)
+    assert all(piece.pending.is_complete for piece in pieces)
 
 
 def _fate(number: int) -> RunResult:

@@ -299,7 +299,7 @@ async def test_a_file_that_is_lost_fails_its_own_appends_and_no_others(store: Fa
         assert isinstance(failure.error, AppendFailedError)
         assert failure.error.message.startswith("the records were not committed; ")
         assert (failure.appended, success.base_offset) == (False, 0)
-        assert harness.path.budget.held == 0
+        assert harness.path.budget.used == 0
 
 
 async def test_what_follows_a_lost_batch_of_a_new_producer_waits_for_it(
@@ -347,11 +347,11 @@ async def test_a_full_buffer_refuses_all_of_an_append_and_takes_it_later(store: 
         with pytest.raises(BusyError) as refusal:
             harness.path.enqueue([third])
         assert refusal.value.retry_after_seconds is not None
-        assert harness.path.budget.held == room
+        assert harness.path.budget.used == room
         store.gate.set()
         for each in pending:
             await each.wait()
-        await until(lambda: harness.path.budget.held == 0)
+        await until(lambda: harness.path.budget.used == 0)
         (results,) = await harness.path.append([third])
         assert results[0].base_offset == 2
 

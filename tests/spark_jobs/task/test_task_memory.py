@@ -123,8 +123,8 @@ def run_child(
             check=False,
         )
         told = json.loads(ran.stdout) if ran.returncode == 0 else None
-        is_enough = told is not None and max(told["taken"].values()) <= allowed
-        if is_enough or compiled_kernels() == known:
+        is_sufficient = told is not None and max(told["taken"].values()) <= allowed
+        if is_sufficient or compiled_kernels() == known:
             break
     assert told is not None, ran.stderr
     return told["counts"], told["taken"]

@@ -19,7 +19,7 @@ from agent.cluster.brokers import choose, partition_subject
 from agent.kafka.api_definition import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, code_of
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ async def _describe_disks(request: Struct, context: RequestContext) -> list[Stru
             for (topic, partition), size in sorted(logs.items())
             if wanted is None or partition in wanted.get(topic, ())
         ]
-        for path, logs in (await services.disks.sizes()).items()
+        for path, logs in (await services.local_logs.sizes()).items()
     }
     known = await services.directory.get_many(topic for logs in on_disks.values() for topic, _, _ in logs)
-    directories, turns = [], Turns()
+    directories, yielding = [], CooperativeYield()
     for path, logs in on_disks.items():
         topics: dict[str, Struct] = {}
         for topic, partition, size in logs:
-            await turns.did()
+            await yielding.step()
             if topic in known and known[topic].is_local:
                 entry = topics.setdefault(topic, Struct(name=topic, partitions=[]))
                 entry.partitions.append(Struct(partition_index=partition, partition_size=size))
@@ -89,7 +89,7 @@ async def _describe_disks(request: Struct, context: RequestContext) -> list[Stru
             Struct(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)
         )
     failed = [
-        Struct(log_dir=path, error_code=ErrorCode.kafka_storage_error) for path in services.disks.offline
+        Struct(log_dir=path, error_code=ErrorCode.kafka_storage_error) for path in services.local_logs.offline
     ]
     return directories + failed
 
@@ -110,7 +110,7 @@ async def _describe_object_store(
     services = context.services
     brokers = await services.brokers.live()
     own = services.brokers.own.node_id
-    turns, topics = Turns(), []
+    yielding, topics = CooperativeYield(), []
     for start in range(0, len(requested), _CHUNK_TOPICS):
         chunk = requested[start : start + _CHUNK_TOPICS]
         ids = [topic.topic_id for topic, _ in chunk]
@@ -122,7 +122,7 @@ async def _describe_object_store(
                 subject = partition_subject(topic.topic_id, partition)
                 if size is not None and choose(brokers, subject).node_id == own:
                     parts.append(Struct(partition_index=partition, partition_size=size))
-                await turns.did()
+                await yielding.step()
             if parts:
                 topics.append(Struct(name=topic.name, partitions=parts))
     return topics

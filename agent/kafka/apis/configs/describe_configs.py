@@ -27,7 +27,7 @@ from agent.kafka.config.resources import (
     resource_type_of,
 )
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.config.group_config import GroupConfig
 from catalog.topics.names import check_topic_name
 from core.errors import SiltstoneError
@@ -57,11 +57,11 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     results = []
     found = await _look_up(request, context)
     rendered = _RenderedSettings(request, broker_settings(context.services))
-    turns = Turns()
+    yielding = CooperativeYield()
     for wanted in request.resources:
         result = Struct(resource_type=wanted.resource_type, resource_name=wanted.resource_name)
         results.append(result)
-        await turns.did(_RENDERING_COST)
+        await yielding.step(_RENDERING_COST)
         failure = found.failures.get(wanted.resource_type)
         if failure is not None:
             result.error_code, result.error_message = failure.code, failure.message

@@ -20,7 +20,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of, missing_topic_code, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.groups.offsets import CommittedOffset
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         retried, _ = await _try_commit(request, [topics[index] for index in stale], context)
         for index, codes in zip(stale, retried, strict=True):
             results[index] = codes
-    turns, responses = Turns(), []
+    yielding, responses = CooperativeYield(), []
     for wanted, codes in zip(topics, results, strict=True):
         responses.append(_topic_response(wanted, codes))
-        await turns.did(len(codes))
+        await yielding.step(len(codes))
     return Struct(topics=responses)
 
 
@@ -63,7 +63,7 @@ async def _try_commit(
     checked: list[list[ErrorCode]] = []
     offsets: list[CommittedOffset] = []
     needs_coordinator = False
-    turns = Turns()
+    yielding = CooperativeYield()
     topics = await topics_of(wanted_topics, context, by_id=context.version >= _TOPIC_IDS_SINCE)
     for wanted, topic in zip(wanted_topics, topics, strict=True):
         codes = [_check(partition, topic, context) for partition in wanted.partitions]
@@ -75,7 +75,7 @@ async def _try_commit(
                 for partition, code in zip(wanted.partitions, codes, strict=True)
                 if code is ErrorCode.none
             ]
-        await turns.did(len(codes))
+        await yielding.step(len(codes))
     # As in Kafka, the coordinator is not asked about a request that names only unknown partitions.
     if not needs_coordinator:
         return checked, []
@@ -86,7 +86,7 @@ async def _try_commit(
         if code is ErrorCode.unknown_topic_or_partition
     }
     if missing:
-        context.services.directory.forget_all(missing)
+        context.services.directory.invalidate_all(missing)
     commit_codes = iter(committed)
     return (
         [[next(commit_codes) if code is ErrorCode.none else code for code in codes] for codes in checked],

@@ -11,7 +11,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import error_response, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     """Delete the offsets, and return an error code for each partition."""
     codes: dict[tuple[str, int], ErrorCode] = {}
     known: list[tuple[str, PartitionId]] = []
-    turns = Turns()
+    yielding = CooperativeYield()
     topics = await topics_of(request.topics, context, by_id=False)
     for wanted, topic in zip(request.topics, topics, strict=True):
         for partition in wanted.partitions:
@@ -30,7 +30,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             codes[wanted.name, index] = ErrorCode.unknown_topic_or_partition
             if topic is not None and 0 <= index < topic.partition_count:
                 known.append((wanted.name, PartitionId(topic.topic_id, index)))
-        await turns.did(len(wanted.partitions))
+        await yielding.step(len(wanted.partitions))
     results = await context.services.groups.delete_offsets(request.group_id, known)
     for (name, partition_id), code in zip(known, results, strict=True):
         codes[name, partition_id.partition] = code
@@ -39,7 +39,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
         indexes = [partition.partition_index for partition in wanted.partitions]
         parts = [Struct(partition_index=index, error_code=codes[wanted.name, index]) for index in indexes]
         responses.append(Struct(name=wanted.name, partitions=parts))
-        await turns.did(len(parts))
+        await yielding.step(len(parts))
     return Struct(topics=responses)
 
 

@@ -21,7 +21,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.apis.groups.group_requests import group_code_of, missing_topic_code, topics_of
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.model import PartitionId
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ def error_response(request: Struct, context: RequestContext, error: Exception) -
 
 async def _groups(groups: Sequence[Struct], context: RequestContext) -> list[Struct]:
     """Return the response of each group. An error of one group does not affect the others."""
-    turns = Turns()
+    yielding = CooperativeYield()
     codes = []
     for group in groups:
         codes.append(await _check(group, context))
-        await turns.did()
+        await yielding.step()
     valid = [group for group, code in zip(groups, codes, strict=True) if code is ErrorCode.none]
     found: Iterator[list[Struct]] = iter(())
     try:
@@ -94,7 +94,7 @@ async def _check(group: Struct, context: RequestContext) -> ErrorCode:
 
 async def _topics(groups: Sequence[Struct], context: RequestContext) -> list[list[Struct]]:
     """Return the topics of each group: the requested ones, or all topics in which it has offsets."""
-    turns = Turns()
+    yielding = CooperativeYield()
     named = [each for group in groups for each in group.topics or ()]
     by_id = context.version >= _TOPIC_IDS_SINCE
     topics = iter(await topics_of(named, context, by_id=by_id))
@@ -106,19 +106,19 @@ async def _topics(groups: Sequence[Struct], context: RequestContext) -> list[lis
                 wanted += [
                     (group.group_id, PartitionId(topic.topic_id, index)) for index in each.partition_indexes
                 ]
-                await turns.did(len(each.partition_indexes))
+                await yielding.step(len(each.partition_indexes))
     known = await context.services.groups.fetch(wanted) if wanted else {}
     all_of = [group.group_id for group in groups if group.topics is None]
     everything = await context.services.groups.fetch_all(all_of) if all_of else {}
     responses = []
     for group, pairs in zip(groups, requested, strict=True):
         if group.topics is None:
-            responses.append(await _everything(everything[group.group_id], context, turns))
+            responses.append(await _everything(everything[group.group_id], context, yielding))
             continue
         group_topics = []
         for each, topic in pairs:
             group_topics.append(_topic(each, topic, known, group.group_id, by_id=by_id))
-            await turns.did(len(each.partition_indexes))
+            await yielding.step(len(each.partition_indexes))
         responses.append(group_topics)
     return responses
 
@@ -147,14 +147,14 @@ def _topic(
 
 
 async def _everything(
-    found: Sequence[tuple[str, CommittedOffset]], context: RequestContext, turns: Turns
+    found: Sequence[tuple[str, CommittedOffset]], context: RequestContext, yielding: CooperativeYield
 ) -> list[Struct]:
     responses = []
     for (name, topic_id), offsets in groupby(found, key=lambda row: (row[0], row[1].topic_id)):
         partitions = [_partition(offset.partition, offset, ErrorCode.none) for _, offset in offsets]
         key = {"topic_id": topic_id} if context.version >= _TOPIC_IDS_SINCE else {"name": name}
         responses.append(Struct(**key, partitions=partitions))
-        await turns.did(len(partitions))
+        await yielding.step(len(partitions))
     return responses
 
 

@@ -16,7 +16,7 @@ from agent.kafka.apis.records.by_partition import respond_by_partition
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topics.lookup import check_partition
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
 
@@ -39,7 +39,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 
 async def _delete_chunk(chunk: Sequence[RequestedPartition[Struct]], context: RequestContext) -> list[Struct]:
     """Move log starts in the object store together. If a partition is named twice, its last offset counts."""
-    turns = Turns()
+    yielding = CooperativeYield()
     starts = await _advance_log_starts(
         {
             PartitionId(topic.topic_id, each.wanted.partition_index): each.wanted.offset
@@ -57,7 +57,7 @@ async def _delete_chunk(chunk: Sequence[RequestedPartition[Struct]], context: Re
             responses.append(Struct(partition_index=index, low_watermark=-1, error_code=code_of(start)))
         else:
             responses.append(Struct(partition_index=index, low_watermark=start))
-        await turns.did()
+        await yielding.step()
     return responses
 
 
@@ -76,7 +76,7 @@ async def _log_start(
             message = f"the cleanup.policy of topic {topic.name!r} does not delete"
             return KafkaError(ErrorCode.policy_violation, message)
         if topic.is_local:
-            return await context.services.disks.delete_records(topic, index, requested.wanted.offset)
+            return await context.services.local_logs.delete_records(topic, index, requested.wanted.offset)
     except SiltstoneError as error:
         return error
     unknown = KafkaError(ErrorCode.unknown_topic_or_partition)

@@ -14,7 +14,7 @@ from agent.kafka.apis.records.by_partition import respond_by_partition
 from agent.kafka.codec import Struct
 from agent.kafka.errors import code_of, message_of
 from agent.kafka.topics.lookup import check_partition
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
 
@@ -48,10 +48,10 @@ async def _describe_chunk(chunk: Sequence[RequestedPartition[int]], context: Req
             )
         except SiltstoneError as error:
             known = error
-    turns, responses = Turns(), []
+    yielding, responses = CooperativeYield(), []
     for each in chunk:
         responses.append(await _describe(each.topic, each.wanted, known, context))
-        await turns.did(1 + len(responses[-1].active_producers))
+        await yielding.step(1 + len(responses[-1].active_producers))
     return responses
 
 
@@ -93,7 +93,7 @@ def _failed(index: int, error: SiltstoneError) -> Struct:
 
 
 async def _describe_local(topic: Topic, index: int, context: RequestContext) -> Struct:
-    producers = await context.services.disks.producers(topic, index)
+    producers = await context.services.local_logs.producers(topic, index)
     return Struct(
         partition_index=index,
         active_producers=[

@@ -21,7 +21,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.fast_path.fetch import FastFetch
 from agent.kafka.fetch_response import TOPIC_IDS_SINCE, FetchLimits, build_fetch_response
 from agent.kafka.fetch_sessions import SessionRequest
-from agent.read.memory_reads import Wanted
+from agent.read.memory_reads import PartitionRead
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -45,7 +45,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
 def session_request(request: Struct, *, by_id: bool) -> SessionRequest:
     """Return the session and the partitions that a request names."""
     wanted = {
-        _key(topic.topic, topic.topic_id, part.partition, by_id=by_id): Wanted(
+        _key(topic.topic, topic.topic_id, part.partition, by_id=by_id): PartitionRead(
             part.partition, part.fetch_offset, max(part.partition_max_bytes, 0), part.current_leader_epoch
         )
         for topic in request.topics

@@ -22,7 +22,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topics.lookup import check_partition
 from agent.read.timestamp_lookup import TimedOffset
-from agent.runtime.cooperative_yield import some_at_a_time
+from agent.runtime.cooperative_yield import map_bounded
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
 
@@ -75,7 +75,7 @@ async def _look_up(requested: Sequence[RequestedPartition[Struct]], context: Req
         is_duplicate = counts[each.topic_name, each.wanted.partition_index] > 1
         return await _respond(duplicate if is_duplicate else each.topic, each.wanted, states, context)
 
-    return await some_at_a_time(respond, requested, at_once=_MAX_CONCURRENT)
+    return await map_bounded(respond, requested, limit=_MAX_CONCURRENT)
 
 
 async def _states(
@@ -106,7 +106,7 @@ async def _respond(
         check_partition(topic, index, wanted.current_leader_epoch)
         state = states.get(PartitionId(topic.topic_id, index))
         if topic.is_local:
-            state = await context.services.disks.state(topic, index)
+            state = await context.services.local_logs.state(topic, index)
         if state is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         found = await _find(topic, state, wanted.timestamp, context)
@@ -143,7 +143,7 @@ async def _largest_timestamp(topic: Topic, state: PartitionState, context: Reque
     """
     services = context.services
     if topic.is_local:
-        newest = await services.disks.newest(topic, state.partition)
+        newest = await services.local_logs.newest(topic, state.partition)
         return _NO_OFFSET if newest is None else TimedOffset(newest.offset, newest.timestamp)
     latest = services.catalog.log.latest_timestamp
     for live in (False, True):
@@ -163,7 +163,7 @@ async def _at_or_after(
 ) -> TimedOffset | None:
     services = context.services
     if topic.is_local:
-        found = await services.disks.offset_by_time(topic, state.partition, timestamp)
+        found = await services.local_logs.offset_by_time(topic, state.partition, timestamp)
         return None if found is None else TimedOffset(found.offset, found.timestamp)
     return await services.timestamps.find(
         topic,

@@ -16,7 +16,7 @@ from agent.kafka.apis.records.by_partition import respond_by_partition
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topics.lookup import LEADER_EPOCH, check_partition
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.model import PartitionId
 from core.errors import SiltstoneError
 
@@ -60,10 +60,10 @@ async def _look_up(requested: Sequence[RequestedPartition[Struct]], context: Req
     ]
     states = await services.pools.catalog.run(partial(services.catalog.topics.states, ids))
     ends = {PartitionId(state.topic_id, state.partition): state.high_watermark for state in states}
-    turns, responses = Turns(), []
+    yielding, responses = CooperativeYield(), []
     for each in requested:
         responses.append(await _end_of_epoch(each.topic, each.wanted, ends, context))
-        await turns.did()
+        await yielding.step()
     return responses
 
 
@@ -75,7 +75,7 @@ async def _end_of_epoch(
             return Struct(partition=wanted.partition, error_code=code_of(topic))
         check_partition(topic, wanted.partition, wanted.current_leader_epoch)
         if topic.is_local:
-            disks = context.services.disks
+            disks = context.services.local_logs
             found = await disks.end_of_epoch(topic, wanted.partition, wanted.leader_epoch)
             return Struct(partition=wanted.partition, leader_epoch=found.epoch, end_offset=found.start_offset)
         if wanted.leader_epoch != LEADER_EPOCH:

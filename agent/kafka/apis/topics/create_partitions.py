@@ -16,7 +16,7 @@ from agent.kafka.api_definition import Api
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of
 from agent.kafka.request_deadline import RequestDeadline
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.topics.names import MAX_PARTITIONS
 from core.errors import SiltstoneError
 
@@ -34,7 +34,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     run = context.services.pools.catalog.run
     found = await run(partial(context.services.catalog.topics.named, list(names))) if names else []
     known = {topic.name: topic for topic in found}
-    turns, results = Turns(), []
+    yielding, results = CooperativeYield(), []
     for wanted in {each.name: each for each in request.topics}.values():
         try:
             if names[wanted.name] > 1:
@@ -49,7 +49,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             )
         else:
             results.append(Struct(name=wanted.name))
-        await turns.did()
+        await yielding.step()
     return Struct(results=results)
 
 
@@ -80,7 +80,7 @@ def _check(wanted: Struct, known: Mapping[str, Topic]) -> None:
 async def _add_partitions(name: str, count: int, context: RequestContext) -> None:
     services = context.services
     await services.pools.catalog.run(partial(services.catalog.topics.add_partitions, name, count))
-    services.directory.forget(name)
+    services.directory.invalidate(name)
 
 
 def error_response(request: Struct, context: RequestContext, error: Exception) -> Struct:

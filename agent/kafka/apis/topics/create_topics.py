@@ -22,7 +22,7 @@ from agent.kafka.apis.configs.describe_configs import config_source
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of, message_of, to_kafka_error
 from agent.kafka.request_deadline import RequestDeadline
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 from catalog.config.topic_config import TopicConfig
 from catalog.errors import InvalidTopicError
 from catalog.topics.creation import NewTopic
@@ -49,7 +49,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     names = Counter(wanted.name for wanted in request.topics)
     if len(names) > _MAX_TOPICS:
         raise KafkaError(ErrorCode.policy_violation, f"a request creates at most {_MAX_TOPICS} topics")
-    turns = Turns()
+    yielding = CooperativeYield()
     found: dict[str, Topic | SiltstoneError | None] = {}
     new: dict[str, NewTopic] = {}
     for wanted in {each.name: each for each in request.topics}.values():
@@ -60,7 +60,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             new[wanted.name] = _new(wanted, context)
         except SiltstoneError as error:
             found[wanted.name] = error
-        await turns.did(_VALIDATION_COST)
+        await yielding.step(_VALIDATION_COST)
     create = _validate_only if request.validate_only else _create
     found |= await create(
         list(new.values()), RequestDeadline(request.timeout, context.services.clock), context
@@ -73,7 +73,7 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
             if isinstance(topic, SiltstoneError)
             else _created(new[name], topic, rendered)
         )
-        await turns.did()
+        await yielding.step()
     return Struct(topics=responses)
 
 
@@ -122,7 +122,7 @@ async def _create(
         except SiltstoneError as error:
             results |= dict.fromkeys([each.name for each in chunk], to_kafka_error(error))
         for each in chunk:
-            services.directory.forget(each.name)
+            services.directory.invalidate(each.name)
     return results
 
 

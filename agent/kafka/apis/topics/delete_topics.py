@@ -89,7 +89,7 @@ async def _delete(topic: Topic, times: int, deadline: RequestDeadline, context: 
             raise KafkaError(ErrorCode.invalid_request, "the topic is named by its name and by its id")
         deadline.check()
         await services.pools.catalog.run(partial(services.catalog.topics.delete, topic.name, topic.topic_id))
-        services.directory.forget(topic.name)
+        services.directory.invalidate(topic.name)
     except SiltstoneError as error:
         return _failed(topic.name, topic.topic_id, error)
     return Struct(name=topic.name, topic_id=topic.topic_id)

@@ -16,7 +16,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode, KafkaError, code_of
 from agent.kafka.topics.metadata_lookup import find_topics_by_name
 from agent.kafka.topics.placement import placements_of
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,14 +35,14 @@ async def handle(request: Struct, context: RequestContext) -> Struct:
     page = _page(request, await _found(request, context))
     topics = [each.topic for each in page.parts if not isinstance(each.topic, ErrorCode)]
     placements = iter(await placements_of(topics, brokers, context))
-    turns, described = Turns(), []
+    yielding, described = CooperativeYield(), []
     for part in page.parts:
         if isinstance(part.topic, ErrorCode):
             described.append(Struct(name=part.name, error_code=part.topic))
-            await turns.did()
+            await yielding.step()
         else:
             described.append(_describe(next(placements), part))
-            await turns.did(1 + len(part.partitions))
+            await yielding.step(1 + len(part.partitions))
     return Struct(topics=described, next_cursor=page.cursor)
 
 

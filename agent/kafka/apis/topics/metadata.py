@@ -25,7 +25,7 @@ from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
 from agent.kafka.topics.metadata_lookup import find_requested_topics
 from agent.kafka.topics.placement import placements_of
-from agent.runtime.cooperative_yield import Turns
+from agent.runtime.cooperative_yield import CooperativeYield
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,25 +85,25 @@ async def _describe_all(
 ) -> list[Struct]:
     """Describe topics with all their partitions."""
     asked = request.include_topic_authorized_operations
-    turns, described = Turns(), []
+    yielding, described = CooperativeYield(), []
     for placement in await placements_of(topics, brokers, context):
         described.append(
             Struct(
                 name=placement.topic.name,
                 topic_id=placement.topic.topic_id,
-                partitions=await _partitions(placement, turns),
+                partitions=await _partitions(placement, yielding),
                 topic_authorized_operations=operations_if_requested(ON_TOPIC, requested=asked),
             )
         )
-        await turns.did()
+        await yielding.step()
     return described
 
 
-async def _partitions(placement: Placement, turns: Turns) -> list[Struct]:
+async def _partitions(placement: Placement, yielding: CooperativeYield) -> list[Struct]:
     parts = []
     for partition in range(placement.topic.partition_count):
         parts.append(placement.describe(partition))
-        await turns.did()
+        await yielding.step()
     return parts
 
 

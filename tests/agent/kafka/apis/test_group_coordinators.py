@@ -173,7 +173,7 @@ def test_an_agent_that_was_paused_gives_up_the_groups_that_others_have_claimed(
     refused = first.exception(60)
     assert isinstance(refused, KafkaError)
     assert refused.code is ErrorCode.not_coordinator
-    paused.run(paused.agent.session._beat_once())
+    paused.run(paused.agent.session._send_heartbeat())
     until(lambda: paused.run(groups_of(paused).held.is_own(group_id)))
     again = paused.run(_beat(paused, group_id, "meanwhile", joined.member_epoch))
     assert again.member_epoch == joined.member_epoch

@@ -326,12 +326,12 @@ def test_a_large_answer_is_counted_until_it_has_left(broker: BrokerThread) -> No
     budget = broker.agent.request_budget
     with Wire(broker.host_and_port) as idle:
         idle.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 50)))
-        until(lambda: budget.held > 10_000_000)
-        budget.limit = budget.held
+        until(lambda: budget.used > 10_000_000)
+        budget.limit = budget.used
         with Wire(broker.host_and_port) as refused:
             refused.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 5)))
             assert refused.receive() is None
-    until(lambda: budget.held == 0)
+    until(lambda: budget.used == 0)
 
 
 def test_topics_beyond_what_is_created_at_once_are_refused_and_none_is_made(wire: Wire) -> None:

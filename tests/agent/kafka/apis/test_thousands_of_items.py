@@ -13,7 +13,7 @@ import pytest
 from agent.kafka.apis.groups import offset_fetch
 from agent.kafka.codec import Struct
 from agent.kafka.errors import ErrorCode
-from agent.runtime.cooperative_yield import PORTION
+from agent.runtime.cooperative_yield import STEPS_PER_YIELD
 from catalog.open import open_catalog
 from core.clock import SystemClock
 from core.ids import SystemIds
@@ -379,4 +379,4 @@ def test_thousands_of_offsets_are_handled_in_portions(
     for ask in asked:
         given.clear()
         ask()
-        assert len(given) >= 2 * _MANY // PORTION
+        assert len(given) >= 2 * _MANY // STEPS_PER_YIELD

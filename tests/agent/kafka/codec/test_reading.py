@@ -73,7 +73,7 @@ async def _play(steps: list[tuple[str, ...]]) -> None:
     assert scripted.is_read_to_the_end
     assert scripted.transport.is_reading
     assert scripted.connection.has_no_requests
-    assert scripted.budget.held == scripted.dispatch.held == 0
+    assert scripted.budget.used == scripted.dispatch.held == 0
     assert scripted.dispatch.taken == list(range(len(scripted.sent)))
     assert scripted.answered == [number for number, kind in scripted.sent if kind in _ANSWERED]
     scripted.lose()

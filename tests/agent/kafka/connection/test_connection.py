@@ -299,7 +299,7 @@ def test_a_full_write_buffer_is_an_error_that_clients_repeat(
         try:
             for number in range(4):
                 wire.send(request_frame("produce", 9, number, produce_request([b"x" * 1000])))
-            until(lambda: broker.agent.write_path.budget.refusals == 2)
+            until(lambda: broker.agent.write_path.budget.rejections == 2)
         finally:
             store.gate.set()
         answers = [wire.receive() for _ in range(4)]
@@ -362,7 +362,7 @@ def test_no_version_of_any_api_is_harmed_by_mangled_requests(broker: BrokerThrea
     assert server is not None
     until(lambda: not server._connections)
     budgets = (broker.agent.request_budget, broker.agent.read_path.budget, broker.agent.write_path.budget)
-    until(lambda: [budget.held for budget in budgets] == [0, 0, 0])
+    until(lambda: [budget.used for budget in budgets] == [0, 0, 0])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -32,14 +32,14 @@ async def test_few_bytes_wait_behind_a_request_that_takes_a_while(size: int) -> 
     scripted.send("o" * count, size=size)
     await scripted.settle()
     was_read = scripted.transport.is_reading
-    held = scripted.budget.held
+    held = scripted.budget.used
     scripted.dispatch.committed.set()
     await scripted.settle()
     assert not was_read
     assert _MIB < held <= _MIB + 2 * max(RECEIVE_BYTES, size)
     assert scripted.answered == list(range(count + 1))
     assert scripted.transport.is_reading
-    assert scripted.budget.held == 0
+    assert scripted.budget.used == 0
     scripted.lose()
 
 
@@ -48,14 +48,14 @@ async def test_few_bytes_of_answers_wait_for_their_turn() -> None:
     scripted = Scripted()
     scripted.send("l" + "b" * 20)
     await scripted.settle()
-    taken, held = len(scripted.dispatch.taken), scripted.budget.held
+    taken, held = len(scripted.dispatch.taken), scripted.budget.used
     scripted.dispatch.committed.set()
     await scripted.settle()
     assert taken == 1 + _MIB // LONG + 1
     assert held <= _MIB + LONG + 21 * 9
     assert scripted.dispatch.taken == list(range(21))
     assert sorted(set(scripted.answered)) == list(range(21))
-    assert scripted.budget.held == 0
+    assert scripted.budget.used == 0
     scripted.lose()
 
 
@@ -89,7 +89,7 @@ async def test_few_answers_that_hold_memory_wait_for_their_turn() -> None:
     await scripted.settle()
     assert held == _MIB // LONG + 1
     assert sorted(set(scripted.answered)) == list(range(21))
-    assert scripted.dispatch.held == scripted.budget.held == 0
+    assert scripted.dispatch.held == scripted.budget.used == 0
     scripted.lose()
 
 
@@ -99,7 +99,7 @@ async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None
     greedy, modest = Scripted(budget=budget), Scripted(budget=budget)
     for _ in range(20):
         greedy.send("l", size=20_000)
-    was_read, held = greedy.transport.is_reading, budget.held
+    was_read, held = greedy.transport.is_reading, budget.used
     modest.send("ococw")
     await modest.settle()
     assert modest.answered == list(range(4))
@@ -119,7 +119,7 @@ async def test_beyond_the_budget_only_those_with_nothing_open_are_read() -> None
     assert modest.answered == list(range(11))
     assert greedy.transport.is_reading
     assert modest.transport.is_reading
-    assert budget.held == 0
+    assert budget.used == 0
     greedy.lose()
     modest.lose()
 
@@ -139,7 +139,7 @@ async def test_a_slow_reader_is_waited_for_as_long_as_bytes_leave() -> None:
     assert left < 10_000  # after more looks than a silent one is given
     assert not was_closed
     assert scripted.is_gone
-    assert scripted.budget.held == 0
+    assert scripted.budget.used == 0
 
 
 @pytest.mark.parametrize(
@@ -163,19 +163,19 @@ async def test_who_takes_nothing_has_less_time_while_memory_is_scarce(
     assert not was_closed
     assert scripted.transport.is_closed == is_closed
     scripted.lose()
-    assert scripted.dispatch.held == scripted.budget.held == 0
+    assert scripted.dispatch.held == scripted.budget.used == 0
 
 
 @pytest.mark.parametrize(("size", "held"), [(4096, 0), (4097, 4097), (100_000, 100_000), (300_000, 300_000)])
 async def test_half_a_request_is_counted_unless_it_is_small(size: int, held: int) -> None:
     scripted = Scripted()
     rest = scripted.begin("c", size=size, count=100)
-    held_meanwhile = scripted.budget.held
+    held_meanwhile = scripted.budget.used
     scripted.go_on(rest)
     await scripted.settle()
     assert held_meanwhile == held
     assert scripted.answered == [0]
-    assert scripted.budget.held == 0
+    assert scripted.budget.used == 0
     scripted.lose()
 
 
@@ -196,7 +196,7 @@ async def test_half_a_request_waits_for_memory_unless_it_is_small() -> None:
         await scripted.settle()
     assert (was_read, answered) == (False, [0])
     assert scripted.answered == [0, 1]
-    assert scripted.budget.held == 0
+    assert scripted.budget.used == 0
     scripted.lose()
 
 
@@ -209,7 +209,7 @@ async def test_half_a_request_keeps_memory_waiting_only_while_the_agent_would_re
     scripted.go_on(rest)
     rest = scripted.begin("o", size=6_000, count=100, before=scripted.frame("l", 5_000))
     late.append(scripted.connection.is_stalled_since(moment))
-    held = scripted.budget.held
+    held = scripted.budget.used
     scripted.connection.last_active = 0
     scripted.dispatch.committed.set()
     await scripted.settle()

@@ -125,11 +125,11 @@ def _request(chance: random.Random, ids: dict[str, UUID]) -> Struct:
 
 def _switched(start_broker: Callable[..., BrokerThread], **changes: int) -> tuple[BrokerThread, _Switched]:
     """An agent whose short way can be shut."""
-    believed = {"known_bounds_ms": 3_600_000, "topic_cache_ms": 3_600_000, "hot_window_ms": 3_600_000}
+    believed = {"bounds_cache_ms": 3_600_000, "topic_cache_ms": 3_600_000, "hot_window_ms": 3_600_000}
     patient = {"max_wait_ms": 600_000, "poll_interval_ms": 600_000}
     broker = start_broker(flush_interval_ms=1, **believed, **patient, **changes)
     # Once it listens to other agents, of which there are none, what it believed before is forgotten.
-    broker.agent.watch._heard = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005
+    broker.agent.commit_notifier._on_commits = lambda partitions: None  # type: ignore[method-assign]  # noqa: ARG005
     way = _Switched()
     broker.agent._kafka._dispatcher._fast_paths[_FETCH] = way  # type: ignore[union-attr]
     return broker, way
@@ -150,7 +150,7 @@ def test_both_ways_say_the_same(start_broker: Callable[..., BrokerThread]) -> No
                 heard.append(wire.receive())
             assert heard[0] == heard[1]
     assert way.taken > 60
-    until(lambda: broker.agent.read_path.budget.held == 0)
+    until(lambda: broker.agent.read_path.budget.used == 0)
 
 
 @dataclass
@@ -241,8 +241,8 @@ def _named(parts: Iterable[tuple[str, int, int, int]], ids: dict[str, UUID], unk
 def fast_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """More partitions than this are many, which are read step by step."""
     if request.param:
-        monkeypatch.setattr(plain_fetch, "AT_ONCE", request.param)
-        monkeypatch.setattr(memory_reads, "AT_ONCE", request.param)
+        monkeypatch.setattr(plain_fetch, "MAX_PARTITIONS_PER_STEP", request.param)
+        monkeypatch.setattr(memory_reads, "MAX_PARTITIONS_PER_STEP", request.param)
 
 
 @pytest.mark.usefixtures("fast_path")
@@ -288,14 +288,14 @@ def test_sessions_are_the_same_both_ways(start_broker: Callable[..., BrokerThrea
 
         compare()
     assert way.taken + way.waited > 20
-    until(lambda: broker.agent.read_path.budget.held == 0)
+    until(lambda: broker.agent.read_path.budget.used == 0)
 
 
 def _until_waiting(broker: BrokerThread, count: int) -> None:
     """Until so many requests for the two partitions of one topic wait."""
 
     async def waiting() -> int:
-        return sum(map(len, broker.agent.watch._waiters.values()))
+        return sum(map(len, broker.agent.commit_notifier._waiters.values()))
 
     until(lambda: broker.run(waiting()) == _PARTITIONS * count)
 
@@ -339,7 +339,7 @@ def test_who_waits_is_answered_the_short_way_too(start_broker: Callable[..., Bro
         assert third == fourth
     assert way.waited == 10
     assert surveyed.call_count == 12
-    until(lambda: broker.agent.read_path.budget.held == 0)
+    until(lambda: broker.agent.read_path.budget.used == 0)
 
 
 def _of_one(parts: Iterable[tuple[str, int]], **changes: object) -> Struct:
@@ -370,7 +370,7 @@ def test_a_session_that_becomes_too_large_is_refused_and_holds_nothing(
             assert grown.error_code == ErrorCode.fetch_session_id_not_found
             assert wire.ask("fetch", 12, _of_one(added)).error_code == 0
     assert way.taken == 2
-    until(lambda: broker.agent.read_path.budget.held == 0)
+    until(lambda: broker.agent.read_path.budget.used == 0)
 
 
 def test_nobody_waits_for_more_than_may_be_handed_out(start_broker: Callable[..., BrokerThread]) -> None:

@@ -88,14 +88,14 @@ class _Directory:
     def fresh(self, name: str) -> Topic | None:
         return self._names.get(name)
 
-    def fresh_by_id(self, topic_id: UUID) -> Topic | None:
+    def cached_by_id(self, topic_id: UUID) -> Topic | None:
         return self._ids.get(topic_id)
 
     async def get(self, name: str) -> Topic:
         return self._found(self.fresh(name))
 
     async def get_by_id(self, topic_id: UUID) -> Topic:
-        return self._found(self.fresh_by_id(topic_id))
+        return self._found(self.cached_by_id(topic_id))
 
     async def get_many(self, names: Iterable[str]) -> dict[str, Topic]:
         return {name: self._names[name] for name in names if name in self._names}
@@ -130,7 +130,7 @@ class _Appends:
         for fate in self._fate(appends):
             pending = PendingAppend(1)
             if fate is not None:
-                pending.settle(0, [fate])
+                pending.complete(0, [fate])
             waiting.append(pending)
         return waiting
 
@@ -140,7 +140,7 @@ class _Appends:
         pending = PendingAppend(len(appends))
         for number, fate in enumerate(fates):
             if fate is not None:
-                pending.settle(number, [fate])
+                pending.complete(number, [fate])
         return pending
 
 

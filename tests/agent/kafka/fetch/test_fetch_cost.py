@@ -61,7 +61,7 @@ def test_a_waiting_reader_at_the_tail_asks_neither_catalog_nor_store(
     start_broker: Callable[..., BrokerThread], store: FaultyStore
 ) -> None:
     """The first look-up is for where the partitions end; after that own commits tell it."""
-    broker = start_broker(known_bounds_ms=3_600_000)
+    broker = start_broker(bounds_cache_ms=3_600_000)
     topic = broker.create_topic("t", PARTITIONS)
     _produce(broker, topic, "a")
     before = _queries(broker)
@@ -89,7 +89,7 @@ def test_a_reader_that_is_further_than_this_agent_knows_is_not_refused(
     start_broker: Callable[..., BrokerThread],
 ) -> None:
     """It comes from another agent, and the word of that one's commit is on its way: it would begin anew."""
-    writer, other = start_broker(), start_broker(known_bounds_ms=3_600_000)
+    writer, other = start_broker(), start_broker(bounds_cache_ms=3_600_000)
     topic = writer.create_topic("t", PARTITIONS)
     _produce(writer, topic, "a")
     known = other.agent.read_path._log.bounds_cache
@@ -99,7 +99,7 @@ def test_a_reader_that_is_further_than_this_agent_knows_is_not_refused(
     _produce(writer, topic, "b", "c")
 
     async def not_heard_of_it() -> list[FetchResult]:
-        known.remember(before, {PartitionId(state.topic_id, state.partition) for state in before})
+        known.store(before, {PartitionId(state.topic_id, state.partition) for state in before})
         wanted = [
             PartitionFetch(topic=topic, partition=number, offset=3, max_bytes=2**20)
             for number in range(PARTITIONS)
@@ -130,7 +130,7 @@ def test_a_cold_reader_looks_extents_up_many_at_a_time(
     writer = start_broker()
     topic = writer.create_topic("t", PARTITIONS)
     _produce(writer, topic, *(str(number) for number in range(20)))
-    reader = start_broker(known_bounds_ms=3_600_000)
+    reader = start_broker(bounds_cache_ms=3_600_000)
     before = _queries(reader)
     size = len(batches(topic, 0, "0").data)
     offset = 0

@@ -10,7 +10,7 @@ import pytest
 
 from agent.kafka.codec import Struct
 from agent.read.fetch_plan import PartitionFetch
-from agent.read.pending_fetch import fetch_held
+from agent.read.pending_fetch import fetch_within_budget
 from object_format.record_batch.records import encode_batch
 from tests.agent.kafka.waiting import until
 from tests.agent.kafka.wire import Wire, request_frame
@@ -41,7 +41,7 @@ def _produce(broker: BrokerThread, topic: Topic, *sizes: int) -> None:
 
 def _hold(broker: BrokerThread, topic: Topic, max_bytes: int = 2**20, max_wait_ms: int = 20) -> PendingFetch:
     wanted = [PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=max_bytes)]
-    fetch = fetch_held(broker.agent.read_path, wanted, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+    fetch = fetch_within_budget(broker.agent.read_path, wanted, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
     return broker.run(fetch)
 
 
@@ -61,10 +61,10 @@ def test_a_fetch_with_little_memory_left_brings_less(start_broker: Callable[...,
     all_held = [_hold(broker, topic) for _ in range(4)]
     assert [len(held.results[0].batches) for held in all_held] == [4, 3, 2, 2]
     budget = broker.agent.read_path.budget
-    assert budget.held == sum(held.size for held in all_held) <= budget.limit
+    assert budget.used == sum(held.size for held in all_held) <= budget.limit
     for held in all_held:
         broker.run(_release(held))
-    assert budget.held == 0
+    assert budget.used == 0
 
 
 def test_a_fetch_without_memory_waits_and_then_says_where_the_log_ends(
@@ -82,7 +82,7 @@ def test_a_fetch_without_memory_waits_and_then_says_where_the_log_ends(
     async def hold_and_let_go() -> PendingFetch:
         wanted = [PartitionFetch(topic=topic, partition=0, offset=0, max_bytes=2**20)]
         waiting = asyncio.ensure_future(
-            fetch_held(broker.agent.read_path, wanted, max_bytes=2**20, max_wait_ms=50_000)
+            fetch_within_budget(broker.agent.read_path, wanted, max_bytes=2**20, max_wait_ms=50_000)
         )
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -105,11 +105,11 @@ def test_readers_that_do_not_read_hold_no_more_than_there_is(
     wires = [Wire(broker.host_and_port) for _ in range(4)]
     for wire in wires:
         wire.send(frame * 20)
-    most = _watch(budget, lambda: budget.held > 2 * 2**20)
+    most = _watch(budget, lambda: budget.used > 2 * 2**20)
     assert most <= budget.limit
     for wire in wires:
         wire.socket.close()
-    _watch(budget, lambda: budget.held == 0)
+    _watch(budget, lambda: budget.used == 0)
 
 
 def test_those_who_read_go_on_however_many_do_not(start_broker: Callable[..., BrokerThread]) -> None:
@@ -129,10 +129,10 @@ def test_those_who_read_go_on_however_many_do_not(start_broker: Callable[..., Br
         for _ in range(20):
             answer = reader.ask("fetch", 12, _fetch_request(2**20, max_wait=0))
             assert answer.responses[0].partitions[0].records
-            assert budget.held <= budget.limit - budget.limit // 8
+            assert budget.used <= budget.limit - budget.limit // 8
     for wire in wires:
         wire.socket.close()
-    until(lambda: budget.held == 0)
+    until(lambda: budget.used == 0)
 
 
 def test_who_waits_for_memory_gets_it_from_those_who_do_not_read(
@@ -150,13 +150,13 @@ def test_who_waits_for_memory_gets_it_from_those_who_do_not_read(
     budget = broker.agent.read_path.budget
     server = broker.agent._kafka
     assert server is not None
-    until(lambda: not budget.has_room_for(300 * KIB) or len(server._connections) < len(wires))
+    until(lambda: not budget.fits(300 * KIB) or len(server._connections) < len(wires))
     with Wire(broker.host_and_port) as reader:
         answer = reader.ask("fetch", 12, _fetch_request(2**20, max_wait=60_000))
     assert answer.responses[0].partitions[0].records
     for wire in wires:
         wire.socket.close()
-    until(lambda: budget.held == 0)
+    until(lambda: budget.used == 0)
 
 
 def test_who_waits_for_memory_gets_it_from_those_who_do_not_send(
@@ -180,7 +180,7 @@ def test_who_waits_for_memory_gets_it_from_those_who_do_not_send(
     _produce(broker, topic, 300 * KIB)
     for wire in wires:
         wire.socket.close()
-    until(lambda: budget.held == 0)
+    until(lambda: budget.used == 0)
 
 
 def _fetch_request(max_bytes: int, *, max_wait: int) -> Struct:
@@ -198,9 +198,9 @@ def _fetch_request(max_bytes: int, *, max_wait: int) -> Struct:
 def _watch(budget: ByteBudget, until: Callable[[], bool]) -> int:
     most = 0
     while not until():
-        most = max(most, budget.held)
+        most = max(most, budget.used)
         time.sleep(0.001)  # what is waited for happens in the agent's thread
-    return max(most, budget.held)
+    return max(most, budget.used)
 
 
 def test_a_small_valid_part_does_not_keep_a_large_frame_in_memory(broker: BrokerThread) -> None:
