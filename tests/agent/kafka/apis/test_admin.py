@@ -1,4 +1,4 @@
-"""Admin clients: librdkafka's, and kafka-python's where that one has more."""
+"""Administrative requests of librdkafka's admin client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it exports without saying so
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not in __all__
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.agent.kafka.brokers import BrokerThread
 
-_PATIENCE = 20
+_TIMEOUT_SECONDS = 20
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def admin(broker: BrokerThread) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.address})
 
 
-def result(futures: dict[Any, Any]) -> Any:  # noqa: ANN401  # what the one call gives
-    """The result of a call for one thing."""
+def result(futures: dict[Any, Any]) -> Any:  # noqa: ANN401  # the result of any call
+    """Return the result of a call for one resource."""
     (future,) = futures.values()
-    return future.result(_PATIENCE)
+    return future.result(_TIMEOUT_SECONDS)
 
 
 def code(futures: dict[Any, Any]) -> int:
-    """The error code of a call for one thing that fails."""
+    """Return the error code of a call for one resource that fails."""
     with pytest.raises(KafkaException) as failure:
         result(futures)
     found: int = failure.value.args[0].code()
@@ -73,18 +73,18 @@ def test_a_topic_is_created_described_and_deleted(broker: BrokerThread, admin: A
         ("__cluster_metadata", 1, {}, KafkaError.INVALID_REQUEST),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused(
+def test_an_invalid_topic_is_rejected(
     admin: AdminClient, name: str, partitions: int, config: dict[str, str], expected: int
 ) -> None:
     assert code(admin.create_topics([NewTopic(name, partitions, 1, config=config)])) == expected
 
 
-def test_creation_can_be_tried_without_effect(broker: BrokerThread, admin: AdminClient) -> None:
+def test_validate_only_creates_no_topic(broker: BrokerThread, admin: AdminClient) -> None:
     result(admin.create_topics([NewTopic("granite", 1, 1)], validate_only=True))
     assert broker.catalog.topics.list() == []
 
 
-def test_a_topic_grows_and_never_shrinks(broker: BrokerThread, admin: AdminClient) -> None:
+def test_partitions_can_be_added_and_not_removed(broker: BrokerThread, admin: AdminClient) -> None:
     broker.create_topic("granite", 2)
     result(admin.create_partitions([NewPartitions("granite", 4)]))
     produce(broker.address, "granite", [(None, b"new")], partition=3)
@@ -92,7 +92,7 @@ def test_a_topic_grows_and_never_shrinks(broker: BrokerThread, admin: AdminClien
 
 
 @pytest.mark.filterwarnings("ignore:alter_configs has been deprecated:DeprecationWarning")
-def test_settings_change_one_by_one_and_all_at_once(broker: BrokerThread, admin: AdminClient) -> None:
+def test_settings_are_changed_incrementally_and_replaced(broker: BrokerThread, admin: AdminClient) -> None:
     broker.create_topic("granite", retention_ms="1000")
     changes = [
         ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.APPEND),
@@ -111,7 +111,7 @@ def test_settings_change_one_by_one_and_all_at_once(broker: BrokerThread, admin:
 
 
 def test_a_broker_shows_its_settings(broker: BrokerThread, admin: AdminClient) -> None:
-    own = str(next(iter(admin.list_topics(timeout=_PATIENCE).brokers)))
+    own = str(next(iter(admin.list_topics(timeout=_TIMEOUT_SECONDS).brokers)))
     described = result(admin.describe_configs([ConfigResource(ResourceType.BROKER, own)]))
     assert described["advertised.listeners"].value == f"PLAINTEXT://{broker.address}"
 
@@ -126,10 +126,10 @@ def test_records_are_deleted_up_to_an_offset(broker: BrokerThread, admin: AdminC
 
 
 @pytest.mark.parametrize("policy", ["compact", ""])
-def test_records_are_deleted_only_where_the_policy_says_so(
+def test_records_are_deleted_only_if_the_cleanup_policy_deletes(
     broker: BrokerThread, admin: AdminClient, policy: str
 ) -> None:
-    """As in Kafka: a topic that keeps everything keeps it from administrators, too."""
+    """As in Kafka, records of a topic that keeps all records cannot be deleted by request."""
     broker.create_topic("granite", cleanup_policy=policy)
     produce(broker.address, "granite", [(b"k", b"a")])
     assert code(admin.delete_records([TopicPartition("granite", 0, 1)])) == KafkaError.POLICY_VIOLATION
@@ -145,19 +145,19 @@ def test_the_record_with_the_largest_timestamp_is_found(broker: BrokerThread, ad
     assert found.timestamp > 0
 
 
-def test_all_live_agents_are_brokers_and_leadership_is_shared(
+def test_all_live_agents_are_brokers_and_lead_partitions(
     start_broker: Callable[..., BrokerThread],
 ) -> None:
     one, other = start_broker(), start_broker()
     one.create_topic("granite", 40)
     admin = AdminClient({"bootstrap.servers": one.address})
 
-    def both_are_seen() -> bool:
-        cluster = admin.describe_cluster().result(_PATIENCE)
+    def both_are_listed() -> bool:
+        cluster = admin.describe_cluster().result(_TIMEOUT_SECONDS)
         return {f"{node.host}:{node.port}" for node in cluster.nodes} == {one.address, other.address}
 
-    until(both_are_seen)
-    seen = admin.list_topics(timeout=_PATIENCE)
+    until(both_are_listed)
+    seen = admin.list_topics(timeout=_TIMEOUT_SECONDS)
     assert {partition.leader for partition in seen.topics["granite"].partitions.values()} == set(seen.brokers)
     assert (
         seen.cluster_id
@@ -165,20 +165,22 @@ def test_all_live_agents_are_brokers_and_leadership_is_shared(
     )
 
 
-def test_an_agent_that_stops_hands_its_partitions_over(start_broker: Callable[..., BrokerThread]) -> None:
+def test_the_partitions_of_a_stopped_agent_are_led_by_others(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
     one, other = start_broker(), start_broker()
     one.create_topic("granite", 8)
     other.stop()
     bootstrap = one.address
     for partition in range(8):
         produce(bootstrap, "granite", [(None, b"still")], partition=partition)
-    assert len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_PATIENCE).brokers) == 1
+    assert (
+        len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_TIMEOUT_SECONDS).brokers) == 1
+    )
 
 
-def test_administrators_may_do_everything_without_an_authorizer(
-    broker: BrokerThread, admin: AdminClient
-) -> None:
-    """What Kafka knows of a cluster, a topic and a group, for those who ask; nothing for others."""
+def test_all_operations_are_authorized(broker: BrokerThread, admin: AdminClient) -> None:
+    """The lists are those of Kafka without an authorizer. They are empty unless the request wants them."""
     broker.create_topic("granite")
     on_topic = {"READ", "WRITE", "CREATE", "DESCRIBE", "DELETE", "ALTER", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"}
     on_cluster = {
@@ -194,8 +196,8 @@ def test_administrators_may_do_everything_without_an_authorizer(
     loner = Consumer({"bootstrap.servers": broker.address, "group.id": "masons"})
     loner.commit(offsets=[TopicPartition("granite", 0, 0)], asynchronous=False)
     loner.close()
-    for asked in (True, False):
-        how: dict[str, Any] = {"include_authorized_operations": asked, "request_timeout": _PATIENCE}
+    for included in (True, False):
+        how: dict[str, Any] = {"include_authorized_operations": included, "request_timeout": _TIMEOUT_SECONDS}
         cluster = admin.describe_cluster(**how).result()
         topic = result(admin.describe_topics(TopicCollection(["granite"]), **how))
         group = result(admin.describe_consumer_groups(["masons"], **how))
@@ -203,4 +205,4 @@ def test_administrators_may_do_everything_without_an_authorizer(
             {each.name for each in described.authorized_operations or ()}
             for described in (cluster, topic, group)
         ]
-        assert found == ([on_cluster, on_topic, on_group] if asked else [set()] * 3)
+        assert found == ([on_cluster, on_topic, on_group] if included else [set()] * 3)

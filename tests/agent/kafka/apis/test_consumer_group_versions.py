@@ -1,4 +1,4 @@
-"""The consumer group protocol spoken without a client: codes and fields in every version."""
+"""Every version of the consumer group APIs, without a client library."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def classic_join(wire: Wire, member_id: str = "") -> Struct:
 
 
 def commit(wire: Wire, topic: Topic, version: int, member_id: str, epoch: int) -> int:
-    """The code of a commit of offset 5 in partition 0."""
-    answer = wire.ask(
+    """Commit offset 5 of partition 0, and return the error code."""
+    response = wire.ask(
         "offset_commit",
         version,
         Struct(
@@ -86,11 +86,11 @@ def commit(wire: Wire, topic: Topic, version: int, member_id: str, epoch: int) -
             ],
         ),
     )
-    return int(answer.topics[0].partitions[0].error_code)
+    return int(response.topics[0].partitions[0].error_code)
 
 
-def test_members_live_in_every_version(wire: Wire, topic: Topic) -> None:
-    """Join, go on, be described, leave; the test covers each version that there is a schema for."""
+def test_members_join_send_heartbeats_and_leave_in_every_version(wire: Wire, topic: Topic) -> None:
+    """They are described, too. The versions are all that have a schema."""
     assert message_versions("consumer_group_heartbeat") == (0, 1)
     for version in _VERSIONS:
         given = {"member_id": ""} if version == 0 else {}
@@ -121,31 +121,31 @@ def test_members_live_in_every_version(wire: Wire, topic: Topic) -> None:
         assert beat(wire, version, **{**stamp, "member_epoch": -1}).member_epoch == -1
 
 
-def test_refusals_have_kafka_s_codes_and_words(wire: Wire, topic: Topic) -> None:
-    """What a group would never take, and groups that are not there."""
+def test_rejected_heartbeats_have_kafkas_codes_and_a_message(wire: Wire, topic: Topic) -> None:
+    """They are invalid, name an unknown group, or have a wrong epoch."""
     del topic
-    refusals: list[tuple[dict[str, Any], ErrorCode]] = [
+    rejected: list[tuple[dict[str, Any], ErrorCode]] = [
         ({"group_id": ""}, ErrorCode.invalid_request),
         ({"member_epoch": 3}, ErrorCode.group_id_not_found),
         ({"member_epoch": -1}, ErrorCode.group_id_not_found),
         ({"server_assignor": "magic"}, ErrorCode.unsupported_assignor),
         ({"subscribed_topic_regex": "("}, ErrorCode.invalid_regular_expression),
     ]
-    for fields, code in refusals:
-        answer = beat(wire, **fields)
-        assert answer.error_code == code
-        assert answer.error_message
+    for fields, code in rejected:
+        response = beat(wire, **fields)
+        assert response.error_code == code
+        assert response.error_message
     beat(wire)
     assert beat(wire, member_epoch=9).error_code == ErrorCode.fenced_member_epoch
     assert beat(wire, member_id="x", member_epoch=9).error_code == ErrorCode.unknown_member_id
 
 
 def test_members_of_both_protocols_share_a_group(wire: Wire, topic: Topic) -> None:
-    """Joined, described and listed as one group, each by its own calls; an administrator removes either."""
+    """Each member uses the APIs of its protocol. Admin clients see one group and can remove any member."""
     beat(wire)
-    sent_back = classic_join(wire)
-    assert sent_back.error_code == ErrorCode.member_id_required
-    joined = classic_join(wire, sent_back.member_id)
+    first = classic_join(wire)
+    assert first.error_code == ErrorCode.member_id_required
+    joined = classic_join(wire, first.member_id)
     assert (joined.error_code, joined.leader, joined.members) == (ErrorCode.none, "", [])
     assert (joined.protocol_type, joined.protocol_name) == ("consumer", "range")
     stamp = {"group_id": "masons", "generation_id": joined.generation_id, "member_id": joined.member_id}
@@ -180,8 +180,8 @@ def test_members_of_both_protocols_share_a_group(wire: Wire, topic: Topic) -> No
     assert beat(wire, member_epoch=2).error_code == ErrorCode.unknown_member_id
 
 
-def test_a_group_without_members_takes_the_protocol_of_whoever_comes(wire: Wire, topic: Topic) -> None:
-    """A classic one with members becomes a consumer group, and is listed as what it is."""
+def test_an_empty_group_takes_the_protocol_of_the_next_member(wire: Wire, topic: Topic) -> None:
+    """A classic group with members becomes a consumer group. ListGroups reports the current type."""
     del topic
     beat(wire)
     assert beat(wire, member_epoch=-1).error_code == ErrorCode.none
@@ -197,43 +197,45 @@ def test_a_group_without_members_takes_the_protocol_of_whoever_comes(wire: Wire,
 
 
 def listed_by_type(wire: Wire) -> dict[str, int]:
-    """How many groups there are of either type."""
+    """Return the number of groups of each type."""
     return {
         wanted: len(wire.ask("list_groups", 5, Struct(states_filter=[], types_filter=[wanted])).groups)
         for wanted in ("classic", "consumer")
     }
 
 
-def test_partitions_of_one_commit_are_taken_by_their_epochs(wire: Wire, topic: Topic) -> None:
-    """What a member has kept is committed in an earlier epoch; what it has given up is not."""
+def test_each_partition_of_a_commit_is_checked_by_its_epoch(wire: Wire, topic: Topic) -> None:
+    """An earlier epoch may commit partitions that the member still has, but not those that it revoked."""
     epoch = beat(wire).member_epoch
     beat(wire, member_id="other")
     kept = beat(wire, member_epoch=epoch).assignment.topic_partitions[0].partitions
-    held = [Struct(topic_id=topic.topic_id, partitions=kept)]
-    assert beat(wire, member_epoch=epoch, topic_partitions=held).member_epoch == epoch + 1
+    owned = [Struct(topic_id=topic.topic_id, partitions=kept)]
+    assert beat(wire, member_epoch=epoch, topic_partitions=owned).member_epoch == epoch + 1
     assert len(kept) == 1
     partitions = [
         Struct(partition_index=number, committed_offset=3, committed_leader_epoch=0, committed_metadata="")
         for number in range(3)
     ]
-    asked = Struct(
+    request = Struct(
         group_id="masons",
         member_id="m",
         generation_id_or_member_epoch=epoch,
         topics=[Struct(name="granite", topic_id=topic.topic_id, partitions=partitions)],
     )
-    (answer,) = wire.ask("offset_commit", 9, asked).topics
-    codes = {each.partition_index: each.error_code for each in answer.partitions}
-    given_up = ({0, 1} - set(kept)).pop()
+    (response,) = wire.ask("offset_commit", 9, request).topics
+    codes = {each.partition_index: each.error_code for each in response.partitions}
+    revoked = ({0, 1} - set(kept)).pop()
     assert codes == {
         kept[0]: ErrorCode.none,
-        given_up: ErrorCode.stale_member_epoch,
+        revoked: ErrorCode.stale_member_epoch,
         2: ErrorCode.unknown_topic_or_partition,
     }
 
 
-def test_a_group_keeps_its_protocol_where_it_must(start_broker: Callable[..., BrokerThread]) -> None:
-    """With `group.consumer.migration.policy` disabled nobody of the other one joins a classic group."""
+def test_a_group_keeps_its_protocol_if_migration_is_disabled(
+    start_broker: Callable[..., BrokerThread],
+) -> None:
+    """A member of the consumer protocol cannot join a classic group that has members."""
     disabled = replace(QUICK_GROUPS, group_consumer_migration_policy=MigrationPolicy.DISABLED)
     broker = start_broker(groups=disabled)
     broker.create_topic("granite", 2)
@@ -244,7 +246,7 @@ def test_a_group_keeps_its_protocol_where_it_must(start_broker: Callable[..., Br
 
 
 def test_offsets_are_fenced_by_member_epochs(wire: Wire, topic: Topic) -> None:
-    """Commits and fetches name the member's own epoch; older requests cannot, and are refused."""
+    """Requests name the member's epoch. Versions without a member epoch are rejected."""
     assert commit(wire, topic, 9, "m", 1) == ErrorCode.group_id_not_found
     assert commit(wire, topic, 8, "m", 1) == ErrorCode.illegal_generation
     epoch = beat(wire).member_epoch
@@ -266,8 +268,8 @@ def test_offsets_are_fenced_by_member_epochs(wire: Wire, topic: Topic) -> None:
             ("m", epoch + 1, ErrorCode.stale_member_epoch),
             ("x", epoch, ErrorCode.unknown_member_id),
         ]:
-            asked = Struct(group_id="masons", member_id=member, member_epoch=used, topics=wanted)
-            (group,) = wire.ask("offset_fetch", version, Struct(groups=[asked])).groups
+            request = Struct(group_id="masons", member_id=member, member_epoch=used, topics=wanted)
+            (group,) = wire.ask("offset_fetch", version, Struct(groups=[request])).groups
             assert group.error_code == code
             if code is ErrorCode.none:
                 assert group.topics[0].partitions[0].committed_offset == 5

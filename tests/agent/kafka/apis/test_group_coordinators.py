@@ -1,4 +1,4 @@
-"""Groups whose coordinator dies, stops, or was never there: nothing that was committed is lost."""
+"""Committed offsets and members survive when the coordinator of a group is killed, stopped or fenced."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _QUICK = {**LASTING, "groups": QUICK_GROUPS, "stop_timeout_ms": 5000}
 
 @pytest.fixture
 def brokers(start_broker: Callable[..., BrokerThread]) -> list[BrokerThread]:
-    """Two agents that know of each other."""
+    """Two agents that see each other as brokers."""
     return two_brokers(lambda: start_broker(**_QUICK))
 
 
 class Member:
-    """A consumer that lists what was assigned to it, each time."""
+    """A consumer that counts its assignments."""
 
     def __init__(self, brokers: list[BrokerThread], group_id: str) -> None:
         self.assignments = 0
@@ -56,7 +56,7 @@ class Member:
         return len(self.consumer.assignment())
 
     def commit(self, offset: int) -> bool:
-        """Commit an offset of partition 0; False when it must be tried again."""
+        """Commit an offset of partition 0. Return False if the commit must be retried."""
         try:
             self.consumer.commit(offsets=[TopicPartition("granite", 0, offset)], asynchronous=False)
         except KafkaException as error:
@@ -67,36 +67,36 @@ class Member:
         return True
 
     def committed(self) -> int:
-        """The offset of partition 0, asked for until an answer comes."""
+        """Return the committed offset of partition 0; retry until there is a response."""
         found: list[TopicPartition] = []
 
-        def is_told() -> bool:
+        def has_response() -> bool:
             with suppress(KafkaException):
                 found.extend(self.consumer.committed([TopicPartition("granite", 0)], timeout=5))
             return bool(found)
 
-        until(is_told)
+        until(has_response)
         return int(found[0].offset)
 
 
 @pytest.fixture
 def join(brokers: list[BrokerThread]) -> Iterator[Callable[[str], Member]]:
-    """Makes members, which leave with the test."""
-    made: list[Member] = []
+    """Creates members that leave at the end of the test."""
+    members: list[Member] = []
 
     def new(group_id: str) -> Member:
-        made.append(Member(brokers, group_id))
-        return made[-1]
+        members.append(Member(brokers, group_id))
+        return members[-1]
 
     yield new
-    for member in made:
+    for member in members:
         member.consumer.close()
 
 
-def test_members_go_on_under_a_new_coordinator_without_a_rebalance(
+def test_members_continue_under_a_new_coordinator_without_a_rebalance(
     brokers: list[BrokerThread], join: Callable[[str], Member]
 ) -> None:
-    """The old one was killed: members, generation and offsets are found again in the catalog."""
+    """The old coordinator was killed. The new one reads members, generation and offsets from the catalog."""
     brokers[0].create_topic("granite", 2)
     member = join(group_of(brokers[0]))
     until(lambda: member.has == 2)
@@ -121,10 +121,10 @@ def test_a_group_rebalances_under_a_new_coordinator(
     assert other.committed() == 7
 
 
-def test_an_agent_that_does_not_know_yet_that_it_lost_a_group_cannot_commit(
+def test_an_agent_that_lost_its_claim_on_a_group_cannot_commit(
     brokers: list[BrokerThread], join: Callable[[str], Member]
 ) -> None:
-    """Two agents that both think that they coordinate a group: the later claim has the only say."""
+    """If two agents both act as coordinator, the catalog accepts only commits under the later claim."""
     brokers[0].create_topic("granite", 2)
     group_id = group_of(brokers[0])
     member = join(group_id)
@@ -135,7 +135,7 @@ def test_an_agent_that_does_not_know_yet_that_it_lost_a_group_cannot_commit(
     stolen = brokers[0].catalog.groups.claim(group_id, agent._ids.new_uuid(), create=False)
     assert stolen is not None
     assert stolen.generation == 1
-    # Refused, the client looks for the coordinator again: this agent still, which claims the group anew.
+    # The client looks up the coordinator again. It is still this agent, which claims the group a second time.
     until(lambda: member.commit(2))
     assert groups_of(brokers[0]).held._held[group_id].claim_id != before
     assert member.committed() == 2
@@ -143,33 +143,33 @@ def test_an_agent_that_does_not_know_yet_that_it_lost_a_group_cannot_commit(
 
 
 async def _beat(broker: BrokerThread, group_id: str, member_id: str, epoch: int) -> HeartbeatAnswer:
-    """A heartbeat of a member of a consumer group, which joins in epoch 0."""
+    """Send a heartbeat of a member of a consumer group. Epoch 0 joins the group."""
     joins = {"rebalance_timeout_ms": 60_000, "topics": frozenset({"granite"}), "owned": NOTHING}
     request = ConsumerHeartbeat(member_id=member_id, member_epoch=epoch, **({} if epoch else joins))  # type: ignore[arg-type]  # as the keys say
     return await groups_of(broker).consumers.heartbeat(group_id, request)
 
 
-def test_an_agent_that_was_paused_gives_up_the_groups_that_others_have_claimed(
+def test_a_paused_agent_drops_the_groups_that_others_claimed(
     brokers: list[BrokerThread],
 ) -> None:
-    """Before it knows that it was taken for dead, and when it lives again, it knows nobody from before."""
+    """It rejects old members before it notices that it was fenced, and after it has a new session."""
     paused, other = brokers
     paused.create_topic("granite", 2)
     group_id = group_of(paused)
     before = paused.run(_beat(paused, group_id, "before", 0))
-    goes_on = threading.Event()
-    paused._loop.call_soon_threadsafe(goes_on.wait)
+    resumed = threading.Event()
+    paused._loop.call_soon_threadsafe(resumed.wait)
     try:
         take_for_dead(paused)
         until(lambda: other.run(groups_of(other).held.is_own(group_id)))
-        other.run(_beat(other, group_id, "before", -1))  # it leaves
+        other.run(_beat(other, group_id, "before", -1))  # the member leaves
         joined = other.run(_beat(other, group_id, "meanwhile", 0))
-        cast("Any", groups_of(paused).held._brokers)._until = 0.0  # what it knew is old
+        cast("Any", groups_of(paused).held._brokers)._until = 0.0  # its list of brokers is stale
         first = asyncio.run_coroutine_threadsafe(
             _beat(paused, group_id, "before", before.member_epoch), paused._loop
         )
     finally:
-        goes_on.set()
+        resumed.set()
     refused = first.exception(60)
     assert isinstance(refused, KafkaError)
     assert refused.code is ErrorCode.not_coordinator

@@ -1,4 +1,4 @@
-"""Every version of the groups' APIs, spoken without a client: a member's whole life in each."""
+"""Every version of the group APIs, without a client library."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tests.fixtures.postgres import PostgresForTests
 
 
-class Line:
-    """One connection that speaks any version."""
+class Connection:
+    """A connection that sends requests of any version."""
 
     def __init__(self, broker: BrokerThread) -> None:
         self._socket = socket.create_connection(broker.host_and_port, timeout=120)
@@ -62,9 +62,9 @@ class Line:
         message.write_request(out, Struct(**fields))
         body = b"".join(bytes(each) for each in out.buffers())
         self._socket.sendall(len(body).to_bytes(4, "big") + body)
-        answer = self._read(int.from_bytes(self._read(4), "big"))
-        assert int.from_bytes(answer[:4], "big") == self._number
-        return message.read_response(Cursor(memoryview(answer)[5 if message.is_flexible else 4 :]))
+        response = self._read(int.from_bytes(self._read(4), "big"))
+        assert int.from_bytes(response[:4], "big") == self._number
+        return message.read_response(Cursor(memoryview(response)[5 if message.is_flexible else 4 :]))
 
     def _read(self, count: int) -> bytes:
         data = b""
@@ -77,7 +77,7 @@ class Line:
 def shared_broker(
     postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerThread]:
-    """One agent for all versions: most of a test's time would go into starting it."""
+    """One agent for all versions, because starting one takes longer than a test."""
     clock = SystemClock()
     ids = SystemIds(clock)
     address = postgres.create(empty=False)
@@ -92,7 +92,7 @@ def shared_broker(
 
 @pytest.fixture
 def broker(shared_broker: BrokerThread) -> Iterator[BrokerThread]:
-    """The agent, without a group or a topic of the test before."""
+    """The agent, without groups and topics of earlier tests."""
     yield shared_broker
     catalog, groups = shared_broker.catalog, groups_of(shared_broker)
 
@@ -110,8 +110,8 @@ def broker(shared_broker: BrokerThread) -> Iterator[BrokerThread]:
 
 
 @pytest.fixture
-def line(broker: BrokerThread) -> Iterator[Line]:
-    opened = Line(broker)
+def connection(broker: BrokerThread) -> Iterator[Connection]:
+    opened = Connection(broker)
     yield opened
     opened.close()
 
@@ -125,8 +125,10 @@ def versions(api: Api) -> range:
     return range(api.min_version, api.max_version + 1)
 
 
-def join(line: Line, version: int = 9, group_id: str = "masons", topics: tuple[str, ...] = ()) -> Struct:
-    """Join a group, twice where the version asks for it."""
+def join(
+    connection: Connection, version: int = 9, group_id: str = "masons", topics: tuple[str, ...] = ()
+) -> Struct:
+    """Join a group; if the version requires a member id, join a second time with it."""
     fields = {
         "group_id": group_id,
         "session_timeout": 60_000,
@@ -134,26 +136,26 @@ def join(line: Line, version: int = 9, group_id: str = "masons", topics: tuple[s
         "protocol_type": "consumer",
         "protocols": [Struct(name="range", metadata=subscription(*topics))],
     }
-    answer = line.ask(join_group.API, version, member_id="", **fields)
+    response = connection.ask(join_group.API, version, member_id="", **fields)
     if version >= 4:
-        assert answer.error_code == ErrorCode.member_id_required
-        answer = line.ask(join_group.API, version, member_id=answer.member_id, **fields)
-    return answer
+        assert response.error_code == ErrorCode.member_id_required
+        response = connection.ask(join_group.API, version, member_id=response.member_id, **fields)
+    return response
 
 
 @pytest.mark.parametrize("version", versions(join_group.API))
-def test_members_join_sync_live_and_leave(line: Line, version: int) -> None:
+def test_members_join_sync_send_heartbeats_and_leave(connection: Connection, version: int) -> None:
     sync, beat, leave = (
         min(version, api.max_version) for api in (sync_group.API, heartbeat.API, leave_group.API)
     )
-    joined = join(line, version)
+    joined = join(connection, version)
     assert joined.error_code == ErrorCode.none
     assert joined.generation_id == 1
     assert joined.leader == joined.member_id
     assert joined.protocol_name == "range"
     assert [member.member_id for member in joined.members] == [joined.member_id]
     stamp = {"group_id": "masons", "generation_id": 1, "member_id": joined.member_id}
-    synced = line.ask(
+    synced = connection.ask(
         sync_group.API,
         sync,
         **stamp,
@@ -161,49 +163,49 @@ def test_members_join_sync_live_and_leave(line: Line, version: int) -> None:
         assignments=[Struct(member_id=joined.member_id, assignment=b"work")],
     )
     assert (synced.error_code, bytes(synced.assignment)) == (ErrorCode.none, b"work")
-    assert line.ask(heartbeat.API, beat, **stamp).error_code == ErrorCode.none
+    assert connection.ask(heartbeat.API, beat, **stamp).error_code == ErrorCode.none
     wrong = {**stamp, "generation_id": 2}
-    assert line.ask(heartbeat.API, beat, **wrong).error_code == ErrorCode.illegal_generation
+    assert connection.ask(heartbeat.API, beat, **wrong).error_code == ErrorCode.illegal_generation
     going: dict[str, Any] = {"member_id": joined.member_id}
     if leave >= 3:
-        going = {"members": [Struct(member_id=joined.member_id), Struct(member_id="nobody")]}
-    left = line.ask(leave_group.API, leave, group_id="masons", **going)
+        going = {"members": [Struct(member_id=joined.member_id), Struct(member_id="unknown")]}
+    left = connection.ask(leave_group.API, leave, group_id="masons", **going)
     assert left.error_code == ErrorCode.none
     if leave >= 3:
         assert [each.error_code for each in left.members] == [ErrorCode.none, ErrorCode.unknown_member_id]
-    assert line.ask(heartbeat.API, beat, **stamp).error_code == ErrorCode.unknown_member_id
+    assert connection.ask(heartbeat.API, beat, **stamp).error_code == ErrorCode.unknown_member_id
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_early_members_that_are_unknown_leave_with_an_error(line: Line, version: int) -> None:
-    """These versions of JoinGroup's neighbours have no other place for it."""
-    left = line.ask(leave_group.API, version, group_id="masons", member_id="nobody")
+def test_early_versions_report_unknown_members_at_the_top(connection: Connection, version: int) -> None:
+    """These versions of LeaveGroup and SyncGroup have no error codes by member."""
+    left = connection.ask(leave_group.API, version, group_id="masons", member_id="unknown")
     assert left.error_code == ErrorCode.unknown_member_id
-    synced = line.ask(
-        sync_group.API, version, group_id="masons", generation_id=1, member_id="nobody", assignments=[]
+    synced = connection.ask(
+        sync_group.API, version, group_id="masons", generation_id=1, member_id="unknown", assignments=[]
     )
     assert synced.error_code == ErrorCode.unknown_member_id
 
 
 @pytest.mark.parametrize("version", versions(join_group.API))
-def test_refused_joins_are_well_formed(line: Line, version: int) -> None:
+def test_responses_to_rejected_joins_are_well_formed(connection: Connection, version: int) -> None:
     fields: dict[str, Any] = {"rebalance_timeout": 1, "member_id": "", "protocol_type": "c", "protocols": []}
-    answer = line.ask(join_group.API, version, group_id="", session_timeout=10_000, **fields)
-    assert answer.error_code == ErrorCode.invalid_group_id
-    answer = line.ask(join_group.API, version, group_id="g", session_timeout=1, **fields)
-    assert answer.error_code == ErrorCode.invalid_session_timeout
-    answer = line.ask(join_group.API, version, group_id="g", session_timeout=10_000, **fields)
-    assert answer.error_code == ErrorCode.inconsistent_group_protocol
+    response = connection.ask(join_group.API, version, group_id="", session_timeout=10_000, **fields)
+    assert response.error_code == ErrorCode.invalid_group_id
+    response = connection.ask(join_group.API, version, group_id="g", session_timeout=1, **fields)
+    assert response.error_code == ErrorCode.invalid_session_timeout
+    response = connection.ask(join_group.API, version, group_id="g", session_timeout=10_000, **fields)
+    assert response.error_code == ErrorCode.inconsistent_group_protocol
 
 
 @pytest.mark.parametrize("version", versions(offset_commit.API))
-def test_offsets_are_committed(line: Line, topic: Topic, version: int) -> None:
+def test_offsets_are_committed(connection: Connection, topic: Topic, version: int) -> None:
     def partition(index: int, metadata: str = "") -> Struct:
         return Struct(partition_index=index, committed_offset=5, committed_metadata=metadata)
 
     known: dict[str, Any] = {"topic_id": topic.topic_id} if version >= 10 else {"name": "granite"}
     unknown: dict[str, Any] = {"topic_id": None} if version >= 10 else {"name": "basalt"}
-    answer = line.ask(
+    response = connection.ask(
         offset_commit.API,
         version,
         group_id="masons",
@@ -215,26 +217,26 @@ def test_offsets_are_committed(line: Line, topic: Topic, version: int) -> None:
         ],
     )
     missing = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
-    assert [[each.error_code for each in found.partitions] for found in answer.topics] == [
+    assert [[each.error_code for each in found.partitions] for found in response.topics] == [
         [ErrorCode.none, ErrorCode.offset_metadata_too_large, ErrorCode.unknown_topic_or_partition],
         [missing],
     ]
-    fetched = line.ask(offset_fetch.API, 2, group_id="masons", topics=None)
+    fetched = connection.ask(offset_fetch.API, 2, group_id="masons", topics=None)
     assert [(each.name, len(each.partitions)) for each in fetched.topics] == [("granite", 1)]
-    refused = line.ask(
+    refused = connection.ask(
         offset_commit.API,
         version,
         group_id="masons",
         generation_id_or_member_epoch=1,
-        member_id="nobody",
+        member_id="unknown",
         topics=[Struct(**known, partitions=[partition(0)])],
     )
     assert refused.topics[0].partitions[0].error_code == ErrorCode.unknown_member_id
 
 
 @pytest.mark.parametrize("version", versions(offset_fetch.API))
-def test_offsets_are_fetched(line: Line, topic: Topic, version: int) -> None:
-    line.ask(
+def test_offsets_are_fetched(connection: Connection, topic: Topic, version: int) -> None:
+    connection.ask(
         offset_commit.API,
         9,
         group_id="masons",
@@ -255,29 +257,29 @@ def test_offsets_are_fetched(line: Line, topic: Topic, version: int) -> None:
         if topics is None and version < 2:
             continue
         if version >= 8:
-            answer = line.ask(
+            response = connection.ask(
                 offset_fetch.API, version, groups=[Struct(group_id="masons", topics=topics)]
             ).groups[0]
         else:
-            answer = line.ask(offset_fetch.API, version, group_id="masons", topics=topics)
-        assert answer.error_code == ErrorCode.none
-        (found,) = answer.topics
+            response = connection.ask(offset_fetch.API, version, group_id="masons", topics=topics)
+        assert response.error_code == ErrorCode.none
+        (found,) = response.topics
         assert (found.topic_id == topic.topic_id) if version >= 10 else (found.name == "granite")
         assert [each.committed_offset for each in found.partitions] == offsets
         assert all(each.error_code == ErrorCode.none for each in found.partitions)
 
 
 @pytest.mark.parametrize("version", versions(find_coordinator.API))
-def test_coordinators_are_found(line: Line, broker: BrokerThread, version: int) -> None:
+def test_coordinators_are_looked_up(connection: Connection, broker: BrokerThread, version: int) -> None:
     def found(key_type: int) -> Struct:
         if version >= 4:
-            answer = line.ask(
+            response = connection.ask(
                 find_coordinator.API, version, key_type=key_type, coordinator_keys=["masons", "others"]
             )
-            assert [each.key for each in answer.coordinators] == ["masons", "others"]
-            return Struct(**answer.coordinators[0].__dict__)
+            assert [each.key for each in response.coordinators] == ["masons", "others"]
+            return Struct(**response.coordinators[0].__dict__)
         fields = {"key_type": key_type} if version >= 1 else {}
-        return line.ask(find_coordinator.API, version, key="masons", **fields)
+        return connection.ask(find_coordinator.API, version, key="masons", **fields)
 
     assert found(0).error_code == ErrorCode.none
     assert (found(0).host, found(0).port) == broker.host_and_port
@@ -287,10 +289,10 @@ def test_coordinators_are_found(line: Line, broker: BrokerThread, version: int) 
 
 
 @pytest.mark.parametrize("version", versions(describe_groups.API))
-def test_groups_are_described(line: Line, version: int) -> None:
-    joined = join(line)
-    answer = line.ask(describe_groups.API, version, groups=["masons", "nobody"])
-    known, unknown = answer.groups
+def test_groups_are_described(connection: Connection, version: int) -> None:
+    joined = join(connection)
+    response = connection.ask(describe_groups.API, version, groups=["masons", "unknown"])
+    known, unknown = response.groups
     assert (known.error_code, known.group_state) == (ErrorCode.none, "CompletingRebalance")
     assert [member.member_id for member in known.members] == [joined.member_id]
     missing = ErrorCode.group_id_not_found if version >= 6 else ErrorCode.none
@@ -298,38 +300,42 @@ def test_groups_are_described(line: Line, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", versions(list_groups.API))
-def test_groups_are_listed(line: Line, version: int) -> None:
-    join(line)
-    (group,) = line.ask(list_groups.API, version).groups
+def test_groups_are_listed(connection: Connection, version: int) -> None:
+    join(connection)
+    (group,) = connection.ask(list_groups.API, version).groups
     assert (group.group_id, group.protocol_type) == ("masons", "consumer")
     if version >= 4:
-        assert line.ask(list_groups.API, version, states_filter=["Stable", "Empty"]).groups == []
-        assert len(line.ask(list_groups.API, version, states_filter=["completingrebalance"]).groups) == 1
+        assert connection.ask(list_groups.API, version, states_filter=["Stable", "Empty"]).groups == []
+        assert (
+            len(connection.ask(list_groups.API, version, states_filter=["completingrebalance"]).groups) == 1
+        )
     if version >= 5:
-        assert line.ask(list_groups.API, version, types_filter=["consumer"]).groups == []
-        assert len(line.ask(list_groups.API, version, types_filter=["Classic"]).groups) == 1
+        assert connection.ask(list_groups.API, version, types_filter=["consumer"]).groups == []
+        assert len(connection.ask(list_groups.API, version, types_filter=["Classic"]).groups) == 1
 
 
 @pytest.mark.parametrize("version", versions(delete_groups.API))
-def test_groups_are_deleted(line: Line, version: int) -> None:
-    joined = join(line)
-    answer = line.ask(delete_groups.API, version, groups_names=["masons", "nobody"])
-    assert {each.group_id: each.error_code for each in answer.results} == {
+def test_groups_are_deleted(connection: Connection, version: int) -> None:
+    joined = join(connection)
+    response = connection.ask(delete_groups.API, version, groups_names=["masons", "unknown"])
+    assert {each.group_id: each.error_code for each in response.results} == {
         "masons": ErrorCode.non_empty_group,
-        "nobody": ErrorCode.group_id_not_found,
+        "unknown": ErrorCode.group_id_not_found,
     }
-    line.ask(leave_group.API, 5, group_id="masons", members=[Struct(member_id=joined.member_id)])
-    answer = line.ask(delete_groups.API, version, groups_names=["masons"])
-    assert answer.results[0].error_code == ErrorCode.none
+    connection.ask(leave_group.API, 5, group_id="masons", members=[Struct(member_id=joined.member_id)])
+    response = connection.ask(delete_groups.API, version, groups_names=["masons"])
+    assert response.results[0].error_code == ErrorCode.none
 
 
-def test_offsets_that_nobody_reads_are_deleted(line: Line, broker: BrokerThread, topic: Topic) -> None:
+def test_offsets_are_deleted_unless_a_member_subscribes(
+    connection: Connection, broker: BrokerThread, topic: Topic
+) -> None:
     broker.create_topic("basalt")
     unused = [Struct(partition_index=0)]
-    absent = line.ask(offset_delete.API, 0, group_id="masons", topics=[])
+    absent = connection.ask(offset_delete.API, 0, group_id="masons", topics=[])
     assert absent.error_code == ErrorCode.group_id_not_found
-    joined = join(line, topics=("granite",))
-    line.ask(
+    joined = join(connection, topics=("granite",))
+    connection.ask(
         sync_group.API,
         4,
         group_id="masons",
@@ -337,7 +343,7 @@ def test_offsets_that_nobody_reads_are_deleted(line: Line, broker: BrokerThread,
         member_id=joined.member_id,
         assignments=[],
     )
-    line.ask(
+    connection.ask(
         offset_commit.API,
         9,
         group_id="masons",
@@ -351,16 +357,16 @@ def test_offsets_that_nobody_reads_are_deleted(line: Line, broker: BrokerThread,
             for name in (topic.name, "basalt")
         ],
     )
-    answer = line.ask(
+    response = connection.ask(
         offset_delete.API,
         0,
         group_id="masons",
         topics=[Struct(name=name, partitions=unused) for name in ("granite", "basalt", "slate")],
     )
-    assert [each.partitions[0].error_code for each in answer.topics] == [
+    assert [each.partitions[0].error_code for each in response.topics] == [
         ErrorCode.group_subscribed_to_topic,
         ErrorCode.none,
         ErrorCode.unknown_topic_or_partition,
     ]
-    fetched = line.ask(offset_fetch.API, 2, group_id="masons", topics=None)
+    fetched = connection.ask(offset_fetch.API, 2, group_id="masons", topics=None)
     assert [each.name for each in fetched.topics] == ["granite"]

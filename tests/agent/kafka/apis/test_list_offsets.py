@@ -1,4 +1,4 @@
-"""ListOffsets: special timestamps, and the versions that brought them."""
+"""ListOffsets: special timestamps, and the versions that added them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATEST, _EARLIEST, _MAX, _LOCAL, _TIERED, _PENDING = -1, -2, -3, -4, -5, -6
 
 @pytest.fixture
 def wire(broker: BrokerThread) -> Wire:
-    """A connection to an agent with three records; the one in the middle is the newest."""
+    """A connection to an agent with three records. The second has the largest timestamp."""
     broker.create_topic("granite", 2)
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 50})
     for timestamp in (1_000, 3_000, 2_000):
@@ -31,13 +31,13 @@ def wire(broker: BrokerThread) -> Wire:
 
 def ask(wire: Wire, version: int, timestamp: int, partition: int = 0) -> Struct:
     wanted = Struct(partition_index=partition, timestamp=timestamp, current_leader_epoch=-1)
-    asked = Struct(replica_id=-1, topics=[Struct(name="granite", partitions=[wanted])])
-    answer: Struct = wire.ask("list_offsets", version, asked).topics[0].partitions[0]
-    return answer
+    request = Struct(replica_id=-1, topics=[Struct(name="granite", partitions=[wanted])])
+    response: Struct = wire.ask("list_offsets", version, request).topics[0].partitions[0]
+    return response
 
 
-def test_special_timestamps_are_answered_in_the_versions_that_have_them(wire: Wire) -> None:
-    """An earlier version is told UNSUPPORTED_VERSION, as is a special timestamp that nobody knows."""
+def test_special_timestamps_need_the_version_that_added_them(wire: Wire) -> None:
+    """Earlier versions and unknown special timestamps are UNSUPPORTED_VERSION."""
     with wire:
         for timestamp, since, offset, found in [
             (_LATEST, 1, 3, -1),
@@ -50,17 +50,17 @@ def test_special_timestamps_are_answered_in_the_versions_that_have_them(wire: Wi
             (9_999, 1, -1, -1),
         ]:
             for version in range(1, 12):
-                answer = ask(wire, version, timestamp)
+                response = ask(wire, version, timestamp)
                 if version < since:
-                    assert answer.error_code == ErrorCode.unsupported_version
+                    assert response.error_code == ErrorCode.unsupported_version
                 else:
-                    assert (answer.error_code, answer.offset) == (ErrorCode.none, offset)
-                    assert answer.timestamp == found
+                    assert (response.error_code, response.offset) == (ErrorCode.none, offset)
+                    assert response.timestamp == found
         assert ask(wire, 11, -7).error_code == ErrorCode.unsupported_version
 
 
-def test_the_largest_timestamp_costs_at_most_one_read(store: FaultyStore, wire: Wire) -> None:
-    """The catalog knows which extent has it, and that an empty partition has none."""
+def test_the_largest_timestamp_needs_at_most_one_read(store: FaultyStore, wire: Wire) -> None:
+    """The catalog stores the extent that has it. An empty partition needs no read."""
 
     def requests() -> int:
         return sum(tally.requests for tally in store.counts.snapshot().tallies.values())
@@ -73,10 +73,10 @@ def test_the_largest_timestamp_costs_at_most_one_read(store: FaultyStore, wire: 
         assert requests() <= before + 1
 
 
-def test_a_partition_that_is_asked_for_twice_or_is_not_there_has_an_error(wire: Wire) -> None:
+def test_an_unknown_or_duplicate_partition_has_an_error(wire: Wire) -> None:
     with wire:
         assert ask(wire, 11, _LATEST, partition=7).error_code == ErrorCode.unknown_topic_or_partition
         wanted = Struct(partition_index=0, timestamp=_LATEST, current_leader_epoch=-1)
-        asked = Struct(replica_id=-1, topics=[Struct(name="granite", partitions=[wanted, wanted])])
-        parts = wire.ask("list_offsets", 11, asked).topics[0].partitions
+        request = Struct(replica_id=-1, topics=[Struct(name="granite", partitions=[wanted, wanted])])
+        parts = wire.ask("list_offsets", 11, request).topics[0].partitions
         assert {part.error_code for part in parts} == {ErrorCode.invalid_request}

@@ -1,4 +1,4 @@
-"""Requests about many things at once, against pools that hold far fewer calls than there are things."""
+"""Requests with many items, against pools that admit far fewer calls than items."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NAMES = [f"granite-{number}" for number in range(_TOPICS)]
 
 @pytest.fixture
 def broker(start_broker: Callable[..., BrokerThread]) -> BrokerThread:
-    """An agent with many topics, one of them wide, in whose pools four calls may wait."""
+    """An agent with many topics, one with many partitions, and pools that queue four calls."""
     broker = start_broker(max_waiting_calls=4)
     for name in _NAMES:
         broker.create_topic(name)
@@ -50,38 +50,38 @@ def wire(broker: BrokerThread) -> Iterator[Wire]:
 
 
 def described(wire: Wire, version: int, topics: Sequence[Struct]) -> Struct:
-    asked = Struct(topics=list(topics), allow_auto_topic_creation=False)
-    return wire.ask("metadata", version, asked)
+    request = Struct(topics=list(topics), allow_auto_topic_creation=False)
+    return wire.ask("metadata", version, request)
 
 
 @pytest.mark.parametrize("version", [1, 9, 12, 13])
-def test_many_topics_are_described_by_one_look_at_the_catalog(
+def test_many_topics_are_described_with_one_catalog_query(
     broker: BrokerThread, wire: Wire, version: int
 ) -> None:
-    """Those that do not exist have an error of their own, and brokers are always told."""
+    """Each missing topic has an error. The response always lists the brokers."""
     before = broker.catalog_calls()
     wanted = [*_NAMES, "marble", *(f"basalt-{number}" for number in range(_TOPICS)), "no such name"]
-    answer = described(wire, version, [Struct(name=name, topic_id=None) for name in wanted])
-    asked = broker.catalog_calls() - before
-    assert asked["topics.named"] == 1
-    assert asked["topics.get"] == 0
-    assert [topic.name for topic in answer.topics] == wanted
-    assert [topic.error_code for topic in answer.topics] == (
+    response = described(wire, version, [Struct(name=name, topic_id=None) for name in wanted])
+    calls = broker.catalog_calls() - before
+    assert calls["topics.named"] == 1
+    assert calls["topics.get"] == 0
+    assert [topic.name for topic in response.topics] == wanted
+    assert [topic.error_code for topic in response.topics] == (
         [ErrorCode.none] * _TOPICS
         + [ErrorCode.unknown_topic_or_partition] * (_TOPICS + 1)
         + [ErrorCode.invalid_topic_exception]
     )
-    assert len(answer.brokers) == 1
+    assert len(response.brokers) == 1
 
 
-def test_many_topics_are_described_by_their_identifiers_at_once(broker: BrokerThread, wire: Wire) -> None:
+def test_many_topics_are_described_by_id_with_one_catalog_query(broker: BrokerThread, wire: Wire) -> None:
     ids = [topic.topic_id for topic in broker.catalog.topics.list()]
     before = broker.catalog_calls()
-    answer = described(wire, 12, [Struct(name=None, topic_id=topic_id) for topic_id in ids])
-    asked = broker.catalog_calls() - before
-    assert (asked["topics.identified"], asked["topics.by_id"]) == (1, 0)
-    assert {topic.error_code for topic in answer.topics} == {ErrorCode.none}
-    assert [topic.topic_id for topic in answer.topics] == ids
+    response = described(wire, 12, [Struct(name=None, topic_id=topic_id) for topic_id in ids])
+    calls = broker.catalog_calls() - before
+    assert (calls["topics.identified"], calls["topics.by_id"]) == (1, 0)
+    assert {topic.error_code for topic in response.topics} == {ErrorCode.none}
+    assert [topic.topic_id for topic in response.topics] == ids
 
 
 def test_librdkafka_describes_many_topics(broker: BrokerThread) -> None:
@@ -93,26 +93,26 @@ def test_librdkafka_describes_many_topics(broker: BrokerThread) -> None:
 
 
 @pytest.mark.parametrize("version", [9, 13])
-def test_a_catalog_that_is_away_leaves_brokers_and_the_topics_that_were_seen(
+def test_metadata_shows_known_topics_while_the_catalog_is_unavailable(
     broker: BrokerThread, wire: Wire, version: int
 ) -> None:
-    """The others are to be asked for again: LEADER_NOT_AVAILABLE."""
+    """Other topics are LEADER_NOT_AVAILABLE, so that clients retry."""
     described(wire, version, [Struct(name="wide", topic_id=None)])
-    away = CatalogUnavailableError("it is away", remedy="wait", retry_after_seconds=1.0)
-    with patch.object(type(broker.catalog.topics), "named", side_effect=away):
+    unavailable = CatalogUnavailableError("it is unavailable", remedy="wait", retry_after_seconds=1.0)
+    with patch.object(type(broker.catalog.topics), "named", side_effect=unavailable):
         names = ["wide", *_NAMES]
-        answer = described(wire, version, [Struct(name=name, topic_id=None) for name in names])
-    assert len(answer.brokers) == 1
-    assert [topic.error_code for topic in answer.topics] == (
+        response = described(wire, version, [Struct(name=name, topic_id=None) for name in names])
+    assert len(response.brokers) == 1
+    assert [topic.error_code for topic in response.topics] == (
         [ErrorCode.none] + [ErrorCode.leader_not_available] * _TOPICS
     )
-    assert len(answer.topics[0].partitions) == _PARTITIONS
+    assert len(response.topics[0].partitions) == _PARTITIONS
 
 
 @pytest.mark.parametrize("timestamp", [-1, -2, -3, 1_000])
 def test_offsets_of_many_partitions_are_found(wire: Wire, timestamp: int) -> None:
-    """By time or by name, in one topic or in many; what is waited for is bounded and nothing refused."""
-    asked = {"wide": _PARTITIONS} | dict.fromkeys(_NAMES, 1)
+    """They are in one topic and in many. Look-ups are bounded in number, and none is rejected."""
+    counts = {"wide": _PARTITIONS} | dict.fromkeys(_NAMES, 1)
     topics = [
         Struct(
             name=name,
@@ -121,18 +121,18 @@ def test_offsets_of_many_partitions_are_found(wire: Wire, timestamp: int) -> Non
                 for index in range(count)
             ],
         )
-        for name, count in asked.items()
+        for name, count in counts.items()
     ]
-    answer = wire.ask("list_offsets", 7, Struct(replica_id=-1, topics=topics))
-    assert [topic.name for topic in answer.topics] == list(asked)
-    for topic in answer.topics:
-        assert [part.partition_index for part in topic.partitions] == list(range(asked[topic.name]))
+    response = wire.ask("list_offsets", 7, Struct(replica_id=-1, topics=topics))
+    assert [topic.name for topic in response.topics] == list(counts)
+    for topic in response.topics:
+        assert [part.partition_index for part in topic.partitions] == list(range(counts[topic.name]))
         assert {part.error_code for part in topic.partitions} == {ErrorCode.none}
         assert {part.offset for part in topic.partitions} == {0 if timestamp in {-1, -2} else -1}
 
 
-def test_what_else_is_asked_of_many_partitions_is_answered(broker: BrokerThread, wire: Wire) -> None:
-    """Epochs, producers and the log start; what many can share is asked once."""
+def test_other_requests_about_many_partitions_share_catalog_queries(broker: BrokerThread, wire: Wire) -> None:
+    """These are leader epochs, producers and log start offsets."""
     indexes = range(_PARTITIONS)
     before = broker.catalog_calls()
     epochs = wire.ask(
@@ -168,15 +168,15 @@ def test_what_else_is_asked_of_many_partitions_is_answered(broker: BrokerThread,
     parts = [Struct(partition_index=index, offset=0) for index in indexes]
     deleted = wire.ask("delete_records", 2, Struct(topics=[Struct(name="wide", partitions=parts)], timeout=1))
     assert [part.error_code for part in deleted.topics[0].partitions] == [0] * _PARTITIONS
-    asked = broker.catalog_calls() - before
-    assert (asked["topics.states"], asked["retention.advance_log_starts"]) == (2, 1)
+    calls = broker.catalog_calls() - before
+    assert (calls["topics.states"], calls["retention.advance_log_starts"]) == (2, 1)
 
 
 @pytest.mark.parametrize(("produced", "fetched"), [(9, 12), (13, 13)])
-def test_many_topics_are_written_and_read_by_one_look_up(
+def test_many_topics_are_produced_to_and_fetched_with_one_look_up(
     broker: BrokerThread, wire: Wire, produced: int, fetched: int
 ) -> None:
-    """By name and by identifier; what does not exist has an error of its own, and is looked up anew."""
+    """Topics are named by name and by id. A missing topic has an error and is looked up again."""
     topics = [broker.catalog.topics.get(name) for name in _NAMES]
     missing = replace(topics[0], name="marble", topic_id=UUID(int=7))
     sent, wanted = [], []
@@ -187,27 +187,27 @@ def test_many_topics_are_written_and_read_by_one_look_up(
         part = Struct(partition=0, current_leader_epoch=-1, fetch_offset=0, partition_max_bytes=1_000)
         wanted.append(Struct(topic=topic.name, topic_id=topic.topic_id, partitions=[part]))
     before = broker.catalog_calls()
-    answer = wire.ask("produce", produced, Struct(acks=-1, timeout=10_000, topic_data=sent))
-    asked = broker.catalog_calls() - before
-    codes = [part.error_code for topic in answer.responses for part in topic.partition_responses]
+    response = wire.ask("produce", produced, Struct(acks=-1, timeout=10_000, topic_data=sent))
+    calls = broker.catalog_calls() - before
+    codes = [part.error_code for topic in response.responses for part in topic.partition_responses]
     unknown = ErrorCode.unknown_topic_id if produced == 13 else ErrorCode.unknown_topic_or_partition
     assert codes == [ErrorCode.none] * _TOPICS + [unknown]
-    assert asked["topics.named"] + asked["topics.identified"] == 1
-    assert asked["topics.get"] + asked["topics.by_id"] == 0
+    assert calls["topics.named"] + calls["topics.identified"] == 1
+    assert calls["topics.get"] + calls["topics.by_id"] == 0
     request = Struct(max_wait=0, min_bytes=0, max_bytes=2**20, session_epoch=-1, topics=wanted)
     before = broker.catalog_calls()
-    answer = wire.ask("fetch", fetched, request)
-    asked = broker.catalog_calls() - before
-    codes = [part.error_code for topic in answer.responses for part in topic.partitions]
+    response = wire.ask("fetch", fetched, request)
+    calls = broker.catalog_calls() - before
+    codes = [part.error_code for topic in response.responses for part in topic.partitions]
     assert codes == [ErrorCode.none] * _TOPICS + [unknown]
-    assert asked["topics.named"] + asked["topics.identified"] == 1
-    assert asked["topics.get"] + asked["topics.by_id"] == 0
+    assert calls["topics.named"] + calls["topics.identified"] == 1
+    assert calls["topics.get"] + calls["topics.by_id"] == 0
 
 
 def test_leaders_of_many_local_topics_are_looked_up_together(
     start_broker: Callable[..., BrokerThread], tmp_path: Path
 ) -> None:
-    """Before their logs are asked, one after the other."""
+    """The look-up precedes the requests to their logs, which are sequential."""
     broker = start_broker(local_directories=(tmp_path / "disk",))
     names = [f"rock-{number}" for number in range(10)]
     for name in names:
@@ -216,29 +216,31 @@ def test_leaders_of_many_local_topics_are_looked_up_together(
     request = Struct(replica_id=-1, topics=[Struct(name=name, partitions=parts) for name in names])
     before = broker.catalog_calls()
     with Wire(broker.host_and_port) as wire:
-        answer = wire.ask("list_offsets", 7, request)
-    asked = broker.catalog_calls() - before
-    assert [(topic.partitions[0].error_code, topic.partitions[0].offset) for topic in answer.topics] == [
+        response = wire.ask("list_offsets", 7, request)
+    calls = broker.catalog_calls() - before
+    assert [(topic.partitions[0].error_code, topic.partitions[0].offset) for topic in response.topics] == [
         (ErrorCode.none, 0)
     ] * len(names)
-    assert (asked["topics.named"], asked["local_leaders.claim"]) == (1, 1)
-    assert asked["local_leaders.of_topics"] == 2, "before they were given away, and afterwards"
+    assert (calls["topics.named"], calls["local_leaders.claim"]) == (1, 1)
+    assert calls["local_leaders.of_topics"] == 2, "before and after the leaders were assigned"
 
 
 @pytest.mark.parametrize("api", ["list_offsets", "offset_for_leader_epoch"])
-def test_a_catalog_that_is_away_is_said_of_each_partition(broker: BrokerThread, wire: Wire, api: str) -> None:
-    """So the client asks again, and its connection is not closed."""
-    away = CatalogUnavailableError("it is away", remedy="wait", retry_after_seconds=1.0)
+def test_an_unavailable_catalog_is_reported_for_each_partition(
+    broker: BrokerThread, wire: Wire, api: str
+) -> None:
+    """The client retries, and its connection stays open."""
+    unavailable = CatalogUnavailableError("it is unavailable", remedy="wait", retry_after_seconds=1.0)
     by_name = {"list_offsets": "name", "offset_for_leader_epoch": "topic"}[api]
     part = Struct(current_leader_epoch=-1)
     if api == "list_offsets":
         part.partition_index, part.timestamp = 0, -1
     else:
         part.partition, part.leader_epoch = 0, 0
-    asked = Struct(replica_id=-1, topics=[Struct(**{by_name: "wide"}, partitions=[part])])
-    with patch.object(type(broker.catalog.topics), "states", side_effect=away):
-        answer = wire.ask(api, 4, asked)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.request_timed_out
+    request = Struct(replica_id=-1, topics=[Struct(**{by_name: "wide"}, partitions=[part])])
+    with patch.object(type(broker.catalog.topics), "states", side_effect=unavailable):
+        response = wire.ask(api, 4, request)
+    assert response.topics[0].partitions[0].error_code == ErrorCode.request_timed_out
 
 
 def configs_of(names: Sequence[str]) -> Struct:
@@ -247,7 +249,7 @@ def configs_of(names: Sequence[str]) -> Struct:
 
 
 def threads_of(monkeypatch: pytest.MonkeyPatch, name: str, version: int) -> set[str]:
-    """The threads that read requests and write answers of one API, from now on."""
+    """Return the set of threads that parse requests and encode responses of one API from now on."""
     threads: set[str] = set()
     message = Message.of(name, version)
 
@@ -255,21 +257,19 @@ def threads_of(monkeypatch: pytest.MonkeyPatch, name: str, version: int) -> set[
         threads.add(threading.current_thread().name)
         return message.read_request(cursor)
 
-    def write(out: Output, answer: Struct) -> None:
+    def write(out: Output, response: Struct) -> None:
         threads.add(threading.current_thread().name)
-        message.write_response(out, answer)
+        message.write_response(out, response)
 
-    noted, of = replace(message, read_request=read, write_response=write), Message.of
+    recording, of = replace(message, read_request=read, write_response=write), Message.of
     monkeypatch.setattr(
-        Message, "of", staticmethod(lambda *what: noted if what == (name, version) else of(*what))
+        Message, "of", staticmethod(lambda *key: recording if key == (name, version) else of(*key))
     )
     return threads
 
 
-def test_large_messages_are_read_and_written_away_from_the_loop(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Small ones are not: two changes of threads would take longer."""
+def test_large_messages_are_parsed_and_encoded_in_a_pool(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small messages are not, because two thread switches would take longer."""
     threads = threads_of(monkeypatch, "metadata", 9)
     frames = [
         request_frame(
@@ -286,10 +286,8 @@ def test_large_messages_are_read_and_written_away_from_the_loop(
 
 
 @pytest.mark.parametrize("count", [1, 2_000])
-def test_an_answer_is_large_by_what_lies_deep_in_it(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    """One group with one topic may have thousands of partitions."""
+def test_nested_items_make_a_response_large(wire: Wire, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """One group with one topic can have thousands of partitions."""
     threads = threads_of(monkeypatch, "offset_fetch", 9)
     topic = Struct(name="wide", partition_indexes=list(range(count)))
     wire.ask("offset_fetch", 9, Struct(groups=[Struct(group_id="g", topics=[topic])]))
@@ -297,49 +295,49 @@ def test_an_answer_is_large_by_what_lies_deep_in_it(
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
-def test_no_api_takes_hundreds_of_thousands_of_items(api: Api) -> None:
+def test_every_api_bounds_the_items_of_a_request(api: Api) -> None:
     assert api.max_items <= 100_000
 
 
 @pytest.mark.parametrize("count", [MAX_ITEMS, MAX_ITEMS + 1])
-def test_a_request_with_more_items_than_its_api_takes_closes_the_connection(wire: Wire, count: int) -> None:
-    """It is not read to its end; the most that may be is answered."""
-    asked = Struct(coordinator_keys=["g"] * count, key_type=0)
-    wire.send(request_frame("find_coordinator", 4, 7, asked))
+def test_a_request_with_too_many_items_closes_the_connection(wire: Wire, count: int) -> None:
+    """The agent does not parse it to its end. A request with the maximum has a response."""
+    request = Struct(coordinator_keys=["g"] * count, key_type=0)
+    wire.send(request_frame("find_coordinator", 4, 7, request))
     assert (wire.receive() is None) == (count > MAX_ITEMS)
 
 
-def test_settings_that_many_topics_share_are_made_once(
+def test_settings_that_many_topics_share_are_rendered_once(
     wire: Wire, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.create_topic("marble", retention_ms="5")
-    made = Mock(wraps=describe_configs._settings)
-    monkeypatch.setattr(describe_configs, "_settings", made)
-    answer = wire.ask("describe_configs", 4, configs_of([*_NAMES, "marble"]))
-    assert made.call_count == 2
-    values = [{each.name: each.value for each in result.configs} for result in answer.results]
+    render = Mock(wraps=describe_configs._settings)
+    monkeypatch.setattr(describe_configs, "_settings", render)
+    response = wire.ask("describe_configs", 4, configs_of([*_NAMES, "marble"]))
+    assert render.call_count == 2
+    values = [{each.name: each.value for each in result.configs} for result in response.results]
     assert [each["retention.ms"] for each in values] == ["604800000"] * _TOPICS + ["5"]
 
 
-def test_a_large_answer_is_counted_until_it_has_left(broker: BrokerThread) -> None:
-    """With a reader that does not take them, answers are refused once the requests' memory is full."""
+def test_a_large_response_reserves_memory_until_it_is_sent(broker: BrokerThread) -> None:
+    """If a client does not read, further large responses are dropped once the memory is full."""
     budget = broker.agent.request_budget
     with Wire(broker.host_and_port) as idle:
         idle.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 50)))
         until(lambda: budget.used > 10_000_000)
         budget.limit = budget.used
-        with Wire(broker.host_and_port) as refused:
-            refused.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 5)))
-            assert refused.receive() is None
+        with Wire(broker.host_and_port) as other:
+            other.send(request_frame("describe_configs", 4, 7, configs_of(_NAMES * 5)))
+            assert other.receive() is None
     until(lambda: budget.used == 0)
 
 
-def test_topics_beyond_what_is_created_at_once_are_refused_and_none_is_made(wire: Wire) -> None:
+def test_a_request_for_too_many_topics_creates_none(wire: Wire) -> None:
     wanted = [
         Struct(name=f"marble-{number}", num_partitions=1, replication_factor=1, assignments=[], configs=[])
         for number in range(2_001)
     ]
-    answer = wire.ask("create_topics", 7, Struct(topics=wanted, timeout=1, validate_only=False))
-    assert [each.error_code for each in answer.topics] == [ErrorCode.policy_violation] * 2_001
+    response = wire.ask("create_topics", 7, Struct(topics=wanted, timeout=1, validate_only=False))
+    assert [each.error_code for each in response.topics] == [ErrorCode.policy_violation] * 2_001
     found = described(wire, 9, [Struct(name=each.name) for each in wanted[:3]])
     assert {topic.error_code for topic in found.topics} == {ErrorCode.unknown_topic_or_partition}

@@ -70,8 +70,8 @@ def test_a_transactional_producer_fails_at_once(broker: BrokerThread) -> None:
 
 
 def test_no_transactions_are_listed_or_described(wire: Wire) -> None:
-    asked = Struct(state_filters=["Ongoing", "Odd"], producer_id_filters=[], transactional_id_pattern=None)
-    for _, response in responses(wire, "list_transactions", asked):
+    request = Struct(state_filters=["Ongoing", "Odd"], producer_id_filters=[], transactional_id_pattern=None)
+    for _, response in responses(wire, "list_transactions", request):
         assert (response.error_code, response.transaction_states) == (ErrorCode.none, [])
         assert response.unknown_state_filters == ["Odd"]
     for _, response in responses(wire, "describe_transactions", Struct(transactional_ids=["t"])):

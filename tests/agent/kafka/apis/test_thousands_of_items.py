@@ -1,4 +1,4 @@
-"""Requests about thousands of topics at once: what they cost the catalog, and what each item is told."""
+"""Requests about thousands of topics: their catalog queries, and the result of each item."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAMES = [f"granite-{number:04}" for number in range(_MANY)]
 
 @pytest.fixture(scope="module")
 def broker(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
-    """One agent for all tests, in whose pools four calls may wait."""
+    """One agent for all tests, with pools that queue four calls."""
     clock = SystemClock()
     ids = SystemIds(clock)
     address = postgres.create(empty=False)
@@ -54,7 +54,7 @@ def wire(broker: BrokerThread) -> Iterator[Wire]:
 
 
 def created(wire: Wire, names: Sequence[str], *, timeout: int = 0, dry: bool = False) -> list[Struct]:
-    """What CreateTopics says."""
+    """Create topics, and return their responses."""
     wanted = [
         Struct(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
         for name in names
@@ -67,21 +67,21 @@ def created(wire: Wire, names: Sequence[str], *, timeout: int = 0, dry: bool = F
 
 
 def grown(wire: Wire, names: Sequence[str], *, timeout: int = 0, dry: bool = False) -> list[int]:
-    """What CreatePartitions says, of topics that shall have two."""
+    """Request two partitions for each topic, and return the error codes."""
     wanted = [Struct(name=name, count=2, assignments=None) for name in names]
-    asked = Struct(topics=wanted, timeout=timeout, validate_only=dry)
-    return [each.error_code for each in wire.ask("create_partitions", 3, asked).results]
+    request = Struct(topics=wanted, timeout=timeout, validate_only=dry)
+    return [each.error_code for each in wire.ask("create_partitions", 3, request).results]
 
 
 def deleted(wire: Wire, names: Sequence[str], *, timeout: int = 0) -> dict[str, int]:
-    """What DeleteTopics says, by name."""
-    asked = Struct(topics=[Struct(name=name, topic_id=None) for name in names], timeout=timeout)
-    return {each.name: each.error_code for each in wire.ask("delete_topics", 6, asked).responses}
+    """Delete topics, and return their error codes by name."""
+    request = Struct(topics=[Struct(name=name, topic_id=None) for name in names], timeout=timeout)
+    return {each.name: each.error_code for each in wire.ask("delete_topics", 6, request).responses}
 
 
 @pytest.fixture(scope="module")
 def topics(wire: Wire, broker: BrokerThread) -> dict[str, UUID]:
-    """The identifiers of two thousand topics, by name; made by one request, a hundred with a transaction."""
+    """The ids of two thousand topics by name. One request creates them, a hundred per transaction."""
     before = broker.catalog_calls()
     made = created(wire, _NAMES)
     assert (broker.catalog_calls() - before)["topics.create"] == _MANY // 100
@@ -90,47 +90,47 @@ def topics(wire: Wire, broker: BrokerThread) -> dict[str, UUID]:
 
 
 def committed(wire: Wire, version: int, wanted: Sequence[Struct], **fields: Any) -> list[Struct]:  # noqa: ANN401
-    """What OffsetCommit says of topics; as a consumer without a group unless `fields` say else."""
+    """Commit offsets, and return the response of each topic. `fields` can name a member."""
     stamp = {"group_id": "masons", "generation_id_or_member_epoch": -1, "member_id": ""}
     found: list[Struct] = wire.ask("offset_commit", version, Struct(**stamp | fields, topics=wanted)).topics
     return found
 
 
 def to_commit(offset: int, partition: int = 0, **named: object) -> Struct:
-    """Part of a request; the topic is `named` one way or the other."""
+    """Return the entry of a request. `named` is the topic's name or id."""
     part = Struct(partition_index=partition, committed_offset=offset, committed_metadata="")
     return Struct(**named, partitions=[part])
 
 
 @pytest.fixture(scope="module")
 def others(wire: Wire, topics: dict[str, UUID]) -> list[int]:
-    """What a group is told that commits an offset in all topics but the first."""
+    """Error codes of a group that commits an offset in every topic except the first."""
     return codes(committed(wire, 9, [to_commit(5, name=name) for name in [*topics][1:]], group_id="others"))
 
 
-def codes(answer: Sequence[Struct]) -> list[int]:
-    """The codes of all partitions of all topics."""
-    return [each.error_code for topic in answer for each in topic.partitions]
+def codes(response: Sequence[Struct]) -> list[int]:
+    """Return the error codes of all partitions of all topics."""
+    return [each.error_code for topic in response for each in topic.partitions]
 
 
 @pytest.mark.parametrize("version", [2, 9, 10])
-def test_offsets_of_thousands_of_topics_are_committed_by_one_statement(
+def test_offsets_in_thousands_of_topics_are_committed_with_one_query(
     broker: BrokerThread, wire: Wire, topics: dict[str, UUID], version: int
 ) -> None:
-    """Topics are looked up together, at the most; what does not exist is told so, one by one."""
+    """At most one query looks up the topics. Each missing topic has its own error."""
     named = [{"topic_id": topics[name]} if version >= 10 else {"name": name} for name in _NAMES]
     missing = {"topic_id": UUID(int=7)} if version >= 10 else {"name": "marble"}
     wanted = [to_commit(version, **each) for each in named]
     before = broker.catalog_calls()
-    answer = committed(
+    response = committed(
         wire, version, [*wanted, to_commit(1, **missing), to_commit(1, partition=1, **named[0])]
     )
-    asked = broker.catalog_calls() - before
+    calls = broker.catalog_calls() - before
     unknown = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
-    assert codes(answer) == [ErrorCode.none] * _MANY + [unknown, ErrorCode.unknown_topic_or_partition]
-    assert asked["offsets.commit"] == 1
-    assert asked["topics.named"] + asked["topics.identified"] == 1
-    assert asked["topics.get"] + asked["topics.by_id"] == 0
+    assert codes(response) == [ErrorCode.none] * _MANY + [unknown, ErrorCode.unknown_topic_or_partition]
+    assert calls["offsets.commit"] == 1
+    assert calls["topics.named"] + calls["topics.identified"] == 1
+    assert calls["topics.get"] + calls["topics.by_id"] == 0
     refused = committed(wire, version, wanted, generation_id_or_member_epoch=3, member_id="nobody")
     assert codes(refused) == [ErrorCode.unknown_member_id] * _MANY
     everything = wire.ask("offset_fetch", 2, Struct(group_id="masons", topics=None)).topics
@@ -140,10 +140,10 @@ def test_offsets_of_thousands_of_topics_are_committed_by_one_statement(
 
 
 @pytest.mark.parametrize("version", range(offset_fetch.API.min_version, offset_fetch.API.max_version + 1))
-def test_offsets_in_thousands_of_topics_are_found_by_one_statement(
+def test_offsets_in_thousands_of_topics_are_fetched_with_one_query(
     broker: BrokerThread, wire: Wire, topics: dict[str, UUID], others: list[int], version: int
 ) -> None:
-    """Of several groups as of one; those of a group that nobody asked anything of are all that it has."""
+    """The groups of one request share the query. A group without a list of topics returns all its offsets."""
     assert others
     wanted = [
         Struct(**({"topic_id": topics[name]} if version >= 10 else {"name": name}), partition_indexes=[0])
@@ -157,17 +157,17 @@ def test_offsets_in_thousands_of_topics_are_found_by_one_statement(
         ]
         request = Struct(groups=groups)
     before = broker.catalog_calls()
-    answer = wire.ask("offset_fetch", version, request)
-    asked = broker.catalog_calls() - before
-    assert asked["offsets.fetch"] == 1
-    assert asked["topics.named"] + asked["topics.identified"] <= 1
-    assert asked["topics.get"] + asked["topics.by_id"] == 0
-    found = answer
+    response = wire.ask("offset_fetch", version, request)
+    calls = broker.catalog_calls() - before
+    assert calls["offsets.fetch"] == 1
+    assert calls["topics.named"] + calls["topics.identified"] <= 1
+    assert calls["topics.get"] + calls["topics.by_id"] == 0
+    found = response
     if version >= 8:
-        found, nobody, everything, nameless = answer.groups
+        found, nobody, everything, nameless = response.groups
         assert [each.partitions[0].committed_offset for each in nobody.topics] == [-1]
         assert [each.partitions[0].committed_offset for each in everything.topics] == [5] * (_MANY - 1)
-        assert (asked["offsets.fetch_all"], nameless.error_code) == (1, ErrorCode.invalid_group_id)
+        assert (calls["offsets.fetch_all"], nameless.error_code) == (1, ErrorCode.invalid_group_id)
         assert [each.error_code for each in (found, nobody, everything)] == [ErrorCode.none] * 3
     assert [each.partitions[0].committed_offset for each in found.topics] == [-1] + [5] * (_MANY - 1)
     assert codes(found.topics) == [ErrorCode.none] * _MANY
@@ -176,52 +176,52 @@ def test_offsets_in_thousands_of_topics_are_found_by_one_statement(
 def test_a_thousand_groups_are_looked_up_together(
     broker: BrokerThread, wire: Wire, topics: dict[str, UUID]
 ) -> None:
-    """With all that they have, a bounded number of them with one statement."""
+    """For all offsets of a group, one query covers a bounded number of groups."""
     assert topics
     groups = [f"masons-{number}" for number in range(1_000)]
     committed(wire, 9, [to_commit(8, name=_NAMES[0])], group_id=groups[-1])
     for some, operation, calls in ([_NAMES[0]], "offsets.fetch", 1), (None, "offsets.fetch_all", 10):
         wanted = None if some is None else [Struct(name=name, partition_indexes=[0]) for name in some]
-        asked = Struct(groups=[Struct(group_id=each, topics=wanted) for each in groups])
+        request = Struct(groups=[Struct(group_id=each, topics=wanted) for each in groups])
         before = broker.catalog_calls()
-        answer = wire.ask("offset_fetch", 9, asked)
+        response = wire.ask("offset_fetch", 9, request)
         assert (broker.catalog_calls() - before)[operation] == calls
-        assert [each.group_id for each in answer.groups] == groups
-        assert answer.groups[-1].topics[0].partitions[0].committed_offset == 8
+        assert [each.group_id for each in response.groups] == groups
+        assert response.groups[-1].topics[0].partitions[0].committed_offset == 8
 
 
-def test_offsets_in_thousands_of_topics_are_deleted_by_one_statement(
+def test_offsets_in_thousands_of_topics_are_deleted_with_one_query(
     broker: BrokerThread, wire: Wire, topics: dict[str, UUID]
 ) -> None:
     assert topics
     committed(wire, 9, [to_commit(5, name=name) for name in _NAMES], group_id="leavers")
     wanted = [Struct(name=name, partitions=[Struct(partition_index=0)]) for name in [*_NAMES, "marble"]]
     before = broker.catalog_calls()
-    answer = wire.ask("offset_delete", 0, Struct(group_id="leavers", topics=wanted)).topics
-    asked = broker.catalog_calls() - before
-    assert codes(answer) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
-    assert (asked["offsets.delete"], asked["topics.named"], asked["topics.get"]) == (1, 1, 0)
+    response = wire.ask("offset_delete", 0, Struct(group_id="leavers", topics=wanted)).topics
+    calls = broker.catalog_calls() - before
+    assert codes(response) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
+    assert (calls["offsets.delete"], calls["topics.named"], calls["topics.get"]) == (1, 1, 0)
     assert wire.ask("offset_fetch", 2, Struct(group_id="leavers", topics=None)).topics == []
 
 
 def test_thousands_of_topics_are_described_page_by_page(
     broker: BrokerThread, wire: Wire, topics: dict[str, UUID]
 ) -> None:
-    """Each page asks the catalog once, whether topics were named or all are wanted."""
+    """Each page needs one catalog query, for named topics and for all topics."""
     for named in ([*_NAMES, "marble", "no such name"], []):
         cursor: Struct | None = None
         found: list[tuple[str, int, UUID | None]] = []
         for _ in range(3):
             before = broker.catalog_calls()
-            asked = Struct(
+            request = Struct(
                 topics=[Struct(name=name) for name in named], response_partition_limit=900, cursor=cursor
             )
-            answer = wire.ask("describe_topic_partitions", 0, asked)
+            response = wire.ask("describe_topic_partitions", 0, request)
             calls = broker.catalog_calls() - before
             assert calls["topics.named"] + calls["topics.list"] == 1
             assert calls["topics.get"] == 0
-            found += [(each.name, each.error_code, each.topic_id) for each in answer.topics]
-            cursor = answer.next_cursor
+            found += [(each.name, each.error_code, each.topic_id) for each in response.topics]
+            cursor = response.next_cursor
         assert cursor is None
         assert found[:_MANY] == [(name, ErrorCode.none, topics[name]) for name in _NAMES]
         assert [each[:2] for each in found[_MANY:]] == [
@@ -234,12 +234,12 @@ def test_thousands_of_topics_are_described_page_by_page(
 def test_sizes_of_thousands_of_topics_are_looked_up_together(
     broker: BrokerThread, wire: Wire, topics: dict[str, UUID], version: int
 ) -> None:
-    """A bounded number of topics with one statement; what does not exist has no size."""
+    """One query covers a bounded number of topics. A missing topic has no size."""
     assert topics
     named = [Struct(topic=name, partitions=[0, 1]) for name in [*_NAMES, "marble"]]
-    for asked in (named, None):
+    for wanted in (named, None):
         before = broker.catalog_calls()
-        (directory,) = wire.ask("describe_log_dirs", version, Struct(topics=asked)).results
+        (directory,) = wire.ask("describe_log_dirs", version, Struct(topics=wanted)).results
         calls = broker.catalog_calls() - before
         assert [(each.name, len(each.partitions)) for each in directory.topics] == [
             (name, 1) for name in _NAMES
@@ -250,23 +250,23 @@ def test_sizes_of_thousands_of_topics_are_looked_up_together(
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_records_of_thousands_of_topics_are_deleted_by_few_statements(
+def test_records_of_thousands_of_topics_are_deleted_with_few_queries(
     broker: BrokerThread, wire: Wire, topics: dict[str, UUID], version: int
 ) -> None:
-    """What is wrong with a partition is said of it alone."""
+    """An error of one partition does not affect the others."""
     assert topics
     parts = [Struct(partition_index=0, offset=-1)]
     wanted = [Struct(name=name, partitions=parts) for name in [*_NAMES, "marble"]]
     wanted[7] = Struct(name=_NAMES[7], partitions=[Struct(partition_index=0, offset=1)])
     wanted[8] = Struct(name=_NAMES[8], partitions=[Struct(partition_index=1, offset=0)])
     before = broker.catalog_calls()
-    answer = wire.ask("delete_records", version, Struct(topics=wanted, timeout=1_000)).topics
-    asked = broker.catalog_calls() - before
+    response = wire.ask("delete_records", version, Struct(topics=wanted, timeout=1_000)).topics
+    calls = broker.catalog_calls() - before
     expected = [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
     expected[7], expected[8] = ErrorCode.offset_out_of_range, ErrorCode.unknown_topic_or_partition
-    assert codes(answer) == expected
-    assert (asked["topics.states"], asked["retention.advance_log_starts"]) == (2, 2)
-    assert (asked["topics.named"], asked["topics.get"]) == (1, 0)
+    assert codes(response) == expected
+    assert (calls["topics.states"], calls["retention.advance_log_starts"]) == (2, 2)
+    assert (calls["topics.named"], calls["topics.get"]) == (1, 0)
 
 
 @pytest.mark.parametrize("timestamp", [-1, -2])
@@ -277,16 +277,14 @@ def test_bounds_of_thousands_of_topics_are_looked_up_together(
     part = Struct(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
     wanted = [Struct(name=name, partitions=[part]) for name in [*_NAMES, "marble"]]
     before = broker.catalog_calls()
-    answer = wire.ask("list_offsets", 11, Struct(replica_id=-1, topics=wanted)).topics
-    asked = broker.catalog_calls() - before
-    assert codes(answer) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
-    assert (asked["topics.states"], asked["topics.named"], asked["topics.get"]) == (1, 1, 0)
+    response = wire.ask("list_offsets", 11, Struct(replica_id=-1, topics=wanted)).topics
+    calls = broker.catalog_calls() - before
+    assert codes(response) == [ErrorCode.none] * _MANY + [ErrorCode.unknown_topic_or_partition]
+    assert (calls["topics.states"], calls["topics.named"], calls["topics.get"]) == (1, 1, 0)
 
 
-def test_what_is_not_begun_in_time_is_said_to_be_timed_out_and_was_not_done(
-    broker: BrokerThread, wire: Wire
-) -> None:
-    """Topics that are created, grow and go; the first ones in any case. No time means enough of it."""
+def test_items_after_the_timeout_are_not_processed(broker: BrokerThread, wire: Wire) -> None:
+    """The first items are always processed. A timeout of 0 is the default timeout."""
     names = [f"basalt-{number:03}" for number in range(200)]
     timed_out = ErrorCode.request_timed_out
     made = [each.error_code for each in created(wire, names, timeout=1)]
@@ -303,18 +301,18 @@ def test_what_is_not_begun_in_time_is_said_to_be_timed_out_and_was_not_done(
     missing = [f"marble-{number}" for number in range(_MANY)]
     before = broker.catalog_calls()
     gone |= deleted(wire, [*(name for name in names[:100] if gone.get(name)), *names[3:100], *missing])
-    asked = broker.catalog_calls() - before
+    calls = broker.catalog_calls() - before
     assert gone == dict.fromkeys(names[:100], ErrorCode.none) | dict.fromkeys(
         missing, ErrorCode.unknown_topic_or_partition
     )
-    assert asked["topics.named"] == 1
+    assert calls["topics.named"] == 1
     assert broker.catalog.topics.named(names) == []
 
 
-def test_what_is_only_tried_with_thousands_of_topics_asks_once(
+def test_validating_thousands_of_topics_needs_one_query(
     broker: BrokerThread, wire: Wire, topics: dict[str, UUID]
 ) -> None:
-    """Whether names are free, topics may grow, or identifiers mean any."""
+    """This holds for creating topics, adding partitions, and deleting by unknown ids."""
     assert topics
     before = broker.catalog_calls()
     tried = created(wire, [*_NAMES[1:], "marble"], dry=True)
@@ -325,9 +323,9 @@ def test_what_is_only_tried_with_thousands_of_topics_asks_once(
     unknown = [Struct(name=None, topic_id=UUID(int=number + 1)) for number in range(_MANY)]
     gone = wire.ask("delete_topics", 6, Struct(topics=unknown, timeout=0)).responses
     assert [each.error_code for each in gone] == [ErrorCode.unknown_topic_id] * _MANY
-    asked = broker.catalog_calls() - before
-    asked = Counter({name: asked[name] for name in asked if name.startswith("topics.")})
-    assert asked == {"topics.occupied": 1, "topics.named": 1, "topics.identified": 1}
+    calls = broker.catalog_calls() - before
+    calls = Counter({name: calls[name] for name in calls if name.startswith("topics.")})
+    assert calls == {"topics.occupied": 1, "topics.named": 1, "topics.identified": 1}
 
 
 def test_settings_of_thousands_of_topics_and_groups_are_looked_up_together(
@@ -337,14 +335,14 @@ def test_settings_of_thousands_of_topics_and_groups_are_looked_up_together(
     broker.catalog.group_configs.alter("g-7", lambda _: {"consumer.session.timeout.ms": "45001"})
     resources = [(2, name) for name in [*_NAMES, "marble"]] + [(32, f"g-{number}") for number in range(100)]
     keys = ["retention.ms", "consumer.session.timeout.ms"]
-    asked = Struct(
+    request = Struct(
         resources=[
             Struct(resource_type=kind, resource_name=name, configuration_keys=keys)
             for kind, name in resources
         ]
     )
     before = broker.catalog_calls()
-    found = wire.ask("describe_configs", 4, asked).results
+    found = wire.ask("describe_configs", 4, request).results
     calls = broker.catalog_calls() - before
     assert [(each.resource_type, each.resource_name) for each in found] == resources
     assert [each.error_code for each in found] == [ErrorCode.none] * _MANY + [
@@ -356,27 +354,27 @@ def test_settings_of_thousands_of_topics_and_groups_are_looked_up_together(
     assert calls["group_configs.get"] == 0
 
 
-def test_thousands_of_offsets_are_handled_in_portions(
+def test_requests_with_thousands_of_offsets_yield_to_the_event_loop(
     wire: Wire, topics: dict[str, UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others have their turn in between: while items are looked at, and while they are answered."""
+    """They yield while they validate items and while they build the response."""
     assert topics
     committed(wire, 9, [to_commit(5, name=_NAMES[0])], group_id="turns")
-    given: list[float] = []
+    yields: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        given.append(seconds)
+        yields.append(seconds)
         await asyncio.sleep(seconds)
 
     monkeypatch.setattr("agent.runtime.cooperative_yield.asyncio", SimpleNamespace(sleep=sleep))
     parts = [Struct(name=name, partitions=[Struct(partition_index=0)]) for name in _NAMES]
     named = [Struct(name=name, partition_indexes=[0]) for name in _NAMES]
-    asked: list[Callable[[], object]] = [
+    requests: list[Callable[[], object]] = [
         lambda: committed(wire, 9, [to_commit(5, name=name) for name in _NAMES], group_id="turns"),
         lambda: wire.ask("offset_fetch", 7, Struct(group_id="turns", topics=named)),
         lambda: wire.ask("offset_delete", 0, Struct(group_id="turns", topics=parts)),
     ]
-    for ask in asked:
-        given.clear()
-        ask()
-        assert len(given) >= 2 * _MANY // STEPS_PER_YIELD
+    for send in requests:
+        yields.clear()
+        send()
+        assert len(yields) >= 2 * _MANY // STEPS_PER_YIELD

@@ -1,4 +1,4 @@
-"""Topics that come into being because a client asks for them."""
+"""Topics that are created because a client requests their metadata."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 def ask(broker: BrokerThread, name: str, version: int = 13, *, allow: bool = True) -> Struct:
     with Wire(broker.host_and_port) as wire:
-        asked = Struct(topics=[Struct(name=name, topic_id=None)], allow_auto_topic_creation=allow)
-        (topic,) = wire.ask("metadata", version, asked).topics
+        request = Struct(topics=[Struct(name=name, topic_id=None)], allow_auto_topic_creation=allow)
+        (topic,) = wire.ask("metadata", version, request).topics
     return Struct(**topic.__dict__)
 
 
-def test_topics_are_created_where_client_and_configuration_allow_it(
+def test_topics_are_created_if_client_and_configuration_allow_it(
     start_broker: Callable[..., BrokerThread],
 ) -> None:
-    """Early versions always allow it; a name that no topic may have is refused."""
+    """Early versions always allow it. An invalid name is rejected."""
     broker = start_broker(auto_create_topics=True, default_partitions=3)
     assert ask(broker, "granite", allow=False).error_code == ErrorCode.unknown_topic_or_partition
     for version, name in [(13, "granite"), (1, "basalt")]:
@@ -37,7 +37,7 @@ def test_topics_are_created_where_client_and_configuration_allow_it(
     assert sorted(topic.name for topic in broker.catalog.topics.list()) == ["basalt", "granite"]
 
 
-def test_a_producer_makes_its_topic(start_broker: Callable[..., BrokerThread]) -> None:
+def test_a_producer_creates_its_topic(start_broker: Callable[..., BrokerThread]) -> None:
     broker = start_broker(auto_create_topics=True)
     produce(broker.address, "granite", [(b"k", b"v")])
     (message,) = consume(broker.address, "granite", 1)
@@ -45,6 +45,6 @@ def test_a_producer_makes_its_topic(start_broker: Callable[..., BrokerThread]) -
 
 
 @pytest.mark.parametrize("version", [1, 13])
-def test_nothing_is_created_unless_configured(broker: BrokerThread, version: int) -> None:
+def test_no_topic_is_created_by_default(broker: BrokerThread, version: int) -> None:
     assert ask(broker, "granite", version).error_code == ErrorCode.unknown_topic_or_partition
     assert broker.catalog.topics.list() == []
