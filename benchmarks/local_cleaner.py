@@ -79,10 +79,10 @@ def measure_cleaner(
 def _cleaner() -> Cleaner:
     config, clock = CleanerConfig(), SystemClock()
     return Cleaner(
-        files=RealFileSystem(),
+        file_system=RealFileSystem(),
         table=KeyTable(config.dedupe_buffer_bytes),
         window_bytes=config.io_buffer_bytes,
-        throttle=Throttler(clock, config.io_max_bytes_per_second),
+        throttler=Throttler(clock, config.io_max_bytes_per_second),
         clock=clock,
         ids=SeededIds(1, clock),
         check_done=lambda _: None,

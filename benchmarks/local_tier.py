@@ -153,7 +153,7 @@ def measure_appends(root: Path, pieces: list[bytearray], watch: Stopwatch) -> No
     """As leader and as follower, to logs that are deleted at once."""
     rules = LogConfig(max_message_bytes=_MAX_BATCH).append_rules
     appends: dict[str, Callable[[UnifiedLog, bytearray], object]] = {
-        "append_judged": lambda log, piece: log.append_as_leader(piece, 0, judged_by=rules),
+        "append_judged": lambda log, piece: log.append_as_leader(piece, 0, validated_by=rules),
         "follow": lambda log, piece: log.append_as_follower(piece),
     }
     for name, append in appends.items():

@@ -217,7 +217,7 @@ def _append_all(
 def _append(log: UnifiedLog, epoch: int, validated: ValidatedBatches) -> list[AppendResult]:
     try:
         rules = append_rules_of(validated.topic.config)
-        appended = log.append_as_leader(validated.data, epoch, judged_by=rules, flush=False)
+        appended = log.append_as_leader(validated.data, epoch, validated_by=rules, flush=False)
     except (OutOfOrderSequenceError, InvalidProducerEpochError) as error:
         refused = AppendResult(refusal=_REFUSALS[type(error)], detail=error.message)
         return [refused] * len(validated.batches)

@@ -110,7 +110,7 @@ class LocalStorage:
                 directories=tuple(directories),
                 owner=DirectoryOwner(cluster_id=identity.cluster_id, node_id=identity.node_id),
             ),
-            files=files or RealFileSystem(),
+            file_system=files or RealFileSystem(),
             clock=clock,
             ids=ids,
             scheduler=self._scheduler,

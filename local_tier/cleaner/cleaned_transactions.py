@@ -41,10 +41,10 @@ class AbortedRanges:
             return found
         transactional = (rows["attributes"] & TRANSACTIONAL) != 0
         for producer, ranges in self._by_producer.items():
-            theirs = transactional & (rows["producer_id"] == producer)
-            if theirs.any():
+            of_producer = transactional & (rows["producer_id"] == producer)
+            if of_producer.any():
                 for first, last in ranges:
-                    found |= theirs & (rows["base_offset"] >= first) & (rows["base_offset"] <= last)
+                    found |= of_producer & (rows["base_offset"] >= first) & (rows["base_offset"] <= last)
         return found
 
 
@@ -52,23 +52,23 @@ class CleanedTransactions:
     """Open transactions on the way through a log, batch by batch, from its start."""
 
     def __init__(self) -> None:
-        self._coming: list[tuple[int, AbortedTxn]] = []
+        self._upcoming: list[tuple[int, AbortedTxn]] = []
         self._aborted: dict[int, AbortedTxn] = {}
-        self._seen: set[int] = set()
-        self._committed: set[int] = set()
+        self._aborted_with_data: set[int] = set()
+        self._committed_with_data: set[int] = set()
 
     def add(self, aborted: Iterable[AbortedTxn]) -> None:
         """Aborted transactions of the segment that comes next; some may have been added before."""
         for one in aborted:
-            heapq.heappush(self._coming, (one.first_offset, one))
+            heapq.heappush(self._upcoming, (one.first_offset, one))
 
     def on_batch(self, producer_id: int, last_offset: int) -> bool:
         """A transactional batch of data: whether it belongs to an aborted transaction, and goes."""
-        self._begin_until(last_offset)
+        self._begin_aborted_until(last_offset)
         if producer_id in self._aborted:
-            self._seen.add(producer_id)
+            self._aborted_with_data.add(producer_id)
             return True
-        self._committed.add(producer_id)
+        self._committed_with_data.add(producer_id)
         return False
 
     def on_marker(
@@ -78,22 +78,22 @@ class CleanedTransactions:
 
         `kind` is ABORT, COMMIT or another; None for a batch without records, which a clean left behind.
         """
-        self._begin_until(last_offset)
+        self._begin_aborted_until(last_offset)
         if kind is None:
             return True, None
         if kind == ABORT:
             aborted = self._aborted.pop(producer_id, None)
-            if aborted is not None and producer_id in self._seen:
-                self._seen.discard(producer_id)
+            if aborted is not None and producer_id in self._aborted_with_data:
+                self._aborted_with_data.discard(producer_id)
                 return False, aborted
             return True, None
         if kind == COMMIT:
-            seen = producer_id in self._committed
-            self._committed.discard(producer_id)
+            seen = producer_id in self._committed_with_data
+            self._committed_with_data.discard(producer_id)
             return not seen, None
         return False, None
 
-    def _begin_until(self, offset: int) -> None:
-        while self._coming and self._coming[0][0] <= offset:
-            _, one = heapq.heappop(self._coming)
+    def _begin_aborted_until(self, offset: int) -> None:
+        while self._upcoming and self._upcoming[0][0] <= offset:
+            _, one = heapq.heappop(self._upcoming)
             self._aborted.setdefault(one.producer_id, one)

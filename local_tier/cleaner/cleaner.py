@@ -63,19 +63,19 @@ class Cleaner:
     def __init__(
         self,
         *,
-        files: FileSystem,
+        file_system: FileSystem,
         table: KeyTable,
         window_bytes: int,
-        throttle: Throttler,
+        throttler: Throttler,
         clock: Clock,
         ids: Ids,
         check_done: Callable[[TopicPartition], None],
         checkpoint_recovery: Callable[[Path], None],
     ) -> None:
-        self._files = files
+        self._file_system = file_system
         self._table = table
         self._window_bytes = window_bytes
-        self._throttle = throttle
+        self._throttler = throttler
         self._clock = clock
         self._ids = ids
         self._check_done = check_done
@@ -92,16 +92,16 @@ class Cleaner:
         self._checkpoint_recovery(log.directory.parent)
         now_ms = self._clock.now_ms()
 
-        def spend(count: int) -> None:
+        def check_and_throttle(count: int) -> None:
             self._check_done(log.topic_partition)
-            self._throttle.spend(count)
+            self._throttler.maybe_throttle(count)
 
         keys = DirtySection(
             log,
             cleanable.first_dirty_offset,
             cleanable.first_uncleanable_offset,
             window_bytes=self._window_bytes,
-            spend=spend,
+            check_and_throttle=check_and_throttle,
         ).find_survivors(self._table, self._ids.random_bytes(16), now_ms)
         stats.map_bytes_read, stats.map_records_read = keys.bytes_read, keys.records_read
         stats.records_invalid = keys.survivors.records_invalid
@@ -115,14 +115,16 @@ class Cleaner:
             delete_retention_ms=log.config.delete_retention_ms,
             last_records=log.last_records_of_producers(),
         )
-        chosen = RecordFilter(clean, CleanedTransactions())
+        record_filter = RecordFilter(clean, CleanedTransactions())
         for group in group_segments(
             log.segments_between(0, keys.end_offset),
             max_bytes=log.config.segment_bytes,
             max_index_bytes=log.config.segment_index_bytes,
             first_uncleanable_offset=cleanable.first_uncleanable_offset,
         ):
-            _GroupCleaner(self._files, log, chosen, stats, self._window_bytes, spend).clean(group)
+            _GroupCleaner(
+                self._file_system, log, record_filter, stats, self._window_bytes, check_and_throttle
+            ).clean(group)
         stats.seconds = self._clock.monotonic() - began
         return keys.end_offset, stats
 
@@ -132,19 +134,19 @@ class _GroupCleaner:
 
     def __init__(
         self,
-        files: FileSystem,
+        file_system: FileSystem,
         log: UnifiedLog,
-        chosen: RecordFilter,
+        record_filter: RecordFilter,
         stats: CleanerStats,
         window_bytes: int,
-        spend: Callable[[int], None],
+        check_and_throttle: Callable[[int], None],
     ) -> None:
-        self._files = files
+        self._file_system = file_system
         self._log = log
-        self._filter = chosen
+        self._filter = record_filter
         self._stats = stats
         self._window_bytes = window_bytes
-        self._spend = spend
+        self._check_and_throttle = check_and_throttle
         self._cleaned: list[LogSegment] = []
 
     def clean(self, group: Sequence[LogSegment]) -> None:
@@ -154,7 +156,7 @@ class _GroupCleaner:
                 end = group[index + 1].base_offset if index + 1 < len(group) else segment.next_offset()
                 self._filter.transactions.add(self._log.collect_aborted(segment.base_offset, end))
                 self._clean_segment(segment)
-            status = self._files.status(group[-1].path)
+            status = self._file_system.status(group[-1].path)
             for cleaned in self._cleaned:
                 cleaned.become_inactive()
                 cleaned.sync()
@@ -169,29 +171,29 @@ class _GroupCleaner:
             raise
 
     def _clean_segment(self, segment: LogSegment) -> None:
-        for batches in scan_file(segment.log, 0, self._window_bytes, self._spend):
-            kept = self._filter.filter(batches.data, batches.rows)
+        for batches in scan_file(segment.log, 0, self._window_bytes, self._check_and_throttle):
+            retained = self._filter.filter(batches.data, batches.rows)
             self._stats.bytes_read += int(batches.rows["size"].sum())
             self._stats.records_read += int(batches.rows["record_count"].sum())
-            if kept:
+            if retained:
                 try:
-                    self._append(kept)
+                    self._append(retained)
                 except SegmentOffsetOverflowError as error:
                     self._log.split_overflowed_segment(segment)
                     raise CleaningAbortedError(f"{segment.path} had to be split") from error
             self._note_aborted()
 
-    def _append(self, kept: bytes) -> None:
-        rows = scan_batches(readable(kept))
+    def _append(self, retained: bytes) -> None:
+        rows = scan_batches(readable(retained))
         last_offset = int(rows["base_offset"][-1]) + int(rows["last_offset_delta"][-1])
         cleaned = self._cleaned[-1]
-        if cleaned.size and cleaned.size + len(kept) > MAX_SEGMENT_BYTES:
+        if cleaned.size and cleaned.size + len(retained) > MAX_SEGMENT_BYTES:
             # Compressing anew may make a group larger than it was.
             cleaned = self._log.new_cleaned_segment(int(rows["base_offset"][0]))
             self._cleaned.append(cleaned)
-        cleaned.append(last_offset, kept, rows)
-        self._spend(len(kept))
-        self._stats.bytes_written += len(kept)
+        cleaned.append(last_offset, retained, rows)
+        self._check_and_throttle(len(retained))
+        self._stats.bytes_written += len(retained)
         self._stats.records_written += int(rows["record_count"].sum())
 
     def _note_aborted(self) -> None:
@@ -240,18 +242,18 @@ class Throttler:
         self._rate = bytes_per_second
         self._lock = threading.Lock()
         self._began = clock.monotonic()
-        self._spent = 0
+        self._observed_bytes = 0
 
-    def spend(self, count: int) -> None:
+    def maybe_throttle(self, count: int) -> None:
         """Account for `count` bytes, and sleep when they came too fast."""
         if self._rate == NO_LIMIT:
             return
         with self._lock:
-            self._spent += count
+            self._observed_bytes += count
             elapsed = self._clock.monotonic() - self._began
-            if elapsed < INTERVAL_SECONDS and self._spent < self._rate * INTERVAL_SECONDS:
+            if elapsed < INTERVAL_SECONDS and self._observed_bytes < self._rate * INTERVAL_SECONDS:
                 return
-            ahead = self._spent / self._rate - elapsed
+            ahead = self._observed_bytes / self._rate - elapsed
             if ahead > 0:
                 self._clock.sleep(ahead)
-            self._began, self._spent = self._clock.monotonic(), 0
+            self._began, self._observed_bytes = self._clock.monotonic(), 0

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from object_format.buffers import Bytes
     from object_format.record_batch.headers import BatchRows
 
-_MAX_HELD: Final = 2**62
+_MAX_RETAINED_RECORDS: Final = 2**62
 """A stretch is as long as one read, or one batch: it is held back whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class BatchRange:
     """Some of a segment's batches, side by side; `records` of them have keys that count."""
 
     segment: LogSegment
@@ -45,7 +45,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass1Result:
+class DirtyKeys:
     """What pass 1 found. `finder` judges older, settled batches; `survivors` are those of the dirty part.
 
     All below `end_offset` is judged. `table_fill` is the share of the key table that is taken.
@@ -69,104 +69,104 @@ class DirtySection:
         end_offset: int,
         *,
         window_bytes: int,
-        spend: Callable[[int], None],
+        check_and_throttle: Callable[[int], None],
     ) -> None:
         self._first_offset = first_offset
         self._end_offset = end_offset
         self._segments = [s for s in log.segments_between(first_offset, end_offset) if s.size]
         self._aborted = AbortedRanges(log.collect_aborted(first_offset, end_offset))
         self._window_bytes = window_bytes
-        self._spend = spend
+        self._check_and_throttle = check_and_throttle
 
-    def find_survivors(self, table: KeyTable, seed: bytes, now_ms: int) -> Pass1Result:
+    def find_survivors(self, table: KeyTable, seed: bytes, now_ms: int) -> DirtyKeys:
         """Judge as much of the part, from its start, as `table` has room for; at least one batch."""
-        stretches = list(self._stretches())
+        batch_ranges = list(self._batch_ranges())
         end_offset = self._end_offset
-        if sum(stretch.records for stretch in stretches) > table.capacity:
-            stretches, end_offset, table = self._fit(stretches, table, seed, now_ms)
-        records = sum(stretch.records for stretch in stretches)
+        if sum(batch_range.records for batch_range in batch_ranges) > table.capacity:
+            batch_ranges, end_offset, table = self._ranges_that_fit(batch_ranges, table, seed, now_ms)
+        records = sum(batch_range.records for batch_range in batch_ranges)
         finder = _finder(table, seed, now_ms, records)
-        for stretch in reversed(stretches):
-            self._feed(finder, stretch)
-        return Pass1Result(
+        for batch_range in reversed(batch_ranges):
+            self._feed(finder, batch_range)
+        return DirtyKeys(
             end_offset=end_offset,
             survivors=finder.finish(),
             finder=finder,
             records_read=records,
-            bytes_read=sum(stretch.size for stretch in stretches),
+            bytes_read=sum(batch_range.size for batch_range in batch_ranges),
             table_fill=table.count / table.capacity,
         )
 
-    def _stretches(self) -> Iterator[Stretch]:
+    def _batch_ranges(self) -> Iterator[BatchRange]:
         for segment in self._segments:
             start = segment.offset_index.lookup(self._first_offset).position
-            for batches in scan_file(segment.log, start, self._window_bytes, self._spend):
+            for batches in scan_file(segment.log, start, self._window_bytes, self._check_and_throttle):
                 rows = batches.rows
                 rows = rows[rows["base_offset"] + rows["last_offset_delta"] >= self._first_offset]
                 if rows.size:
-                    yield Stretch(
+                    yield BatchRange(
                         segment=segment,
                         position=batches.position + int(rows["position"][0]),
                         size=int(rows["size"].sum()),
-                        records=int(rows["record_count"][self._counting(rows)].sum()),
+                        records=int(rows["record_count"][self._is_data(rows)].sum()),
                     )
 
-    def _fit(
-        self, stretches: list[Stretch], table: KeyTable, seed: bytes, now_ms: int
-    ) -> tuple[list[Stretch], int, KeyTable]:
+    def _ranges_that_fit(
+        self, batch_ranges: list[BatchRange], table: KeyTable, seed: bytes, now_ms: int
+    ) -> tuple[list[BatchRange], int, KeyTable]:
         """The first stretches whose keys fit, where they end, and the table: a larger one for a batch."""
         finder = _finder(table, seed, now_ms, None)
-        for index, stretch in enumerate(stretches):
-            if table.count + stretch.records <= table.capacity:
-                self._feed(finder, stretch)
+        for index, batch_range in enumerate(batch_ranges):
+            if table.count + batch_range.records <= table.capacity:
+                self._feed(finder, batch_range)
                 continue
-            data, rows = self._read(stretch)
-            counting = self._counting(rows)
+            data, rows = self._read(batch_range)
+            is_data = self._is_data(rows)
             for row in range(rows.size):
                 one = rows[row : row + 1]
-                records = int(one["record_count"][0]) if counting[row] else 0
+                records = int(one["record_count"][0]) if is_data[row] else 0
                 if table.count + records > table.capacity:
                     if index or row:
-                        part = _first_batches(stretch, rows, counting, row)
-                        return [*stretches[:index], *part], int(one["base_offset"][0]), table
+                        part = _first_batches(batch_range, rows, is_data, row)
+                        return [*batch_ranges[:index], *part], int(one["base_offset"][0]), table
                     table = KeyTable((records + 1) * 2 * SLOT_BYTES)
-                    return _first_batches(stretch, rows, counting, 1), _end_of(one), table
-                if counting[row]:
+                    return _first_batches(batch_range, rows, is_data, 1), _end_of(one), table
+                if is_data[row]:
                     _feed_rows(finder, data, one, np.ones(1, np.bool_))
-        return stretches, self._end_offset, table
+        return batch_ranges, self._end_offset, table
 
-    def _feed(self, finder: SurvivorFinder, stretch: Stretch) -> None:
-        data, rows = self._read(stretch)
-        _feed_rows(finder, data, rows, self._counting(rows))
+    def _feed(self, finder: SurvivorFinder, batch_range: BatchRange) -> None:
+        data, rows = self._read(batch_range)
+        _feed_rows(finder, data, rows, self._is_data(rows))
 
-    def _read(self, stretch: Stretch) -> tuple[Bytes, BatchRows]:
-        data = stretch.segment.log.read(stretch.position, stretch.size)
-        self._spend(data.size)
+    def _read(self, batch_range: BatchRange) -> tuple[Bytes, BatchRows]:
+        data = batch_range.segment.log.read(batch_range.position, batch_range.size)
+        self._check_and_throttle(data.size)
         return data, scan_until_malformed(data)[0]
 
-    def _counting(self, rows: BatchRows) -> npt.NDArray[np.bool_]:
+    def _is_data(self, rows: BatchRows) -> npt.NDArray[np.bool_]:
         """Which batches have keys that count: neither markers nor aborted ones."""
-        counting: npt.NDArray[np.bool_] = ((rows["attributes"] & CONTROL) == 0) & ~self._aborted.mask(rows)
-        return counting
+        is_data: npt.NDArray[np.bool_] = ((rows["attributes"] & CONTROL) == 0) & ~self._aborted.mask(rows)
+        return is_data
 
 
-def runs(chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def true_runs(mask: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """The stretches [start, end) in which `chosen` is true."""
-    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).tolist()
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).tolist()
     yield from zip(edges[::2], edges[1::2], strict=True)
 
 
-def cut(data: Bytes, rows: BatchRows, start: int, end: int) -> memoryview:
+def batch_bytes(data: Bytes, rows: BatchRows, start: int, end: int) -> memoryview:
     """The bytes of batches [start, end)."""
     last = rows[end - 1]
     return data.data[int(rows["position"][start]) : int(last["position"]) + int(last["size"])]
 
 
-def judge_settled(
-    finder: SurvivorFinder, data: Bytes, rows: BatchRows, chosen: npt.NDArray[np.bool_]
+def find_clean_survivors(
+    finder: SurvivorFinder, data: Bytes, rows: BatchRows, mask: npt.NDArray[np.bool_]
 ) -> Survivors:
     """The survivors among older batches whose keys were made distinct by an earlier clean."""
-    _feed_rows(finder, data, rows, chosen, no_older_records=True)
+    _feed_rows(finder, data, rows, mask, no_older_records=True)
     return finder.finish()
 
 
@@ -174,13 +174,13 @@ def _feed_rows(
     finder: SurvivorFinder,
     data: Bytes,
     rows: BatchRows,
-    chosen: npt.NDArray[np.bool_],
+    mask: npt.NDArray[np.bool_],
     *,
     no_older_records: bool = False,
 ) -> None:
     finder.begin_section(unique_keys=False, no_older_records=no_older_records)
-    for start, end in runs(chosen):
-        finder.feed(cut(data, rows, start, end), offset_shift=0)
+    for start, end in true_runs(mask):
+        finder.feed(batch_bytes(data, rows, start, end), offset_shift=0)
     finder.end_section()
 
 
@@ -191,21 +191,21 @@ def _finder(table: KeyTable, seed: bytes, now_ms: int, records: int | None) -> S
         reaches_log_start=True,
         now_ms=now_ms,
         expected_records=records,
-        max_retained_records=_MAX_HELD,
+        max_retained_records=_MAX_RETAINED_RECORDS,
     )
 
 
 def _first_batches(
-    stretch: Stretch, rows: BatchRows, counting: npt.NDArray[np.bool_], count: int
-) -> list[Stretch]:
+    batch_range: BatchRange, rows: BatchRows, is_data: npt.NDArray[np.bool_], count: int
+) -> list[BatchRange]:
     if not count:
         return []
     return [
-        Stretch(
-            segment=stretch.segment,
-            position=stretch.position,
+        BatchRange(
+            segment=batch_range.segment,
+            position=batch_range.position,
             size=int(rows["size"][:count].sum()),
-            records=int(rows["record_count"][:count][counting[:count]].sum()),
+            records=int(rows["record_count"][:count][is_data[:count]].sum()),
         )
     ]
 

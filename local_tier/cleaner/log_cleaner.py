@@ -93,22 +93,22 @@ class LogCleaner:
     def __init__(
         self,
         config: CleanerConfig,
-        state: LogCleanerManager,
+        manager: LogCleanerManager,
         *,
-        files: FileSystem,
+        file_system: FileSystem,
         clock: Clock,
         ids: Ids,
         on_failure: Callable[[Path, OSError], None],
         checkpoint_recovery: Callable[[Path], None],
     ) -> None:
         self._config = config
-        self._state = state
-        self._files = files
+        self._manager = manager
+        self._file_system = file_system
         self._clock = clock
         self._ids = ids
         self._on_failure = on_failure
         self._checkpoint_recovery = checkpoint_recovery
-        self._throttle = Throttler(clock, config.io_max_bytes_per_second)
+        self._throttler = Throttler(clock, config.io_max_bytes_per_second)
         self._stopping = threading.Event()
         self._workers: list[_Worker] = []
         self._last_stats: dict[int, CleanerStats] = {}
@@ -117,9 +117,9 @@ class LogCleaner:
         self._lock = threading.Lock()
 
     @property
-    def state(self) -> LogCleanerManager:
+    def manager(self) -> LogCleanerManager:
         """What keeps others off a log that is cleaned, and it off theirs."""
-        return self._state
+        return self._manager
 
     def start(self) -> None:
         """Start the threads."""
@@ -149,17 +149,17 @@ class LogCleaner:
         was_running = bool(self._workers)
         self.stop()
         self._config = config
-        self._throttle = Throttler(self._clock, config.io_max_bytes_per_second)
+        self._throttler = Throttler(self._clock, config.io_max_bytes_per_second)
         if was_running:
             self.start()
 
     def new_cleaner(self) -> Cleaner:
         """A cleaner for one thread, with its share of the memory."""
         return Cleaner(
-            files=self._files,
+            file_system=self._file_system,
             table=KeyTable(self._config.dedupe_buffer_bytes // self._config.threads),
             window_bytes=max(1, self._config.io_buffer_bytes // self._config.threads),
-            throttle=self._throttle,
+            throttler=self._throttler,
             clock=self._clock,
             ids=self._ids,
             check_done=self._check_done,
@@ -170,12 +170,12 @@ class LogCleaner:
         """Clean the filthiest log, then delete old segments of compacted logs; whether a log was cleaned."""
         try:
             cleaned = self._clean_filthiest(cleaner, thread)
-            self._expire()
+            self._delete_old_segments()
         except CleaningFailedError as error:
             _log.exception("log_uncleanable", log=str(error.topic_partition))
-            self._state.mark_uncleanable(error.directory, error.topic_partition)
+            self._manager.mark_uncleanable(error.directory, error.topic_partition)
             cleaned = False
-        self._state.forget_deleted()
+        self._manager.remove_deleted_uncleanable()
         return cleaned
 
     def run(self, cleaner: Cleaner, thread: int) -> None:
@@ -189,17 +189,17 @@ class LogCleaner:
         with self._lock:
             last, totals, cleans = list(self._last_stats.values()), self._totals, self._cleans
         read, written = sum(one.bytes_read for one in last), sum(one.bytes_written for one in last)
-        uncleanable = self._state.uncleanable()
+        uncleanable = self._manager.uncleanable()
         return CleanerMetrics(
             max_buffer_utilization_percent=int(100 * max((s.buffer_utilization for s in last), default=0.0)),
             cleaner_recopy_percent=int(100 * written / max(read, 1)),
             max_clean_time_secs=max((one.seconds for one in last), default=0.0),
-            max_compaction_delay_secs=self._state.most_delay_ms / 1000,
-            max_dirty_percent=int(100 * self._state.dirtiest_ratio),
-            time_since_last_run_ms=self._clock.now_ms() - self._state.last_run_ms,
+            max_compaction_delay_secs=self._manager.max_compaction_delay_ms / 1000,
+            max_dirty_percent=int(100 * self._manager.dirtiest_ratio),
+            time_since_last_run_ms=self._clock.now_ms() - self._manager.last_run_ms,
             dead_thread_count=sum(not worker.is_alive() for worker in self._workers),
             uncleanable_partitions={str(path): len(logs) for path, logs in uncleanable.items()},
-            uncleanable_bytes={str(path): self._state.uncleanable_bytes(path) for path in uncleanable},
+            uncleanable_bytes={str(path): self._manager.uncleanable_bytes(path) for path in uncleanable},
             cleans_total=cleans,
             bytes_read_total=totals.bytes_read,
             bytes_written_total=totals.bytes_written,
@@ -208,7 +208,7 @@ class LogCleaner:
         )
 
     def _clean_filthiest(self, cleaner: Cleaner, thread: int) -> bool:
-        cleanable = self._state.take_filthiest()
+        cleanable = self._manager.grab_filthiest_log()
         if cleanable is None:
             return False
         log, end_offset = cleanable.log, cleanable.first_dirty_offset
@@ -216,7 +216,7 @@ class LogCleaner:
             end_offset, stats = cleaner.clean(cleanable)
             self._record(cleanable, end_offset, stats, thread)
         except (CleaningAbortedError, CleanerStoppedError, LogDirectoryOfflineError) as error:
-            _log.info("log_clean_stopped", log=str(log.topic_partition), why=str(error))
+            _log.info("log_clean_stopped", log=str(log.topic_partition), reason=str(error))
         except OSError as error:
             self._on_failure(log.directory.parent, error)
         except Exception as error:
@@ -226,17 +226,17 @@ class LogCleaner:
                 topic_partition=log.topic_partition,
             ) from error
         finally:
-            self._state.end_clean(log, end_offset)
+            self._manager.end_cleaning(log, end_offset)
         return True
 
-    def _expire(self) -> None:
-        logs = self._state.take_expiring()
+    def _delete_old_segments(self) -> None:
+        logs = self._manager.begin_deletions()
         try:
             for log in logs:
                 try:
                     log.delete_old_segments()
                 except LogDirectoryOfflineError as error:
-                    _log.info("log_expiry_stopped", log=str(log.topic_partition), why=str(error))
+                    _log.info("segment_deletion_stopped", log=str(log.topic_partition), reason=str(error))
                 except Exception as error:
                     raise CleaningFailedError(
                         f"old segments of log {log.topic_partition} cannot be deleted: {error}",
@@ -244,12 +244,12 @@ class LogCleaner:
                         topic_partition=log.topic_partition,
                     ) from error
         finally:
-            self._state.end_expiring(logs)
+            self._manager.end_deletions(logs)
 
     def _check_done(self, log: TopicPartition) -> None:
         if self._stopping.is_set():
             raise CleanerStoppedError("the log cleaner stops")
-        self._state.check_aborted(log)
+        self._manager.check_aborted(log)
 
     def _record(self, cleanable: LogToClean, end_offset: int, stats: CleanerStats, thread: int) -> None:
         with self._lock:

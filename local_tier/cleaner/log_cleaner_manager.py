@@ -38,7 +38,7 @@ class LogCleanerManager:
     def __init__(
         self,
         *,
-        files: FileSystem,
+        file_system: FileSystem,
         directories: Iterable[Path],
         logs: Callable[[], Mapping[TopicPartition, UnifiedLog]],
         clock: Clock,
@@ -52,12 +52,12 @@ class LogCleanerManager:
         self._states = LogCleaningStates()
         self._uncleanable: dict[Path, set[TopicPartition]] = {}
         self._checkpoints = {
-            directory: OffsetCheckpointFile(files, directory / CLEANER_CHECKPOINT)
+            directory: OffsetCheckpointFile(file_system, directory / CLEANER_CHECKPOINT)
             for directory in directories
         }
         self.dirtiest_ratio = 0.0
         self.last_run_ms = clock.now_ms()
-        self.most_delay_ms = 0
+        self.max_compaction_delay_ms = 0
 
     def checkpoints(self) -> dict[TopicPartition, int]:
         """The first dirty offset of each log, of all directories that can be read."""
@@ -72,19 +72,19 @@ class LogCleanerManager:
         with self._lock:
             return self._states.state(log)
 
-    def take_filthiest(self) -> LogToClean | None:
+    def grab_filthiest_log(self) -> LogToClean | None:
         """Begin to clean the log that needs it most; None when none does.
 
         Raises CleaningFailedError for a log of which not even this can be told.
         """
         with self._lock:
             now_ms = self._clock.now_ms()
-            self.last_run_ms, self.most_delay_ms = now_ms, 0
+            self.last_run_ms, self.max_compaction_delay_ms = now_ms, 0
             checkpoints = self.checkpoints()
             dirty = [
-                self._measured(name, log, checkpoints.get(name), now_ms)
+                self._measure(name, log, checkpoints.get(name), now_ms)
                 for name, log in self._logs().items()
-                if log.config.compact and self._states.is_free(name) and not self._is_uncleanable(log)
+                if log.config.compact and self._states.is_idle(name) and not self._is_uncleanable(log)
             ]
             dirty = [one for one in dirty if one.total_bytes > 0]
             self.dirtiest_ratio = max((one.cleanable_ratio for one in dirty), default=0.0)
@@ -95,34 +95,34 @@ class LogCleanerManager:
             self._states.begin(filthiest.log.topic_partition)
             return filthiest
 
-    def end_clean(self, log: UnifiedLog, end_offset: int) -> None:
+    def end_cleaning(self, log: UnifiedLog, end_offset: int) -> None:
         """The clean is over; unless it was aborted, the next begins at `end_offset`."""
         with self._lock:
             if self._states.end(log.topic_partition):
-                self.checkpoint(log.directory.parent, log.topic_partition, end_offset)
+                self.update_checkpoint(log.directory.parent, log.topic_partition, end_offset)
             self._changed.notify_all()
 
-    def take_expiring(self) -> list[UnifiedLog]:
+    def begin_deletions(self) -> list[UnifiedLog]:
         """Begin to delete old segments of the compacted logs that nobody works on."""
         with self._lock:
-            return self._take(
+            return self._begin_all(
                 log for log in self._logs().values() if log.config.compact and not self._is_uncleanable(log)
             )
 
-    def end_expiring(self, logs: Iterable[UnifiedLog]) -> None:
+    def end_deletions(self, logs: Iterable[UnifiedLog]) -> None:
         """Their old segments are gone."""
         with self._lock:
             for log in logs:
                 self._states.end(log.topic_partition)
             self._changed.notify_all()
 
-    def pause_deletable(self) -> list[UnifiedLog]:
+    def pause_cleaning_of_non_compacted(self) -> list[UnifiedLog]:
         """Keep the cleaner off the logs that are not compacted and that nobody works on."""
         with self._lock:
             logs = [
                 log
                 for name, log in self._logs().items()
-                if not log.config.compact and self._states.is_free(name)
+                if not log.config.compact and self._states.is_idle(name)
             ]
             for log in logs:
                 self._states.pause(log.topic_partition)
@@ -146,20 +146,20 @@ class LogCleanerManager:
             if self._states.is_aborted(log):
                 raise CleaningAbortedError(f"the clean of {log} was asked to stop")
 
-    def checkpoint(self, directory: Path, log: TopicPartition, offset: int | None) -> None:
+    def update_checkpoint(self, directory: Path, log: TopicPartition, offset: int | None) -> None:
         """Write down the first dirty offset of a log, or forget it; logs that are gone are forgotten, too."""
         with self._lock:
             checkpoint = self._checkpoints.get(directory)
             if checkpoint is None:
                 return
             known = self._logs()
-            offsets = {name: kept for name, kept in _read(checkpoint).items() if name in known}
+            offsets = {name: value for name, value in _read(checkpoint).items() if name in known}
             offsets.pop(log, None)
             if offset is not None:
                 offsets[log] = offset
             self._write(checkpoint, offsets)
 
-    def cut_checkpoint(self, directory: Path, log: TopicPartition, offset: int) -> None:
+    def truncate_checkpoint(self, directory: Path, log: TopicPartition, offset: int) -> None:
         """The log was truncated: nothing from `offset` on is clean."""
         with self._lock:
             checkpoint = self._checkpoints.get(directory)
@@ -175,13 +175,13 @@ class LogCleanerManager:
             checkpoint = self._checkpoints.get(source)
             offset = _read(checkpoint).get(log) if checkpoint is not None else None
             if offset is not None:
-                self.checkpoint(source, log, None)
-                self.checkpoint(target, log, offset)
+                self.update_checkpoint(source, log, None)
+                self.update_checkpoint(target, log, offset)
             if log in self._uncleanable.get(source, ()):
                 self._uncleanable[source].discard(log)
                 self.mark_uncleanable(target, log)
 
-    def drop_directory(self, directory: Path) -> None:
+    def remove_directory(self, directory: Path) -> None:
         """The directory has failed: nothing more is read from it or written to it."""
         with self._lock:
             self._checkpoints.pop(directory, None)
@@ -192,14 +192,14 @@ class LogCleanerManager:
         with self._lock:
             self._uncleanable.setdefault(directory, set()).add(log)
 
-    def forget_deleted(self) -> None:
+    def remove_deleted_uncleanable(self) -> None:
         """Uncleanable logs that are gone need not be remembered."""
         with self._lock:
             known = self._logs()
             self._uncleanable = {
-                directory: kept
+                directory: retained
                 for directory, logs in self._uncleanable.items()
-                if (kept := {log for log in logs if log in known})
+                if (retained := {log for log in logs if log in known})
             }
 
     def uncleanable(self) -> dict[Path, frozenset[TopicPartition]]:
@@ -225,19 +225,19 @@ class LogCleanerManager:
         except OSError as error:
             self._on_failure(checkpoint.path.parent, error)
 
-    def _take(self, logs: Iterable[UnifiedLog]) -> list[UnifiedLog]:
-        taken = [log for log in logs if self._states.is_free(log.topic_partition)]
+    def _begin_all(self, logs: Iterable[UnifiedLog]) -> list[UnifiedLog]:
+        taken = [log for log in logs if self._states.is_idle(log.topic_partition)]
         for log in taken:
             self._states.begin(log.topic_partition)
         return taken
 
-    def _measured(
+    def _measure(
         self, name: TopicPartition, log: UnifiedLog, checkpointed: int | None, now_ms: int
     ) -> LogToClean:
         try:
             offsets = cleanable_offsets(log, checkpointed, now_ms)
             if offsets.repair_checkpoint:
-                self.checkpoint(log.directory.parent, name, offsets.first_dirty_offset)
+                self.update_checkpoint(log.directory.parent, name, offsets.first_dirty_offset)
             measured, delay = log_to_clean(log, offsets, now_ms)
         except Exception as error:
             raise CleaningFailedError(
@@ -245,7 +245,7 @@ class LogCleanerManager:
                 directory=log.directory.parent,
                 topic_partition=name,
             ) from error
-        self.most_delay_ms = max(self.most_delay_ms, delay)
+        self.max_compaction_delay_ms = max(self.max_compaction_delay_ms, delay)
         return measured
 
     def _is_uncleanable(self, log: UnifiedLog) -> bool:

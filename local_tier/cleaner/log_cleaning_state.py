@@ -57,14 +57,14 @@ class LogCleaningStates:
         """None when nobody works on it."""
         return self._states.get(log)
 
-    def is_free(self, log: TopicPartition) -> bool:
+    def is_idle(self, log: TopicPartition) -> bool:
         """Whether somebody may begin."""
         return log not in self._states
 
     def begin(self, log: TopicPartition) -> None:
         """Somebody cleans it now, or deletes its old segments."""
         if log in self._states:
-            raise self._wrong(log, "worked on")
+            raise self._invalid_transition(log, "worked on")
         self._states[log] = IN_PROGRESS
 
     def end(self, log: TopicPartition) -> bool:
@@ -77,7 +77,7 @@ class LogCleaningStates:
                 self._states[log] = Paused(pauses)
                 return False
             case _:
-                raise self._wrong(log, "ended")
+                raise self._invalid_transition(log, "ended")
 
     def pause(self, log: TopicPartition) -> bool:
         """Ask that nobody works on it; True when that is so already, else wait until `is_paused`."""
@@ -110,7 +110,7 @@ class LogCleaningStates:
             case Paused(pauses):
                 self._states[log] = Paused(pauses - 1)
             case _:
-                raise self._wrong(log, "resumed")
+                raise self._invalid_transition(log, "resumed")
 
-    def _wrong(self, log: TopicPartition, what: str) -> FatalError:
+    def _invalid_transition(self, log: TopicPartition, what: str) -> FatalError:
         return FatalError(f"log {log} cannot be {what} while its state is {self._states.get(log)}")

@@ -99,13 +99,13 @@ def log_to_clean(log: UnifiedLog, offsets: OffsetsToClean, now_ms: int) -> tuple
     delay = compaction_delay_ms(log, offsets.first_dirty_offset, now_ms)
     end, dirty_bytes = cleanable_bytes(log, offsets.first_dirty_offset, offsets.first_uncleanable_offset)
     dirty = log.segments_between(min(offsets.first_dirty_offset, end), end)
-    settled = log.segments_between(0, dirty[0].base_offset if dirty else offsets.first_dirty_offset)
+    clean = log.segments_between(0, dirty[0].base_offset if dirty else offsets.first_dirty_offset)
     return (
         LogToClean(
             log=log,
             first_dirty_offset=offsets.first_dirty_offset,
             first_uncleanable_offset=end,
-            clean_bytes=sum(segment.size for segment in settled),
+            clean_bytes=sum(segment.size for segment in clean),
             cleanable_bytes=dirty_bytes,
             must_clean=delay > 0,
         ),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from local_tier.cleaner.dirty_section import cut, judge_settled
+from local_tier.cleaner.dirty_section import batch_bytes, find_clean_survivors
 from object_format.dedupe import delete_horizon, filter_batches
 from object_format.kernels.batches.layout import CONTROL, DELETE_HORIZON, LEADER_EPOCH, TRANSACTIONAL
 from object_format.record_batch.headers import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from local_tier.cleaner.cleaned_transactions import CleanedTransactions
-    from local_tier.cleaner.dirty_section import Pass1Result
+    from local_tier.cleaner.dirty_section import DirtyKeys
     from local_tier.producers.producer_state_entry import LastRecord
     from local_tier.segment.transaction_index import AbortedTxn
     from object_format.buffers import Bytes
@@ -49,7 +49,7 @@ class BatchAction(IntEnum):
     DROP = 0
     COPY = 1
     EMPTY = 2
-    SETTLED = 3
+    CLEAN = 3
     DIRTY = 4
     MARKER = 5
 
@@ -58,7 +58,7 @@ class BatchAction(IntEnum):
 class CleanParameters:
     """What holds for one clean of one log; times in milliseconds since the epoch."""
 
-    keys: Pass1Result
+    keys: DirtyKeys
     first_dirty_offset: int
     upper_bound_offset: int
     now_ms: int
@@ -75,7 +75,7 @@ class RecordFilter:
     """Filters the batches of a log from its start on, in order, through one clean."""
 
     def __init__(self, clean: CleanParameters, transactions: CleanedTransactions) -> None:
-        self._clean = clean
+        self._parameters = clean
         self.transactions = transactions
         self.aborted: list[AbortedTxn] = []
         """Aborted transactions whose markers stayed, since this was emptied last."""
@@ -84,70 +84,78 @@ class RecordFilter:
     def filter(self, data: Bytes, rows: BatchRows) -> bytes:
         """What stays of some batches; MalformedBatchError where a checksum does not match its bytes."""
         verify_rows(data, rows)
-        fates = self._fates(data, rows)
+        actions = self._actions(data, rows)
         epochs = _leader_epochs(data, rows)
-        settled = None
-        if (fates == BatchAction.SETTLED).any():
-            settled = judge_settled(self._clean.keys.finder, data, rows, fates == BatchAction.SETTLED)
-            self.records_invalid += settled.records_invalid
-        self._keep_last(rows, fates, settled)
+        clean_survivors = None
+        if (actions == BatchAction.CLEAN).any():
+            clean_survivors = find_clean_survivors(
+                self._parameters.keys.finder, data, rows, actions == BatchAction.CLEAN
+            )
+            self.records_invalid += clean_survivors.records_invalid
+        self._retain_last_batches(rows, actions, clean_survivors)
         parts: list[bytes | memoryview] = []
-        for start, end in _stretches(fates, epochs):
-            parts += self._write(BatchAction(fates[start]), data, rows[start:end], settled)
+        for start, end in _runs_of_equal_action(actions, epochs):
+            parts += self._write(BatchAction(actions[start]), data, rows[start:end], clean_survivors)
         return b"".join(parts)
 
-    def _fates(self, data: Bytes, rows: BatchRows) -> npt.NDArray[np.uint8]:
-        clean = self._clean
+    def _actions(self, data: Bytes, rows: BatchRows) -> npt.NDArray[np.uint8]:
+        clean = self._parameters
         ends = rows["base_offset"] + rows["last_offset_delta"]
-        fates = np.full(rows.size, BatchAction.DIRTY, np.uint8)
-        fates[ends < clean.first_dirty_offset] = BatchAction.SETTLED
-        fates[rows["base_offset"] >= clean.keys.end_offset] = BatchAction.COPY
+        actions = np.full(rows.size, BatchAction.DIRTY, np.uint8)
+        actions[ends < clean.first_dirty_offset] = BatchAction.CLEAN
+        actions[rows["base_offset"] >= clean.keys.end_offset] = BatchAction.COPY
         for index in np.flatnonzero((rows["attributes"] & (TRANSACTIONAL | CONTROL)) != 0).tolist():
-            fates[index] = self._transactional_fate(data, rows, index, BatchAction(fates[index]))
-        return fates
+            actions[index] = self._transactional_action(data, rows, index, BatchAction(actions[index]))
+        return actions
 
-    def _transactional_fate(self, data: Bytes, rows: BatchRows, index: int, fate: BatchAction) -> BatchAction:
+    def _transactional_action(
+        self, data: Bytes, rows: BatchRows, index: int, action: BatchAction
+    ) -> BatchAction:
         row = rows[index]
         producer, last = int(row["producer_id"]), int(row["base_offset"]) + int(row["last_offset_delta"])
         attributes = int(row["attributes"])
         if attributes & CONTROL == 0:
-            return BatchAction.DROP if self.transactions.on_batch(producer, last) else fate
-        kind = _control_type(cut(data, rows, index, index + 1)) if row["record_count"] else None
-        may_go, aborted = self.transactions.on_marker(producer, last, kind)
+            return BatchAction.DROP if self.transactions.on_batch(producer, last) else action
+        kind = _control_type(batch_bytes(data, rows, index, index + 1)) if row["record_count"] else None
+        is_discardable, aborted = self.transactions.on_marker(producer, last, kind)
         if aborted is not None:
             self.aborted.append(aborted)
-        if not may_go:
+        if not is_discardable:
             return BatchAction.COPY
         if attributes & DELETE_HORIZON == 0 and kind is not None:
             return BatchAction.MARKER
         return (
             BatchAction.COPY
-            if int(row["base_timestamp"]) > self._clean.now_ms and kind is not None
+            if int(row["base_timestamp"]) > self._parameters.now_ms and kind is not None
             else BatchAction.DROP
         )
 
-    def _keep_last(self, rows: BatchRows, fates: npt.NDArray[np.uint8], settled: Survivors | None) -> None:
+    def _retain_last_batches(
+        self, rows: BatchRows, actions: npt.NDArray[np.uint8], clean_survivors: Survivors | None
+    ) -> None:
         """Batches that may not vanish, although they may lose their records."""
         ends = rows["base_offset"] + rows["last_offset_delta"]
-        needed = ends + 1 == self._clean.upper_bound_offset
-        if self._clean.last_records:
+        needed = ends + 1 == self._parameters.upper_bound_offset
+        if self._parameters.last_records:
             for index in np.flatnonzero(rows["producer_id"] >= 0).tolist():
                 needed[index] |= self._is_last_of_producer(rows[index])
         for index in np.flatnonzero(needed).tolist():
-            if self._goes(rows[index], BatchAction(fates[index]), settled):
-                fates[index] = BatchAction.EMPTY
+            if self._loses_all_records(rows[index], BatchAction(actions[index]), clean_survivors):
+                actions[index] = BatchAction.EMPTY
 
-    def _goes(self, row: np.void, fate: BatchAction, settled: Survivors | None) -> bool:
-        if fate is BatchAction.DROP:
+    def _loses_all_records(
+        self, row: np.void, action: BatchAction, clean_survivors: Survivors | None
+    ) -> bool:
+        if action is BatchAction.DROP:
             return True
-        survivors = settled if fate is BatchAction.SETTLED else self._clean.keys.survivors
-        if fate not in {BatchAction.SETTLED, BatchAction.DIRTY} or survivors is None:
+        survivors = clean_survivors if action is BatchAction.CLEAN else self._parameters.keys.survivors
+        if action not in {BatchAction.CLEAN, BatchAction.DIRTY} or survivors is None:
             return False
         first = int(row["base_offset"])
         return not survivors.offset_window.between(first, first + int(row["last_offset_delta"])).size
 
     def _is_last_of_producer(self, row: np.void) -> bool:
-        last = self._clean.last_records.get(int(row["producer_id"]))
+        last = self._parameters.last_records.get(int(row["producer_id"]))
         if last is None:
             return False
         if last.last_data_offset is not None:
@@ -155,46 +163,50 @@ class RecordFilter:
         return bool(int(row["attributes"]) & CONTROL) and int(row["producer_epoch"]) == last.producer_epoch
 
     def _write(
-        self, fate: BatchAction, data: Bytes, rows: BatchRows, settled: Survivors | None
+        self, action: BatchAction, data: Bytes, rows: BatchRows, clean_survivors: Survivors | None
     ) -> list[bytes | memoryview]:
-        match fate:
+        match action:
             case BatchAction.DROP:
                 return []
             case BatchAction.COPY:
-                return [cut(data, rows, 0, rows.size)]
+                return [batch_bytes(data, rows, 0, rows.size)]
             case BatchAction.EMPTY:
                 return [_empty_batch(data, rows[i : i + 1]) for i in range(rows.size)]
             case BatchAction.MARKER:
-                horizon = self._clean.delete_horizon_ms
-                return [_stamped_marker(data, rows[i : i + 1], horizon) for i in range(rows.size)]
-            case BatchAction.SETTLED | BatchAction.DIRTY:
+                horizon = self._parameters.delete_horizon_ms
+                return [_marker_with_horizon(data, rows[i : i + 1], horizon) for i in range(rows.size)]
+            case BatchAction.CLEAN | BatchAction.DIRTY:
                 survivors = (
-                    self._clean.keys.survivors if settled is None or fate is BatchAction.DIRTY else settled
+                    self._parameters.keys.survivors
+                    if clean_survivors is None or action is BatchAction.DIRTY
+                    else clean_survivors
                 )
-                return self._thin(data, rows, survivors)
+                return self._filter_records(data, rows, survivors)
 
-    def _thin(self, data: Bytes, rows: BatchRows, survivors: Survivors) -> list[bytes | memoryview]:
+    def _filter_records(self, data: Bytes, rows: BatchRows, survivors: Survivors) -> list[bytes | memoryview]:
         written = filter_batches(
-            cut(data, rows, 0, rows.size),
+            batch_bytes(data, rows, 0, rows.size),
             survivors,
             offset_shift=0,
             leader_epoch=int(_leader_epochs(data, rows[:1])[0]),
-            delete_horizon_ms=self._clean.delete_horizon_ms,
+            delete_horizon_ms=self._parameters.delete_horizon_ms,
             merge=False,
         )
         return list(written.buffers)
 
 
 def _leader_epochs(data: Bytes, rows: BatchRows) -> npt.NDArray[np.int32]:
-    places = rows["position"][:, None] + np.arange(LEADER_EPOCH, LEADER_EPOCH + 4)
-    epochs: npt.NDArray[np.int32] = data[places].view(">i4")[:, 0].astype(np.int32)
+    positions = rows["position"][:, None] + np.arange(LEADER_EPOCH, LEADER_EPOCH + 4)
+    epochs: npt.NDArray[np.int32] = data[positions].view(">i4")[:, 0].astype(np.int32)
     return epochs
 
 
-def _stretches(fates: npt.NDArray[np.uint8], epochs: npt.NDArray[np.int32]) -> Iterator[tuple[int, int]]:
+def _runs_of_equal_action(
+    actions: npt.NDArray[np.uint8], epochs: npt.NDArray[np.int32]
+) -> Iterator[tuple[int, int]]:
     """Neighbours with the same fate and leader epoch."""
-    changes = np.flatnonzero((np.diff(fates) != 0) | (np.diff(epochs) != 0)) + 1
-    edges = [0, *changes.tolist(), fates.size]
+    changes = np.flatnonzero((np.diff(actions) != 0) | (np.diff(epochs) != 0)) + 1
+    edges = [0, *changes.tolist(), actions.size]
     yield from pairwise(edges)
 
 
@@ -206,7 +218,7 @@ def _control_type(batch: memoryview) -> int:
 
 def _empty_batch(data: Bytes, rows: BatchRows) -> bytes:
     """The batch without its records: DefaultRecordBatch.writeEmptyHeader."""
-    header = read_header(cut(data, rows, 0, 1))
+    header = read_header(batch_bytes(data, rows, 0, 1))
     batch = bytearray(
         encode_batch(
             [],
@@ -227,9 +239,9 @@ def _empty_batch(data: Bytes, rows: BatchRows) -> bytes:
     return bytes(batch)
 
 
-def _stamped_marker(data: Bytes, rows: BatchRows, delete_horizon_ms: int | None) -> bytes:
+def _marker_with_horizon(data: Bytes, rows: BatchRows, delete_horizon_ms: int | None) -> bytes:
     """A control batch with the time from which on it may go (KIP-534)."""
-    batch = cut(data, rows, 0, 1)
+    batch = batch_bytes(data, rows, 0, 1)
     header = read_header(batch)
     records = decode_batch(batch, verify=False).records()
     return encode_batch(

@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from local_tier.files.file_system import FileSystem
 
 
-def write_checkpoint(files: FileSystem, path: Path, version: int, lines: Collection[str]) -> None:
+def write_checkpoint(file_system: FileSystem, path: Path, version: int, lines: Collection[str]) -> None:
     """Durably replace a checkpoint; a crash leaves the old one or the new one."""
     content = "".join(f"{line}\n" for line in (str(version), str(len(lines)), *lines))
-    replace_file(files, path, content.encode())
+    replace_file(file_system, path, content.encode())
 
 
-def read_checkpoint(files: FileSystem, path: Path, version: int) -> list[str] | None:
+def read_checkpoint(file_system: FileSystem, path: Path, version: int) -> list[str] | None:
     """The entries; None when there is no file. CorruptCheckpointError for what was never written."""
-    content = read_file(files, path)
+    content = read_file(file_system, path)
     if content is None:
         return None
     try:
         lines = content.decode().splitlines()
     except UnicodeDecodeError:
         raise _corrupt(path, "it is not text") from None
-    if lines and whole_number(path, lines[0]) != version:
+    if lines and parse_number(path, lines[0]) != version:
         raise _corrupt(path, f"its version is {lines[0]}, not {version}")
     if len(lines) < 2:
         return []
-    if whole_number(path, lines[1]) != len(lines) - 2:
+    if parse_number(path, lines[1]) != len(lines) - 2:
         raise _corrupt(path, f"it should have {lines[1]} entries, and has {len(lines) - 2}")
     return lines[2:]
 
 
-def whole_number(path: Path, text: str) -> int:
+def parse_number(path: Path, text: str) -> int:
     """A number of a checkpoint; CorruptCheckpointError when it is none."""
     if not text.removeprefix("-").isdecimal() or not text.isascii() or len(text) > 20:
         raise _corrupt(path, f"{text[:40]!r} is no number")
@@ -61,8 +61,8 @@ VERSION = 0
 class OffsetCheckpointFile:
     """One such file. Reads and writes exclude each other; what is written last stays."""
 
-    def __init__(self, files: FileSystem, path: Path) -> None:
-        self._files = files
+    def __init__(self, file_system: FileSystem, path: Path) -> None:
+        self._file_system = file_system
         self._path = path
         self._lock = threading.Lock()
 
@@ -74,18 +74,18 @@ class OffsetCheckpointFile:
     def read(self) -> dict[TopicPartition, int]:
         """What was written last, nothing when there is no file; CorruptCheckpointError, OSError."""
         with self._lock:
-            lines = read_checkpoint(self._files, self._path, VERSION)
+            lines = read_checkpoint(self._file_system, self._path, VERSION)
         return dict(self._parse(line) for line in lines or ())
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Durably replace all offsets; after an OSError the old ones are still there."""
         lines = [f"{log.topic} {log.partition} {offset}" for log, offset in sorted(offsets.items())]
         with self._lock:
-            write_checkpoint(self._files, self._path, VERSION, lines)
+            write_checkpoint(self._file_system, self._path, VERSION, lines)
 
     def _parse(self, line: str) -> tuple[TopicPartition, int]:
         parts = line.split()
         if len(parts) != 3:
             raise CorruptCheckpointError(f"checkpoint {self._path} has a malformed line: {line[:80]!r}")
-        partition, offset = (whole_number(self._path, part) for part in parts[1:])
+        partition, offset = (parse_number(self._path, part) for part in parts[1:])
         return TopicPartition(parts[0], partition), offset

@@ -91,9 +91,11 @@ class PartitionDirectory:
         return f"{self.topic}-{self.partition}.{self.unique}{self.state}"
 
 
-_LOG_DIRECTORY: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII)
-_PASSING_DIRECTORY: Final = re.compile(
-    _LOG_DIRECTORY.pattern + r"\.(?P<unique>[0-9a-f]{32})(?P<state>-delete|-future|-stray)", re.ASCII
+_PARTITION_DIRECTORY: Final = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII
+)
+_SUFFIXED_DIRECTORY: Final = re.compile(
+    _PARTITION_DIRECTORY.pattern + r"\.(?P<unique>[0-9a-f]{32})(?P<state>-delete|-future|-stray)", re.ASCII
 )
 
 
@@ -116,12 +118,12 @@ def suffixed_partition_directory(
 
 def parse_partition_directory(name: str) -> PartitionDirectory | None:
     """The parts of a name; None for a directory that holds no log."""
-    match = _PASSING_DIRECTORY.fullmatch(name)
+    match = _SUFFIXED_DIRECTORY.fullmatch(name)
     if match is not None:
         return PartitionDirectory(
             match["topic"], int(match["partition"]), DirectoryState(match["state"]), match["unique"]
         )
-    match = _LOG_DIRECTORY.fullmatch(name)
+    match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None:
         return None
     return PartitionDirectory(match["topic"], int(match["partition"]))

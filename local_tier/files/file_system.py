@@ -310,10 +310,10 @@ class RealFileSystem:
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def read_file(files: FileSystem, path: Path) -> bytes | None:
+def read_file(file_system: FileSystem, path: Path) -> bytes | None:
     """All bytes of a file; None when it is not there."""
     try:
-        file = files.open(path, writable=False)
+        file = file_system.open(path, writable=False)
     except FileNotFoundError:
         return None
     try:
@@ -323,34 +323,34 @@ def read_file(files: FileSystem, path: Path) -> bytes | None:
         file.close()
 
 
-def replace_file(files: FileSystem, path: Path, data: Buffer) -> None:
+def replace_file(file_system: FileSystem, path: Path, data: Buffer) -> None:
     """Durably replace a file so that after a crash it has its old bytes or its new ones, and never a mixture.
 
     Written beside it, synced, renamed, then the directory synced: Kafka's `Utils.atomicMoveWithFallback`.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    file = files.open(temporary, create=True)
+    file = file_system.open(temporary, create=True)
     try:
         file.truncate(0)
         file.write(data, 0)
         file.sync()
     finally:
         file.close()
-    files.rename(temporary, path)
-    files.sync_dir(path.parent)
+    file_system.rename(temporary, path)
+    file_system.sync_dir(path.parent)
 
 
-def remove_tree(files: FileSystem, path: Path) -> None:
+def remove_tree(file_system: FileSystem, path: Path) -> None:
     """Remove a directory with all that is in it; what is gone already is no error."""
-    status = files.status(path)
+    status = file_system.status(path)
     if status is None:
         return
-    for name in files.list_dir(path):
+    for name in file_system.list_dir(path):
         entry = path / name
-        found = files.status(entry)
+        found = file_system.status(entry)
         if found is not None and found.is_directory:
-            remove_tree(files, entry)
+            remove_tree(file_system, entry)
         else:
-            files.unlink(entry, missing_ok=True)
+            file_system.unlink(entry, missing_ok=True)
     with suppress(FileNotFoundError):
-        files.remove_dir(path)
+        file_system.remove_dir(path)

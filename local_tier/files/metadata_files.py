@@ -48,7 +48,7 @@ class MetaProperties:
 
 
 def write_meta_properties(
-    files: FileSystem, directory: Path, properties: MetaProperties, clock: Clock
+    file_system: FileSystem, directory: Path, properties: MetaProperties, clock: Clock
 ) -> None:
     """Durably replace the properties of `directory`."""
     written = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
@@ -60,13 +60,13 @@ def write_meta_properties(
     }
     lines = ["#", f"#{written:%a %b %d %H:%M:%S UTC %Y}"]
     lines += [f"{name}={_escaped(value)}" for name, value in fields.items()]
-    replace_file(files, directory / META_PROPERTIES, "".join(f"{line}\n" for line in lines).encode())
+    replace_file(file_system, directory / META_PROPERTIES, "".join(f"{line}\n" for line in lines).encode())
 
 
-def read_meta_properties(files: FileSystem, directory: Path) -> MetaProperties | None:
+def read_meta_properties(file_system: FileSystem, directory: Path) -> MetaProperties | None:
     """The properties of `directory`; None when it has none. Raises CorruptCheckpointError."""
     path = directory / META_PROPERTIES
-    content = read_file(files, path)
+    content = read_file(file_system, path)
     if content is None:
         return None
     lines = [line for line in content.decode(errors="replace").splitlines() if line and line[0] not in "#!"]
@@ -96,16 +96,16 @@ def _unescaped(value: str) -> str:
 PARTITION_METADATA_VERSION: Final = 0
 
 
-def write_topic_id(files: FileSystem, directory: Path, topic_id: UUID) -> None:
+def write_topic_id(file_system: FileSystem, directory: Path, topic_id: UUID) -> None:
     """Durably bind the log in `directory` to a topic."""
     content = f"version: {PARTITION_METADATA_VERSION}\ntopic_id: {uuid_text(topic_id)}"
-    replace_file(files, directory / PARTITION_METADATA, content.encode())
+    replace_file(file_system, directory / PARTITION_METADATA, content.encode())
 
 
-def read_topic_id(files: FileSystem, directory: Path) -> UUID | None:
+def read_topic_id(file_system: FileSystem, directory: Path) -> UUID | None:
     """The topic of the log in `directory`; None when none was written. Raises CorruptCheckpointError."""
     path = directory / PARTITION_METADATA
-    content = read_file(files, path)
+    content = read_file(file_system, path)
     if content is None:
         return None
     fields = dict(line.partition(": ")[::2] for line in content.decode(errors="replace").splitlines())

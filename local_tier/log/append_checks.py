@@ -10,7 +10,7 @@ import numpy as np
 from local_tier.errors import OffsetsOutOfOrderError
 from local_tier.producers.batches import ProducerBatch, producer_batches
 from local_tier.producers.producer_state_entry import (
-    BATCHES_KEPT,
+    NUM_BATCHES_TO_RETAIN,
     AppendOrigin,
     BatchMetadata,
     CompletedTxn,
@@ -44,7 +44,7 @@ class CheckedBatches:
 
     data: memoryview
     rows: BatchRows
-    _known: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
+    _cached_bounds: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
 
     @property
     def array(self) -> Bytes:
@@ -54,29 +54,29 @@ class CheckedBatches:
     @property
     def first_offset(self) -> int:
         """Of the first record."""
-        return self._bounds()[0]
+        return self._offset_bounds()[0]
 
     @property
     def last_offset(self) -> int:
         """Of the last record."""
-        return self._bounds()[1]
+        return self._offset_bounds()[1]
 
     @property
     def max_timestamp(self) -> int:
         """Of all batches; -1 when no record has one."""
-        return self._bounds()[2]
+        return self._offset_bounds()[2]
 
-    def _bounds(self) -> tuple[int, int, int]:
-        if self._known is None:
-            self._known = offset_bounds(self.rows)
-        return self._known
+    def _offset_bounds(self) -> tuple[int, int, int]:
+        if self._cached_bounds is None:
+            self._cached_bounds = offset_bounds(self.rows)
+        return self._cached_bounds
 
     def assign(self, first_offset: int, leader_epoch: int) -> None:
         """Give the records consecutive offsets from `first_offset` on, in place."""
         assign_row_offsets(writable(self.data), self.rows, first_offset, leader_epoch)
-        self._known = None
+        self._cached_bounds = None
 
-    def parts(self, max_bytes: int) -> Iterator[CheckedBatches]:
+    def split(self, max_bytes: int) -> Iterator[CheckedBatches]:
         """The batches in pieces of at most `max_bytes`, or of one batch that is larger.
 
         The offsets of a piece are near enough to each other for the indexes of one segment.
@@ -85,10 +85,10 @@ class CheckedBatches:
         last_offsets = self.rows["base_offset"] + self.rows["last_offset_delta"]
         first, start = 0, 0
         while first < self.rows.size:
-            widest = int(self.rows["base_offset"][first]) + MAX_RELATIVE_OFFSET
+            max_offset = int(self.rows["base_offset"][first]) + MAX_RELATIVE_OFFSET
             after = min(
                 int(np.searchsorted(ends, start + max_bytes, side="right")),
-                int(np.searchsorted(last_offsets, widest, side="right")),
+                int(np.searchsorted(last_offsets, max_offset, side="right")),
             )
             after = max(after, first + 1)
             end = int(ends[after - 1])
@@ -102,13 +102,13 @@ class CheckedBatches:
 
 
 def check_as_leader(
-    where: str,
+    log_name: str,
     data: Buffer,
     config: LogConfig,
     *,
     origin: AppendOrigin,
     now_ms: int,
-    judged_by: AppendRules | None = None,
+    validated_by: AppendRules | None = None,
 ) -> CheckedBatches:
     """Batches of a producer (or of the coordinator), their timestamps put right in place, offsets still open.
 
@@ -119,50 +119,52 @@ def check_as_leader(
     buffer = memoryview(data).cast("B")
     if buffer.readonly:
         buffer = memoryview(bytearray(buffer))
-    is_judged = judged_by is not None and (judged_by == config.append_rules or judged_by.append_time)
-    if origin is AppendOrigin.CLIENT and not is_judged:
-        rows = _judge(where, buffer, config.append_rules, now_ms)
+    is_validated = validated_by is not None and (
+        validated_by == config.append_rules or validated_by.append_time
+    )
+    if origin is AppendOrigin.CLIENT and not is_validated:
+        rows = _validate(log_name, buffer, config.append_rules, now_ms)
     else:
-        rows = _scan(where, buffer, verify=origin is not AppendOrigin.CLIENT)
+        rows = _scan(log_name, buffer, verify=origin is not AppendOrigin.CLIENT)
     if buffer.nbytes > config.segment_bytes:
         raise InvalidRecordError(
-            f"{buffer.nbytes} bytes of records for {where} do not fit a segment of {config.segment_bytes}",
+            f"{buffer.nbytes} bytes of records for {log_name} do not fit a segment of {config.segment_bytes}",
             reason=RejectionReason.RECORD_LIST_TOO_LARGE,
             remedy="send less at once, or raise the topic's segment.bytes",
         )
     return CheckedBatches(buffer, rows)
 
 
-def _judge(where: str, buffer: memoryview, rules: AppendRules, now_ms: int) -> BatchRows:
+def _validate(log_name: str, buffer: memoryview, rules: AppendRules, now_ms: int) -> BatchRows:
     """All batches at once while nothing is to be said of any; else one by one, as `validate_append` does."""
     limits = rules.limits_at(now_ms)
-    judged = (
+    validated = (
         None
         if rules.append_time
         else fast_validate_batches(readable(buffer), require_keys=rules.require_keys)
     )
     if (
-        judged is not None
-        and judged.max_timestamps_match
-        and judged.max_batch_size <= limits.max_message_bytes
-        and judged.min_timestamp >= 0
-        and limits.accepts_timestamps(judged.min_timestamp, judged.max_timestamp)
+        validated is not None
+        and validated.max_timestamps_match
+        and validated.max_batch_size <= limits.max_message_bytes
+        and validated.min_timestamp >= 0
+        and limits.accepts_timestamps(validated.min_timestamp, validated.max_timestamp)
     ):
-        return judged.rows
-    validate_append(where, buffer, rules, now_ms=now_ms)
-    return _scan(where, buffer, verify=False)
+        return validated.rows
+    validate_append(log_name, buffer, rules, now_ms=now_ms)
+    return _scan(log_name, buffer, verify=False)
 
 
-def check_as_follower(where: str, data: Buffer) -> CheckedBatches:
+def check_as_follower(log_name: str, data: Buffer) -> CheckedBatches:
     """Batches that have their offsets; InvalidRecordError or OffsetsOutOfOrderError if they are not sound."""
     buffer = memoryview(data).cast("B")
-    rows = _scan(where, buffer, verify=True)
+    rows = _scan(log_name, buffer, verify=True)
     if rows.size and first_out_of_order(rows, 0, _LOWEST) >= 0:
-        raise OffsetsOutOfOrderError(f"the offsets of batches for {where} do not rise")
+        raise OffsetsOutOfOrderError(f"the offsets of batches for {log_name} do not rise")
     return CheckedBatches(buffer, rows)
 
 
-def _scan(where: str, buffer: memoryview, *, verify: bool) -> BatchRows:
+def _scan(log_name: str, buffer: memoryview, *, verify: bool) -> BatchRows:
     array = readable(buffer)
     try:
         rows = scan_batches(array)
@@ -170,7 +172,7 @@ def _scan(where: str, buffer: memoryview, *, verify: bool) -> BatchRows:
             verify_rows(array, rows)
     except MalformedBatchError as error:
         raise InvalidRecordError(
-            f"records for {where} are refused: {error.message}", reason=RejectionReason.CORRUPT_MESSAGE
+            f"records for {log_name} are refused: {error.message}", reason=RejectionReason.CORRUPT_MESSAGE
         ) from error
     return rows
 
@@ -197,12 +199,12 @@ def check_producers(
         return ProducerUpdates([], [])
     if is_one_run and (in_sequence or origin is not AppendOrigin.CLIENT):
         # what holds for the first batch holds for those that follow it, and the last five are remembered
-        later = producer_batches(checked.array, rows[max(1, rows.size - BATCHES_KEPT) :])
-        return _judge_each(states, producer_batches(checked.array, rows[:1]), origin, later)
-    return _judge_each(states, producer_batches(checked.array, rows), origin)
+        later = producer_batches(checked.array, rows[max(1, rows.size - NUM_BATCHES_TO_RETAIN) :])
+        return _check_each(states, producer_batches(checked.array, rows[:1]), origin, later)
+    return _check_each(states, producer_batches(checked.array, rows), origin)
 
 
-def _judge_each(
+def _check_each(
     states: ProducerStateManager,
     batches: Sequence[ProducerBatch],
     origin: AppendOrigin,
@@ -217,12 +219,12 @@ def _judge_each(
             return ProducerUpdates([], [], duplicate)
         pending = appends.get(batch.producer_id)
         if pending is None:
-            pending = appends[batch.producer_id] = states.prepare(batch.producer_id, origin)
+            pending = appends[batch.producer_id] = states.prepare_update(batch.producer_id, origin)
         done = pending.append(batch)
         if done is not None:
             completed.append(done)
     for batch in later:
-        appends[batch.producer_id].note(batch)
+        appends[batch.producer_id].add_batch(batch)
     return ProducerUpdates(list(appends.values()), completed)
 
 

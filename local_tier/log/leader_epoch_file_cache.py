@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from local_tier.errors import CorruptCheckpointError
 from local_tier.files import file_names
-from local_tier.files.checkpoint_files import read_checkpoint, whole_number, write_checkpoint
+from local_tier.files.checkpoint_files import parse_number, read_checkpoint, write_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,8 +39,8 @@ class LeaderEpochFileCache:
     after a crash is truncated anew when the log is opened.
     """
 
-    def __init__(self, fs: FileSystem, directory: Path, scheduler: Scheduler) -> None:
-        self._fs = fs
+    def __init__(self, file_system: FileSystem, directory: Path, scheduler: Scheduler) -> None:
+        self._file_system = file_system
         self._path = directory / file_names.LEADER_EPOCH_CHECKPOINT
         self._scheduler = scheduler
         self._lock = threading.Lock()
@@ -102,14 +102,14 @@ class LeaderEpochFileCache:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Drop epochs that begin at or behind `end_offset`."""
-        self._change(tuple(entry for entry in self._entries if entry.start_offset < end_offset))
+        self._replace_entries(tuple(entry for entry in self._entries if entry.start_offset < end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Drop epochs that end at or before `start_offset`; the one that spans it begins there then."""
         passed = [entry for entry in self._entries if entry.start_offset <= start_offset]
         if passed:
             rest = self._entries[len(passed) :]
-            self._change((EpochEntry(passed[-1].epoch, start_offset), *rest))
+            self._replace_entries((EpochEntry(passed[-1].epoch, start_offset), *rest))
 
     def clear(self) -> None:
         """Forget all, durably."""
@@ -117,7 +117,7 @@ class LeaderEpochFileCache:
             self._entries = ()
         self.write()
 
-    def renamed(self, directory: Path) -> None:
+    def update_directory(self, directory: Path) -> None:
         """The log's directory has another name now."""
         with self._write_lock:
             self._path = directory / file_names.LEADER_EPOCH_CHECKPOINT
@@ -128,12 +128,12 @@ class LeaderEpochFileCache:
             entries = self._entries
             lines = [f"{entry.epoch} {entry.start_offset}" for entry in entries]
             try:
-                write_checkpoint(self._fs, self._path, _VERSION, lines)
+                write_checkpoint(self._file_system, self._path, _VERSION, lines)
             except FileNotFoundError:
-                if self._fs.status(self._path.parent) is not None:
+                if self._file_system.status(self._path.parent) is not None:
                     raise
 
-    def _change(self, entries: tuple[EpochEntry, ...]) -> None:
+    def _replace_entries(self, entries: tuple[EpochEntry, ...]) -> None:
         with self._lock:
             if entries == self._entries:
                 return
@@ -141,11 +141,11 @@ class LeaderEpochFileCache:
         self._scheduler.schedule_once("write-leader-epochs", self.write)
 
     def _read(self) -> tuple[EpochEntry, ...]:
-        lines = read_checkpoint(self._fs, self._path, _VERSION) or []
+        lines = read_checkpoint(self._file_system, self._path, _VERSION) or []
         return tuple(self._parse(line) for line in lines)
 
     def _parse(self, line: str) -> EpochEntry:
         fields = line.split(" ")
         if len(fields) != 2:
             raise CorruptCheckpointError(f"checkpoint {self._path} cannot be read: {line[:40]!r} is no entry")
-        return EpochEntry(*(whole_number(self._path, field) for field in fields))
+        return EpochEntry(*(parse_number(self._path, field) for field in fields))

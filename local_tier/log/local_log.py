@@ -57,7 +57,7 @@ class LocalLog:
         self.recovery_point = recovery_point
         self.log_end_offset = log_end_offset
         self.last_flush_ms = context.clock.now_ms()
-        self._has_new_names = True  # which the directory may forget until it is synced
+        self._has_unsynced_names = True  # which the directory may forget until it is synced
 
     @property
     def unflushed_records(self) -> int:
@@ -90,7 +90,7 @@ class LocalLog:
         if segment is None or offset > log_end_offset:
             bases = self.segments.base_offsets
             raise OffsetOutOfRangeError(
-                self.context.where,
+                self.context.log_name,
                 offset,
                 log_start_offset=bases[0] if bases else log_end_offset,
                 high_watermark=log_end_offset,
@@ -124,18 +124,18 @@ class LocalLog:
         active = segments.active
         if base_offset == active.base_offset and not active.size:
             # indexes so small that an empty one counts as full (KAFKA-6388)
-            return self._replace_active(base_offset)
+            return self._replace_active_segment(base_offset)
         if base_offset <= active.base_offset:
             raise CorruptLogError(
-                f"{context.where} cannot roll at offset {base_offset}: its active segment begins at "
+                f"{context.log_name} cannot roll at offset {base_offset}: its active segment begins at "
                 f"{active.base_offset}"
             )
         context.delete_segment_files(base_offset, "")
         active.become_inactive()
         segment = context.open_segment(base_offset, is_new=True)
-        self._has_new_names = True
+        self._has_unsynced_names = True
         segments.add(segment)
-        _log.debug("segment_rolled", log=context.where, base_offset=base_offset)
+        _log.debug("segment_rolled", log=context.log_name, base_offset=base_offset)
         return segment
 
     def flush(self, end_offset: int) -> None:
@@ -150,9 +150,9 @@ class LocalLog:
             except (FileNotFoundError, LogClosedError):
                 if segment in self.segments.all:
                     raise
-        if self._has_new_names:
-            self._has_new_names = False  # first: a segment that comes meanwhile is for the next flush
-            self.context.fs.sync_dir(self.context.directory)
+        if self._has_unsynced_names:
+            self._has_unsynced_names = False  # first: a segment that comes meanwhile is for the next flush
+            self.context.file_system.sync_dir(self.context.directory)
 
     def mark_flushed(self, offset: int) -> None:
         """Everything below `offset` is durable."""
@@ -170,45 +170,47 @@ class LocalLog:
         self.remove(gone)
         if self.segments.active.truncate_to(offset):
             self.segments.active.log.sync()
-        self._set_end(offset)
+        self._set_log_end_offset(offset)
         return gone
 
     def truncate_fully_and_start_at(self, offset: int) -> list[LogSegment]:
         """Drop everything; the log goes on at `offset`."""
         gone = list(self.segments.all)
         self.remove(gone[:-1])
-        self._replace_active(offset)
-        self.context.fs.sync_dir(self.context.directory)
-        self._set_end(offset)
+        self._replace_active_segment(offset)
+        self.context.file_system.sync_dir(self.context.directory)
+        self._set_log_end_offset(offset)
         return gone
 
-    def remove(self, doomed: list[LogSegment], *, at_once: bool = False) -> None:
+    def remove(self, segments_to_delete: list[LogSegment], *, immediately: bool = False) -> None:
         """Take segments out of the log and delete them."""
-        for segment in doomed:
+        for segment in segments_to_delete:
             self.segments.remove(segment.base_offset)
-        delete_segments(self.context, doomed, at_once=at_once)
-        if doomed and not at_once:
-            self.context.fs.sync_dir(self.context.directory)  # a loss of power must not bring them back
+        delete_segments(self.context, segments_to_delete, immediately=immediately)
+        if segments_to_delete and not immediately:
+            self.context.file_system.sync_dir(
+                self.context.directory
+            )  # a loss of power must not bring them back
 
-    def moved(self, directory: Path) -> None:
+    def update_directory(self, directory: Path) -> None:
         """The directory has another name now."""
         self.context.directory = directory
-        self.segments.moved(directory)
+        self.segments.update_directory(directory)
 
-    def _replace_active(self, base_offset: int) -> LogSegment:
+    def _replace_active_segment(self, base_offset: int) -> LogSegment:
         """A fresh active segment; there is always one in the list."""
         old = self.segments.active
         if old.base_offset == base_offset:
             old.change_suffix(file_names.DELETED)
         self.context.delete_segment_files(base_offset, "")
         fresh = self.context.open_segment(base_offset, is_new=True)
-        self._has_new_names = True
+        self._has_unsynced_names = True
         self.segments.add(fresh)
         if old.base_offset != base_offset:
             self.segments.remove(old.base_offset)
         delete_segments(self.context, [old])
         return fresh
 
-    def _set_end(self, offset: int) -> None:
+    def _set_log_end_offset(self, offset: int) -> None:
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)

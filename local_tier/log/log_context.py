@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -34,7 +34,7 @@ class LogContext:
     From then on, the log answers LogDirectoryOfflineError.
     """
 
-    fs: FileSystem
+    file_system: FileSystem
     directory: Path
     topic_partition: TopicPartition
     config: LogConfig
@@ -44,43 +44,42 @@ class LogContext:
     on_failure: Callable[[Path, OSError], None]
     is_offline: bool = False
     is_closed: bool = False
-    _quiet: bool = field(default=False, repr=False)
 
     @property
-    def where(self) -> str:
+    def log_name(self) -> str:
         """The log's name, for messages."""
         return str(self.topic_partition)
 
     @contextmanager
-    def disk(self, what: str) -> Iterator[None]:
+    def disk_operation(self, operation: str) -> Iterator[None]:
         """Around work on the disk: its failure is reported once, and raised as LogDirectoryOfflineError."""
         if self.is_offline:
             raise LogDirectoryOfflineError(
-                f"{self.where} cannot be used: {self.directory.parent} has failed before",
+                f"{self.log_name} cannot be used: {self.directory.parent} has failed before",
                 remedy="repair or replace the disk, then start the agent again",
             )
         try:
             yield
         except OSError as error:
             self.is_offline = True
-            _log.error("log_directory_failed", log=self.where, doing=what, reason=str(error))
+            _log.error("log_directory_failed", log=self.log_name, operation=operation, reason=str(error))
             self.on_failure(self.directory.parent, error)
             raise LogDirectoryOfflineError(
-                f"{what} of {self.where} in {self.directory.parent} failed: {error}",
+                f"{operation} of {self.log_name} in {self.directory.parent} failed: {error}",
                 remedy="repair or replace the disk, then start the agent again",
             ) from error
 
     def check_open(self) -> None:
         """LogClosedError once the log was closed or deleted."""
         if self.is_closed:
-            raise LogClosedError(f"log {self.where} is closed")
+            raise LogClosedError(f"log {self.log_name} is closed")
 
     def open_segment(self, base_offset: int, *, suffix: str = "", is_new: bool = False) -> LogSegment:
         """A segment of this log; a new one gets its jitter, and its room where the topic asks for that."""
         config = self.config
         jitter = config.segment_jitter_ms
         return LogSegment(
-            self.fs,
+            self.file_system,
             self.directory,
             base_offset,
             config,
@@ -94,13 +93,13 @@ class LogContext:
         """Unlink what is left of a segment's files with that suffix."""
         for kind in (file_names.OFFSET_INDEX, file_names.TIME_INDEX, file_names.TXN_INDEX, file_names.LOG):
             path = file_names.segment_file(self.directory, base_offset, kind, suffix)
-            self.fs.unlink(path, missing_ok=True)
+            self.file_system.unlink(path, missing_ok=True)
 
     def schedule_once(self, name: str, task: Callable[[], None], delay_ms: int = 0) -> None:
         """Have work on the disk done by the scheduler; a failure there is a failure of the directory."""
 
         def run() -> None:
-            with self.disk(name):
+            with self.disk_operation(name):
                 task()
 
         self.scheduler.schedule_once(name, run, delay_ms)

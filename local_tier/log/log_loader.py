@@ -22,7 +22,7 @@ from local_tier.log.recovery import rebuild_producer_state, recover_segment
 from local_tier.log.segment_replacement import (
     delete_segments,
     delete_snapshots,
-    resolve_leftovers,
+    recover_interrupted_replacements,
     split_segment,
 )
 from local_tier.log.unified_log import UnifiedLog
@@ -73,35 +73,35 @@ class LogLoader:
         log_start_offset: int,
         recovery_point: int | None,
         had_clean_shutdown: bool,
-        on_remaining: Callable[[int], None],
+        on_segments_remaining: Callable[[int], None],
     ) -> None:
         self._context = context
         self._segments = segments
-        self._states = states
-        self._epochs = epochs
+        self._producer_states = states
+        self._leader_epochs = epochs
         self._log_start_offset = log_start_offset
         self._recovery_point = recovery_point or 0
         # What a clean has taken out looks as if it were lost. The clean notes the recovery point first, so
         # nothing above a known one was cleaned; by Kafka it may have been, while its checkpoint still said 0.
         may_be_cleaned = recovery_point is None or (context.config.compact and not recovery_point)
-        self._gaps_are_losses = not may_be_cleaned
+        self._gaps_are_data_loss = not may_be_cleaned
         self._had_clean_shutdown = had_clean_shutdown
-        self._on_remaining = on_remaining
+        self._on_remaining = on_segments_remaining
         self._recovered: ProducerStateManager | None = None  # of the segment that was read last
 
     def load(self) -> LoadedOffsets:
         """Open the log; the caller reports an OSError as a failure of the disk."""
-        resolve_leftovers(self._context)
+        recover_interrupted_replacements(self._context)
         recovery_point, end_offset = self._load_and_recover()
         self._segments.active.resize_indexes()
         start = max(self._log_start_offset, self._segments.base_offsets[0])
-        self._epochs.truncate_from_end(end_offset)
-        self._epochs.truncate_from_start(self._log_start_offset)
-        self._states.snapshots.delete_strays(self._segments.base_offsets)
+        self._leader_epochs.truncate_from_end(end_offset)
+        self._leader_epochs.truncate_from_start(self._log_start_offset)
+        self._producer_states.snapshots.delete_stray_snapshots(self._segments.base_offsets)
         if self._recovered is not None and self._recovered.map_end_offset == end_offset:
-            self._states.adopt(self._recovered)
+            self._producer_states.copy_from(self._recovered)
         rebuild_producer_state(
-            self._states,
+            self._producer_states,
             self._segments,
             log_start_offset=start,
             end_offset=end_offset,
@@ -115,7 +115,7 @@ class LogLoader:
             try:
                 self._load_segments()
                 return self._recover()
-            except _TooWide as error:
+            except _SegmentOverflow as error:
                 self._segments.add(error.segment)
                 split_segment(self._context, self._segments, error.segment)
 
@@ -124,14 +124,14 @@ class LogLoader:
         context = self._context
         self._segments.close()
         self._segments.clear()
-        names = context.fs.list_dir(context.directory)
+        names = context.file_system.list_dir(context.directory)
         parsed = [found for found in map(file_names.parse_segment_file, names) if found is not None]
         bases = sorted(base for base, kind in parsed if kind == file_names.LOG)
         for orphan, kind in parsed:
             if kind not in {file_names.LOG, file_names.SNAPSHOT} and orphan not in bases:
                 path = file_names.segment_file(context.directory, orphan, kind)
                 _log.warning("orphaned_index_deleted", file=str(path))
-                context.fs.unlink(path)
+                context.file_system.unlink(path)
         present = set(parsed)
         for base, end in pairwise([*bases, _OPEN_END]):
             segment = context.open_segment(base)
@@ -154,12 +154,12 @@ class LogLoader:
             _log.warning("index_corrupt", segment=str(segment.path), reason=str(error))
             return False
         finally:
-            segment.release_indexes()
+            segment.close_indexes()
         return True
 
     def _recover_segment(self, segment: LogSegment) -> int:
         context = self._context
-        states = ProducerStateManager(context.fs, context.directory, where=context.where)
+        states = ProducerStateManager(context.file_system, context.directory, log_name=context.log_name)
         rebuild_producer_state(
             states,
             self._segments,
@@ -168,9 +168,9 @@ class LogLoader:
             now_ms=context.clock.now_ms(),
         )
         try:
-            removed = recover_segment(segment, states, self._epochs)
+            removed = recover_segment(segment, states, self._leader_epochs)
         except SegmentOffsetOverflowError as error:
-            raise _TooWide(segment) from error
+            raise _SegmentOverflow(segment) from error
         states.take_snapshot()
         self._recovered = states
         return removed
@@ -179,7 +179,7 @@ class LogLoader:
         """The recovery point and the log end offset, once all segments are sound."""
         if not self._had_clean_shutdown:
             self._recover_unflushed()
-        self._drop_all_below_start()
+        self._discard_log_below_start()
         if not len(self._segments):
             self._segments.add(self._context.open_segment(self._log_start_offset, is_new=True))
             return min(self._recovery_point, self._log_start_offset), self._log_start_offset
@@ -194,18 +194,18 @@ class LogLoader:
         for index, segment in enumerate(unflushed):
             self._on_remaining(len(unflushed) - index)
             behind = unflushed[index + 1 :]
-            if self._recover_segment(segment) or (behind and self._has_lost_its_end(segment, behind[0])):
-                self._drop(list(behind))
+            if self._recover_segment(segment) or (behind and self._misses_batches_before(segment, behind[0])):
+                self._discard(list(behind))
                 break
         self._on_remaining(0)
 
-    def _has_lost_its_end(self, segment: LogSegment, following: LogSegment) -> bool:
+    def _misses_batches_before(self, segment: LogSegment, following: LogSegment) -> bool:
         """Whether batches are missing between two segments: a loss of power may take whole ones.
 
         A segment begins where the one before it ended, but for those that a clean has thinned, which are not
         told from others without a recovery point. What is too wide for one segment was never in it.
         """
-        if not self._gaps_are_losses:
+        if not self._gaps_are_data_loss:
             return False
         if following.base_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
             return False
@@ -213,31 +213,39 @@ class LogLoader:
         if end_offset >= following.base_offset:
             return False
         _log.warning(
-            "segment_end_lost", segment=str(segment.path), end=end_offset, next=following.base_offset
+            "batches_missing_between_segments",
+            segment=str(segment.path),
+            end=end_offset,
+            next=following.base_offset,
         )
         return True
 
-    def _drop_all_below_start(self) -> None:
+    def _discard_log_below_start(self) -> None:
         """A log that ends before its start has lost files: what is left of it is of no use."""
         if not len(self._segments):
             return
         end_offset = self._segments.active.next_offset()
         if end_offset >= self._log_start_offset:
             return
-        _log.warning("log_lost", log=self._context.where, end=end_offset, start=self._log_start_offset)
-        self._drop(list(self._segments.all))
-        self._epochs.clear()
-        self._states.truncate_fully_and_start_at(self._log_start_offset)
+        _log.warning(
+            "log_ends_below_its_start",
+            log=self._context.log_name,
+            end=end_offset,
+            start=self._log_start_offset,
+        )
+        self._discard(list(self._segments.all))
+        self._leader_epochs.clear()
+        self._producer_states.truncate_fully_and_start_at(self._log_start_offset)
 
-    def _drop(self, doomed: list[LogSegment]) -> None:
-        for segment in doomed:
+    def _discard(self, segments_to_delete: list[LogSegment]) -> None:
+        for segment in segments_to_delete:
             self._segments.remove(segment.base_offset)
-        delete_segments(self._context, doomed)
-        self._states.snapshots.reload()
-        delete_snapshots(self._context, self._states.snapshots, doomed)
+        delete_segments(self._context, segments_to_delete)
+        self._producer_states.snapshots.reload()
+        delete_snapshots(self._context, self._producer_states.snapshots, segments_to_delete)
 
 
-class _TooWide(Exception):  # noqa: N818 -- control flow inside this module, and no error of anybody's
+class _SegmentOverflow(Exception):  # noqa: N818 -- control flow inside this module, and no error of anybody's
     """A segment must be split before it can be loaded."""
 
     def __init__(self, segment: LogSegment) -> None:
@@ -246,7 +254,7 @@ class _TooWide(Exception):  # noqa: N818 -- control flow inside this module, and
 
 
 def open_log(
-    fs: FileSystem,
+    file_system: FileSystem,
     directory: Path,
     config: LogConfig,
     *,
@@ -259,7 +267,7 @@ def open_log(
     log_start_offset: int = 0,
     recovery_point: int | None = 0,
     had_clean_shutdown: bool = False,
-    on_remaining: Callable[[int], None] = lambda _: None,
+    on_segments_remaining: Callable[[int], None] = lambda _: None,
     producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
 ) -> UnifiedLog:
     """Open the log in `directory`, which is made when it is not there, and recover it where that is due.
@@ -272,7 +280,7 @@ def open_log(
     another id, and LogDirectoryOfflineError.
     """
     context = LogContext(
-        fs=fs,
+        file_system=file_system,
         directory=directory,
         topic_partition=topic_partition,
         config=config,
@@ -281,14 +289,16 @@ def open_log(
         scheduler=scheduler,
         on_failure=on_failure,
     )
-    with context.disk("opening"):
-        if fs.status(directory) is None:
-            fs.make_dir(directory)
-            fs.sync_dir(directory.parent)
-        known_id = _bind_topic(fs, directory, topic_id)
+    with context.disk_operation("opening"):
+        if file_system.status(directory) is None:
+            file_system.make_dir(directory)
+            file_system.sync_dir(directory.parent)
+        known_id = _check_topic_id(file_system, directory, topic_id)
         segments = LogSegments()
-        states = ProducerStateManager(fs, directory, where=context.where, expiry_ms=producer_expiry_ms)
-        epochs = LeaderEpochFileCache(fs, directory, context)
+        states = ProducerStateManager(
+            file_system, directory, log_name=context.log_name, expiry_ms=producer_expiry_ms
+        )
+        epochs = LeaderEpochFileCache(file_system, directory, context)
         loader = LogLoader(
             context,
             segments,
@@ -297,7 +307,7 @@ def open_log(
             log_start_offset=log_start_offset,
             recovery_point=recovery_point,
             had_clean_shutdown=had_clean_shutdown,
-            on_remaining=on_remaining,
+            on_segments_remaining=on_segments_remaining,
         )
         offsets = loader.load()
     local = LocalLog(
@@ -311,11 +321,11 @@ def open_log(
     return log
 
 
-def _bind_topic(fs: FileSystem, directory: Path, topic_id: UUID | None) -> UUID | None:
+def _check_topic_id(file_system: FileSystem, directory: Path, topic_id: UUID | None) -> UUID | None:
     """The topic's id is on disk before any of its records."""
-    known = read_topic_id(fs, directory)
+    known = read_topic_id(file_system, directory)
     if known is None and topic_id is not None:
-        write_topic_id(fs, directory, topic_id)
+        write_topic_id(file_system, directory, topic_id)
         return topic_id
     if topic_id is not None and known != topic_id:
         raise InconsistentTopicError(

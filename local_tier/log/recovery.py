@@ -38,10 +38,10 @@ def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: L
     `states` is that of the segment's start and is carried to its end, as `epochs` is. Raises
     SegmentOffsetOverflowError when offsets do not fit the indexes: the segment must be split first.
     """
-    segment.forget_entries()
+    segment.reset_indexes()
     position, lowest = 0, segment.base_offset
     while position < segment.size:
-        window, rows = _sound_batches(segment, position, lowest)
+        window, rows = _valid_batches(segment, position, lowest)
         if not rows.size:
             break
         try:
@@ -51,14 +51,14 @@ def recover_segment(segment: LogSegment, states: ProducerStateManager, epochs: L
         segment.index_recovered(rows, position)
         epochs.assign_recovered(epoch_changes(window, rows))
         for completed in states.replay(batches):
-            segment.note_completed(completed, states.last_stable_offset(completed))
-            states.complete(completed)
+            segment.update_transaction_index(completed, states.last_stable_offset(completed))
+            states.complete_txn(completed)
         lowest = _end_offset(rows)
         states.map_end_offset = lowest
         position += int(rows["size"].sum())
     removed = segment.log.truncate(position)
     if removed:
-        _log.warning("segment_tail_cut", segment=str(segment.path), at=position, bytes=removed)
+        _log.warning("segment_truncated", segment=str(segment.path), at=position, bytes=removed)
     segment.become_inactive()
     return removed
 
@@ -70,7 +70,7 @@ def epoch_changes(data: Bytes, rows: BatchRows) -> list[EpochEntry]:
     return [EpochEntry(epoch, offset) for epoch, offset in entries[:count].tolist()]
 
 
-def _sound_batches(segment: LogSegment, position: int, lowest: int) -> tuple[Bytes, BatchRows]:
+def _valid_batches(segment: LogSegment, position: int, lowest: int) -> tuple[Bytes, BatchRows]:
     """The next batches, and the rows of those before the first that is not sound."""
     window, rows = read_whole_batches(segment.log, position, WINDOW_BYTES)[1:3]
     disorder = first_out_of_order(rows, 0, lowest) if rows.size else -1
@@ -123,6 +123,6 @@ def _replay(states: ProducerStateManager, segment: LogSegment, offset: int, end_
             return
         data = readable(found.data)
         for completed in states.replay(producer_batches(data, scan_batches(data))):
-            states.complete(completed)
+            states.complete_txn(completed)
         offset = found.next_offset
         states.map_end_offset = offset

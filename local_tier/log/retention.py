@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from local_tier.config import LogConfig
     from local_tier.segment.log_segment import LogSegment
 
-    Expired = Callable[[LogSegment, LogSegment | None], bool]
+    SegmentPredicate = Callable[[LogSegment, LogSegment | None], bool]
 
 _log = structlog.get_logger(__name__)
 
 
 def deletable_segments(
-    segments: Sequence[LogSegment], *, high_watermark: int, log_end_offset: int, is_expired: Expired
+    segments: Sequence[LogSegment], *, high_watermark: int, log_end_offset: int, is_expired: SegmentPredicate
 ) -> list[LogSegment]:
     """The run of segments from the oldest on that have expired; `is_expired` gets each with the next one."""
     found: list[LogSegment] = []
@@ -37,7 +37,7 @@ def deletable_segments(
     return found
 
 
-def below_start(log_start_offset: int) -> Expired:
+def log_start_offset_breached(log_start_offset: int) -> SegmentPredicate:
     """Segments all of whose records were deleted."""
 
     def is_expired(_: LogSegment, following: LogSegment | None) -> bool:
@@ -46,7 +46,7 @@ def below_start(log_start_offset: int) -> Expired:
     return is_expired
 
 
-def above_size(config: LogConfig, size: int) -> Expired | None:
+def retention_size_breached(config: LogConfig, size: int) -> SegmentPredicate | None:
     """Segments without which the log, of `size` bytes, still has `retention.bytes`; None without limit."""
     if config.retention_bytes < 0 or size < config.retention_bytes:
         return None
@@ -62,7 +62,7 @@ def above_size(config: LogConfig, size: int) -> Expired | None:
     return is_expired
 
 
-def beyond_age(config: LogConfig, now_ms: int) -> Expired | None:
+def retention_ms_breached(config: LogConfig, now_ms: int) -> SegmentPredicate | None:
     """Segments whose newest record is older than `retention.ms`; None without limit."""
     if config.retention_ms < 0:
         return None

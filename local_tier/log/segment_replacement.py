@@ -36,20 +36,22 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-def delete_segments(context: LogContext, doomed: Sequence[LogSegment], *, at_once: bool = False) -> None:
+def delete_segments(
+    context: LogContext, segments_to_delete: Sequence[LogSegment], *, immediately: bool = False
+) -> None:
     """Rename segments that are no longer listed to `.deleted`, and unlink them later (or `at_once`)."""
-    for segment in doomed:
+    for segment in segments_to_delete:
         if segment.suffix != DELETED:
             segment.change_suffix(DELETED)
 
     def unlink() -> None:
-        for segment in doomed:
-            segment.moved(context.directory)  # it may have another name by then
+        for segment in segments_to_delete:
+            segment.update_directory(context.directory)  # it may have another name by then
             segment.delete()
 
-    if at_once:
+    if immediately:
         unlink()
-    elif doomed:
+    elif segments_to_delete:
         context.schedule_once("delete-segments", unlink, context.config.file_delete_delay_ms)
 
 
@@ -61,7 +63,7 @@ def delete_snapshots(context: LogContext, snapshots: ProducerSnapshots, gone: Se
     def unlink() -> None:
         for path in paths:
             # the directory may have another name by then
-            context.fs.unlink(context.directory / path.name, missing_ok=True)
+            context.file_system.unlink(context.directory / path.name, missing_ok=True)
 
     if paths:
         context.schedule_once("delete-snapshots", unlink, context.config.file_delete_delay_ms)
@@ -88,7 +90,7 @@ def replace_segments(
     )
     for segment in reversed(fresh):
         segment.change_suffix(SWAP)
-    context.fs.sync_dir(context.directory)
+    context.file_system.sync_dir(context.directory)
     for segment in fresh:
         segments.add(segment)
     bases = {segment.base_offset for segment in fresh}
@@ -98,7 +100,7 @@ def replace_segments(
     delete_segments(context, stale)
     for segment in fresh:
         segment.change_suffix("")
-    context.fs.sync_dir(context.directory)
+    context.file_system.sync_dir(context.directory)
     return gone
 
 
@@ -111,7 +113,7 @@ def split_segment(context: LogContext, segments: LogSegments, wide: LogSegment) 
         for part in parts:
             part.become_inactive()
             part.sync()
-            status = context.fs.status(wide.path)
+            status = context.file_system.status(wide.path)
             if status is not None:
                 part.set_modified(status.modified_ms)
     except BaseException:
@@ -139,7 +141,7 @@ def _copy_in_parts(context: LogContext, wide: LogSegment, parts: list[LogSegment
             start = end
 
 
-def resolve_leftovers(context: LogContext) -> None:
+def recover_interrupted_replacements(context: LogContext) -> None:
     """Finish or undo what was under way: afterwards no file has a suffix.
 
     `.deleted` goes. `.cleaned` goes, and with it each `.swap` at or behind the first of them: that exchange
@@ -154,11 +156,11 @@ def resolve_leftovers(context: LogContext) -> None:
     _delete(context, list(cleaned))
     whole = {name: offset for name, offset in swaps.items() if offset < first_cleaned}
     if whole:
-        _finish_swap(context, whole)
-        context.fs.sync_dir(context.directory)
+        _complete_swap(context, whole)
+        context.file_system.sync_dir(context.directory)
 
 
-def _finish_swap(context: LogContext, swaps: dict[str, int]) -> None:
+def _complete_swap(context: LogContext, swaps: dict[str, int]) -> None:
     """Delete what the new segments cover, then take their suffix away: of the batches first."""
     logs = [name for name in swaps if name.endswith(LOG + SWAP)]
     spans = [(swaps[name], _end_offset(context, name, swaps[name])) for name in logs]
@@ -168,12 +170,12 @@ def _finish_swap(context: LogContext, swaps: dict[str, int]) -> None:
         if parsed is not None and first <= parsed[0] < end:
             _delete(context, [name])
     for name in [*logs, *(name for name in swaps if name not in logs)]:
-        _log.info("swap_finished", log=context.where, file=name)
-        context.fs.rename(context.directory / name, context.directory / name.removesuffix(SWAP))
+        _log.info("swap_completed", log=context.log_name, file=name)
+        context.file_system.rename(context.directory / name, context.directory / name.removesuffix(SWAP))
 
 
 def _end_offset(context: LogContext, name: str, base_offset: int) -> int:
-    file = AppendFile(context.fs, context.directory / name)
+    file = AppendFile(context.file_system, context.directory / name)
     try:
         return end_of_batches(file, 0, base_offset)
     finally:
@@ -181,7 +183,7 @@ def _end_offset(context: LogContext, name: str, base_offset: int) -> int:
 
 
 def _names(context: LogContext) -> list[str]:
-    return context.fs.list_dir(context.directory)
+    return context.file_system.list_dir(context.directory)
 
 
 def _with_suffix(context: LogContext, suffix: str) -> dict[str, int]:
@@ -196,5 +198,5 @@ def _with_suffix(context: LogContext, suffix: str) -> dict[str, int]:
 
 def _delete(context: LogContext, names: list[str]) -> None:
     for name in names:
-        _log.info("leftover_deleted", log=context.where, file=name)
-        context.fs.unlink(context.directory / name, missing_ok=True)
+        _log.info("temporary_file_deleted", log=context.log_name, file=name)
+        context.file_system.unlink(context.directory / name, missing_ok=True)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from local_tier.log.leader_epoch_file_cache import EpochEntry, LeaderEpochFileCache
     from local_tier.log.local_log import LocalLog, LogRead
     from local_tier.log.log_context import LogContext
-    from local_tier.log.retention import Expired
+    from local_tier.log.retention import SegmentPredicate
     from local_tier.producers.producer_state_entry import ProducerStateEntry
     from local_tier.producers.producer_state_manager import ProducerStateManager
     from local_tier.segment.log_segment import LogSegment
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 
-_NO_TIME = -1
+_NO_TIMESTAMP = -1
 
 
 class Isolation(Enum):
@@ -82,7 +82,7 @@ class LogAppendInfo:
     first_offset: int
     last_offset: int
     log_start_offset: int
-    log_append_time: int = _NO_TIME
+    log_append_time: int = _NO_TIMESTAMP
     is_duplicate: bool = False
 
 
@@ -101,15 +101,15 @@ class UnifiedLog:
     ) -> None:
         self.topic_id = topic_id
         self._context = context
-        self._local = local
-        self._states = states
-        self._epochs = epochs
+        self._local_log = local
+        self._producer_states = states
+        self._leader_epochs = epochs
         self._lock = threading.RLock()
         self._flush_lock = threading.Lock()
         self._log_start_offset = log_start_offset
         self._high_watermark = log_start_offset
-        self._first_unstable: int | None = None
-        self._note_first_unstable()
+        self._first_unstable_offset: int | None = None
+        self._update_first_unstable_offset()
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -139,7 +139,7 @@ class UnifiedLog:
     @property
     def log_end_offset(self) -> int:
         """The offset of the next record."""
-        return self._local.log_end_offset
+        return self._local_log.log_end_offset
 
     @property
     def high_watermark(self) -> int:
@@ -149,43 +149,43 @@ class UnifiedLog:
     @property
     def last_stable_offset(self) -> int:
         """Below it, no transaction is open: how far readers of committed data may see."""
-        high_watermark, unstable = self._high_watermark, self._first_unstable
+        high_watermark, unstable = self._high_watermark, self._first_unstable_offset
         return high_watermark if unstable is None else min(high_watermark, unstable)
 
     @property
     def recovery_point(self) -> int:
         """Below it, records are durable."""
-        return self._local.recovery_point
+        return self._local_log.recovery_point
 
     @property
     def unflushed_records(self) -> int:
         """Offsets that are not durable yet."""
-        return self._local.unflushed_records
+        return self._local_log.unflushed_records
 
     @property
     def last_flush_ms(self) -> int:
         """When the recovery point moved last, in milliseconds since the Unix epoch."""
-        return self._local.last_flush_ms
+        return self._local_log.last_flush_ms
 
     @property
     def size(self) -> int:
         """Bytes of all segments."""
-        return self._local.segments.size_in_bytes
+        return self._local_log.segments.size_in_bytes
 
     @property
     def segments(self) -> tuple[LogSegment, ...]:
         """In the order of offsets; the last is the active one."""
-        return self._local.segments.all
+        return self._local_log.segments.all
 
     @property
     def active_segment(self) -> LogSegment:
         """The one that takes appends."""
-        return self._local.segments.active
+        return self._local_log.segments.active
 
     @property
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """Which leader epoch began where."""
-        return self._epochs.entries
+        return self._leader_epochs.entries
 
     def read(
         self,
@@ -209,20 +209,20 @@ class UnifiedLog:
             Isolation.HIGH_WATERMARK: self._high_watermark,
             Isolation.TXN_COMMITTED: self.last_stable_offset,
         }[isolation]
-        with self._context.disk("read"):
-            return self._local.read(
+        with self._context.disk_operation("read"):
+            return self._local_log.read(
                 offset, max_bytes, end_offset=end_offset, at_least_one=at_least_one, with_aborted=with_aborted
             )
 
     def collect_aborted(self, first_offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions that overlap [first_offset, end_offset)."""
-        with self._context.disk("read"):
-            return self._local.collect_aborted(first_offset, end_offset)
+        with self._context.disk_operation("read"):
+            return self._local_log.collect_aborted(first_offset, end_offset)
 
     def offset_for_timestamp(self, timestamp: int, first_offset: int = 0) -> TimestampOffset | None:
         """The first record from `first_offset` on with at least that timestamp, whatever comes behind it."""
         self._context.check_open()
-        with self._context.disk("read"):
+        with self._context.disk_operation("read"):
             first = max(first_offset, self._log_start_offset)
             for segment in self.segments:
                 if segment.largest_timestamp >= timestamp:
@@ -234,40 +234,40 @@ class UnifiedLog:
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """The first record that has the largest timestamp of all."""
         self._context.check_open()
-        with self._context.disk("read"):
-            newest = max(self.segments, key=lambda segment: segment.newest.timestamp)
-            timestamp = newest.newest.timestamp
+        with self._context.disk_operation("read"):
+            segment = max(self.segments, key=lambda segment: segment.max_timestamp_and_offset.timestamp)
+            timestamp = segment.max_timestamp_and_offset.timestamp
             if timestamp < 0:
                 return None
-            return newest.find_offset_by_timestamp(timestamp, self._log_start_offset)
+            return segment.find_offset_by_timestamp(timestamp, self._log_start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEntry:
         """The last leader epoch at or before `epoch`, and the offset behind its records; -1 when unknown."""
-        return self._epochs.end_offset_for(epoch, self.log_end_offset)
+        return self._leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """The leader epoch of the record at `offset`."""
-        return self._epochs.epoch_for_offset(offset)
+        return self._leader_epochs.epoch_for_offset(offset)
 
     def segments_between(self, first_offset: int, end_offset: int) -> list[LogSegment]:
         """The segments that may hold offsets of [first_offset, end_offset)."""
-        return list(self._local.segments.values(first_offset, end_offset))
+        return list(self._local_log.segments.values(first_offset, end_offset))
 
     def inactive_segments_from(self, offset: int) -> list[LogSegment]:
         """The segments from that of `offset` on, without the active one."""
-        return list(self._local.segments.inactive_from(offset))
+        return list(self._local_log.segments.inactive_from(offset))
 
     def known_producers(self) -> dict[int, ProducerStateEntry]:
         """The producers that are known, by their ids."""
         with self._lock:
-            return dict(self._states.producers)
+            return dict(self._producer_states.producers)
 
     def last_records_of_producers(self) -> dict[int, LastRecord]:
         """Of each producer that is known, by its id; a clean keeps the batches that these name."""
         with self._lock:
             return {
                 producer_id: LastRecord(state.last_offset if state.batches else None, state.producer_epoch)
-                for producer_id, state in self._states.producers.items()
+                for producer_id, state in self._producer_states.producers.items()
             }
 
     def append_as_leader(
@@ -276,7 +276,7 @@ class UnifiedLog:
         leader_epoch: int,
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
-        judged_by: AppendRules | None = None,
+        validated_by: AppendRules | None = None,
         flush: bool = True,
     ) -> LogAppendInfo:
         """Validate batches, give them offsets and the epoch, and write them; durable by `flush.messages`.
@@ -289,27 +289,27 @@ class UnifiedLog:
         """
         now_ms = self._context.clock.now_ms()
         checked = check_as_leader(
-            self._context.where, data, self.config, origin=origin, now_ms=now_ms, judged_by=judged_by
+            self._context.log_name, data, self.config, origin=origin, now_ms=now_ms, validated_by=validated_by
         )
-        with self._changing("append"):
+        with self._locked("append"):
             if not checked.rows.size:
-                return self._appended(self.log_end_offset, self.log_end_offset - 1)
+                return self._append_info(self.log_end_offset, self.log_end_offset - 1)
             checked.assign(self.log_end_offset, leader_epoch)
-            judged = check_producers(self._states, checked, origin)
-            if judged.duplicate is not None:
-                known = judged.duplicate
+            updates = check_producers(self._producer_states, checked, origin)
+            if updates.duplicate is not None:
+                duplicate = updates.duplicate
                 return LogAppendInfo(
-                    first_offset=known.first_offset,
-                    last_offset=known.last_offset,
+                    first_offset=duplicate.first_offset,
+                    last_offset=duplicate.last_offset,
                     log_start_offset=self._log_start_offset,
-                    log_append_time=known.timestamp if self.config.log_append_time else _NO_TIME,
+                    log_append_time=duplicate.timestamp if self.config.log_append_time else _NO_TIMESTAMP,
                     is_duplicate=True,
                 )
-            self._write(checked, judged, now_ms)
+            self._write(checked, updates, now_ms)
         if flush:
             self.flush_appended(checked.last_offset + 1)
-        append_time = now_ms if self.config.log_append_time else _NO_TIME
-        return self._appended(checked.first_offset, checked.last_offset, append_time)
+        append_time = now_ms if self.config.log_append_time else _NO_TIMESTAMP
+        return self._append_info(checked.first_offset, checked.last_offset, append_time)
 
     def append_as_follower(self, data: Buffer) -> LogAppendInfo:
         """Write batches that have their offsets and epochs already; gaps between them are fine.
@@ -317,26 +317,26 @@ class UnifiedLog:
         Raises InvalidRecordError for damaged ones and OffsetsOutOfOrderError for those that fall, or begin
         below the log end offset.
         """
-        checked = check_as_follower(self._context.where, data)
+        checked = check_as_follower(self._context.log_name, data)
         now_ms = self._context.clock.now_ms()
-        with self._changing("append"):
+        with self._locked("append"):
             if not checked.rows.size:
-                return self._appended(self.log_end_offset, self.log_end_offset - 1)
+                return self._append_info(self.log_end_offset, self.log_end_offset - 1)
             if checked.first_offset < self.log_end_offset:
                 raise OffsetsOutOfOrderError(
-                    f"batches for {self._context.where} begin at offset {checked.first_offset}, below its "
+                    f"batches for {self._context.log_name} begin at offset {checked.first_offset}, below its "
                     f"log end offset {self.log_end_offset}",
                     remedy="append from the log end offset on, or truncate first",
                 )
-            for part in checked.parts(self.config.segment_bytes):
-                judged = check_producers(self._states, part, AppendOrigin.REPLICATION)
-                self._write(part, judged, now_ms)
+            for part in checked.split(self.config.segment_bytes):
+                updates = check_producers(self._producer_states, part, AppendOrigin.REPLICATION)
+                self._write(part, updates, now_ms)
         self.flush_appended(checked.last_offset + 1)
-        return self._appended(checked.first_offset, checked.last_offset)
+        return self._append_info(checked.first_offset, checked.last_offset)
 
     def roll(self) -> LogSegment:
         """Begin a new segment, and have the old one made durable."""
-        with self._changing("roll"):
+        with self._locked("roll"):
             return self._roll(0)
 
     def flush(self, force_active: bool = False) -> None:
@@ -350,59 +350,59 @@ class UnifiedLog:
         Callers that wait for the flush lock together share one sync.
         """
         end_offset = self.log_end_offset if end_offset is None else end_offset
-        if self._local.unflushed_records < self.config.flush_messages:
+        if self._local_log.unflushed_records < self.config.flush_messages:
             return
-        with self._flush_lock, self._context.disk("flush"):
-            if self._local.recovery_point < end_offset:
+        with self._flush_lock, self._context.disk_operation("flush"):
+            if self._local_log.recovery_point < end_offset:
                 self._flush_now(self.log_end_offset, self.log_end_offset)
 
     def truncate_to(self, offset: int) -> bool:
         """Drop what reaches `offset` or lies behind it; False when nothing does."""
         if offset < 0:
             raise self._out_of_range(offset)
-        with self._changing("truncation"):
+        with self._locked("truncation"):
             if offset >= self.log_end_offset:
-                self._epochs.truncate_from_end(self.log_end_offset)
+                self._leader_epochs.truncate_from_end(self.log_end_offset)
                 return False
-            if self._local.segments.base_offsets[0] > offset:
+            if self._local_log.segments.base_offsets[0] > offset:
                 self.truncate_fully_and_start_at(offset)
                 return True
-            gone = self._local.truncate_to(offset)
-            delete_snapshots(self._context, self._states.snapshots, gone)
-            self._epochs.truncate_from_end(offset)
+            gone = self._local_log.truncate_to(offset)
+            delete_snapshots(self._context, self._producer_states.snapshots, gone)
+            self._leader_epochs.truncate_from_end(offset)
             self._log_start_offset = min(offset, self._log_start_offset)
-            self._rebuild_producers(offset)
+            self._rebuild_producer_state(offset)
             return True
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
         """Drop everything; the log goes on at `offset`."""
-        with self._changing("truncation"):
-            self._local.truncate_fully_and_start_at(offset)
-            self._epochs.clear()
-            self._states.truncate_fully_and_start_at(offset)
+        with self._locked("truncation"):
+            self._local_log.truncate_fully_and_start_at(offset)
+            self._leader_epochs.clear()
+            self._producer_states.truncate_fully_and_start_at(offset)
             self._log_start_offset = offset if log_start_offset is None else log_start_offset
-            self._rebuild_producers(offset)
+            self._rebuild_producer_state(offset)
             self.update_high_watermark(self.log_end_offset)
 
     def update_high_watermark(self, offset: int) -> int:
         """Set it to `offset`, or as near as the log start and end allow; where it is then."""
         with self._lock:
             self._high_watermark = min(max(offset, self._log_start_offset), self.log_end_offset)
-            self._states.on_high_watermark(self._high_watermark)
-            self._note_first_unstable()
+            self._producer_states.on_high_watermark_updated(self._high_watermark)
+            self._update_first_unstable_offset()
             return self._high_watermark
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
         """Hide what is below `offset`, at most the high watermark; False when it is hidden already."""
-        with self._changing("increase of the log start offset"):
+        with self._locked("increase of the log start offset"):
             if offset > self._high_watermark:
                 raise self._out_of_range(offset)
             if offset <= self._log_start_offset:
                 return False
             self._log_start_offset = offset  # and not the recovery point: what is hidden may not be durable
-            self._epochs.truncate_from_start(offset)
-            self._states.on_log_start_offset(offset)
-            self._note_first_unstable()
+            self._leader_epochs.truncate_from_start(offset)
+            self._producer_states.on_log_start_offset_incremented(offset)
+            self._update_first_unstable_offset()
             return True
 
     def delete_records(self, before_offset: int) -> int:
@@ -413,17 +413,19 @@ class UnifiedLog:
 
     def delete_old_segments(self) -> int:
         """Delete what retention and the log start offset allow to delete; how many segments went."""
-        with self._changing("retention"):
-            count = self._delete_expired(retention.below_start(self._log_start_offset))
+        with self._locked("retention"):
+            count = self._delete_segments(retention.log_start_offset_breached(self._log_start_offset))
             if self.config.delete:
-                count += self._delete_expired(retention.above_size(self.config, self.size))
-                count += self._delete_expired(retention.beyond_age(self.config, self._context.clock.now_ms()))
+                count += self._delete_segments(retention.retention_size_breached(self.config, self.size))
+                count += self._delete_segments(
+                    retention.retention_ms_breached(self.config, self._context.clock.now_ms())
+                )
         return count
 
     def remove_expired_producers(self) -> None:
         """Forget producers that have been silent for too long."""
         with self._lock:
-            self._states.remove_expired(self._context.clock.now_ms())
+            self._producer_states.remove_expired(self._context.clock.now_ms())
 
     def update_config(self, config: LogConfig) -> None:
         """Take new settings; those of a segment hold from the next roll on."""
@@ -431,63 +433,63 @@ class UnifiedLog:
 
     def new_cleaned_segment(self, base_offset: int) -> LogSegment:
         """A segment that a clean writes to; it is not part of the log."""
-        with self._context.disk("clean"):
+        with self._context.disk_operation("clean"):
             return new_cleaned_segment(self._context, base_offset)
 
     def replace_segments(self, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
         """Put cleaned segments, which are synced, in the place of those that they were made from."""
-        with self._changing("exchange of segments"):
-            gone = replace_segments(self._context, self._local.segments, new, old)
-            delete_snapshots(self._context, self._states.snapshots, gone)
+        with self._locked("exchange of segments"):
+            gone = replace_segments(self._context, self._local_log.segments, new, old)
+            delete_snapshots(self._context, self._producer_states.snapshots, gone)
 
     def split_overflowed_segment(self, segment: LogSegment) -> list[LogSegment]:
         """Replace a segment whose offsets span too much."""
-        with self._changing("split"):
-            return split_segment(self._context, self._local.segments, segment)
+        with self._locked("split"):
+            return split_segment(self._context, self._local_log.segments, segment)
 
     def rename_directory(self, directory: Path) -> None:
         """Give the log's directory another name on the same disk; open files stay open."""
-        with self._changing("renaming"):
-            self._context.fs.rename(self.directory, directory)
-            self._context.fs.sync_dir(directory.parent)
-            self._local.moved(directory)
-            self._states.snapshots.directory = directory
-            self._epochs.renamed(directory)
+        with self._locked("renaming"):
+            self._context.file_system.rename(self.directory, directory)
+            self._context.file_system.sync_dir(directory.parent)
+            self._local_log.update_directory(directory)
+            self._producer_states.snapshots.directory = directory
+            self._leader_epochs.update_directory(directory)
 
     def close(self) -> None:
         """Write a producer snapshot, trim indexes, let go of all files. Flush before."""
-        with self._changing("close"):
-            self._states.take_snapshot()
+        with self._locked("close"):
+            self._producer_states.take_snapshot()
             self._context.is_closed = True
-            self._local.segments.close()
+            self._local_log.segments.close()
 
     def close_handles(self) -> None:
         """Let go of all files as they are: the disk has failed."""
         with self._lock:
             self._context.is_closed = True
-            self._local.segments.close_handles()
+            self._local_log.segments.close_handles()
 
     def delete(self) -> None:
         """Unlink all files, and the directory."""
-        with self._changing("deletion"):
+        with self._locked("deletion"):
             self._context.is_closed = True
-            self._local.remove(list(self.segments), at_once=True)
-            remove_tree(self._context.fs, self.directory)
-            self._context.fs.sync_dir(self.directory.parent)
+            self._local_log.remove(list(self.segments), immediately=True)
+            remove_tree(self._context.file_system, self.directory)
+            self._context.file_system.sync_dir(self.directory.parent)
 
-    def _write(self, checked: CheckedBatches, judged: ProducerUpdates, now_ms: int) -> None:
+    def _write(self, checked: CheckedBatches, updates: ProducerUpdates, now_ms: int) -> None:
         """Append prepared batches, then let the state of epochs, producers and transactions follow."""
         for epoch, offset in epoch_changes(checked.array, checked.rows):
-            self._epochs.assign(epoch, offset)
+            self._leader_epochs.assign(epoch, offset)
         segment = self._maybe_roll(checked, now_ms)
-        self._local.append(checked.last_offset, checked.data, checked.rows)
-        for append in judged.appends:
-            self._states.update(append)
-        for completed in judged.completed:
-            segment.note_completed(completed, self._states.last_stable_offset(completed))
-            self._states.complete(completed)
-        self._states.map_end_offset = self.log_end_offset
-        self._note_first_unstable()
+        self._local_log.append(checked.last_offset, checked.data, checked.rows)
+        for append in updates.appends:
+            self._producer_states.update(append)
+        for completed in updates.completed:
+            segment.update_transaction_index(completed, self._producer_states.last_stable_offset(completed))
+            self._producer_states.complete_txn(completed)
+        self._producer_states.map_end_offset = self.log_end_offset
+        self._update_first_unstable_offset()
 
     def _maybe_roll(self, checked: CheckedBatches, now_ms: int) -> LogSegment:
         segment = self.active_segment
@@ -506,7 +508,9 @@ class UnifiedLog:
             return self._roll(self.log_end_offset if span <= MAX_RELATIVE_OFFSET else checked.first_offset)
         return segment
 
-    def _appended(self, first_offset: int, last_offset: int, append_time: int = _NO_TIME) -> LogAppendInfo:
+    def _append_info(
+        self, first_offset: int, last_offset: int, append_time: int = _NO_TIMESTAMP
+    ) -> LogAppendInfo:
         return LogAppendInfo(
             first_offset=first_offset,
             last_offset=last_offset,
@@ -515,77 +519,82 @@ class UnifiedLog:
         )
 
     def _roll(self, expected_next_offset: int) -> LogSegment:
-        segment = self._local.roll(expected_next_offset)
-        self._states.map_end_offset = segment.base_offset
-        snapshot = self._states.take_snapshot(sync=False)
+        segment = self._local_log.roll(expected_next_offset)
+        self._producer_states.map_end_offset = segment.base_offset
+        snapshot = self._producer_states.take_snapshot(sync=False)
 
         def flush() -> None:
             if self._context.is_closed:
                 return
             if snapshot is not None:
-                self._states.snapshots.sync(snapshot)
+                self._producer_states.snapshots.sync(snapshot)
             self._flush(segment.base_offset, segment.base_offset)
 
         self._context.schedule_once("flush-rolled-segment", flush)
         return segment
 
     def _flush(self, flush_offset: int, recovery_point: int) -> None:
-        with self._flush_lock, self._context.disk("flush"):
-            if flush_offset > self._local.recovery_point:
+        with self._flush_lock, self._context.disk_operation("flush"):
+            if flush_offset > self._local_log.recovery_point:
                 self._flush_now(flush_offset, recovery_point)
 
     def _flush_now(self, flush_offset: int, recovery_point: int) -> None:
-        self._local.flush(flush_offset)
+        self._local_log.flush(flush_offset)
         with self._lock:
-            self._local.mark_flushed(min(recovery_point, self.log_end_offset))
+            self._local_log.mark_flushed(min(recovery_point, self.log_end_offset))
 
-    def _delete_expired(self, is_expired: Expired | None) -> int:
+    def _delete_segments(self, is_expired: SegmentPredicate | None) -> int:
         if is_expired is None:
             return 0
-        segments = self._local.segments
-        doomed = retention.deletable_segments(
+        segments = self._local_log.segments
+        segments_to_delete = retention.deletable_segments(
             segments.all,
             high_watermark=self._high_watermark,
             log_end_offset=self.log_end_offset,
             is_expired=is_expired,
         )
-        if not doomed:
+        if not segments_to_delete:
             return 0
-        if len(doomed) == len(segments):
+        if len(segments_to_delete) == len(segments):
             self._roll(0)
-        following = segments.higher(doomed[-1].base_offset)
+        following = segments.higher(segments_to_delete[-1].base_offset)
         assert following is not None
         self.maybe_increment_log_start_offset(following.base_offset)
-        _log.info("segments_expired", log=self._context.where, count=len(doomed), start=following.base_offset)
-        self._local.remove(doomed)
-        delete_snapshots(self._context, self._states.snapshots, doomed)
-        return len(doomed)
+        _log.info(
+            "segments_deleted",
+            log=self._context.log_name,
+            count=len(segments_to_delete),
+            start=following.base_offset,
+        )
+        self._local_log.remove(segments_to_delete)
+        delete_snapshots(self._context, self._producer_states.snapshots, segments_to_delete)
+        return len(segments_to_delete)
 
-    def _rebuild_producers(self, end_offset: int) -> None:
+    def _rebuild_producer_state(self, end_offset: int) -> None:
         rebuild_producer_state(
-            self._states,
-            self._local.segments,
+            self._producer_states,
+            self._local_log.segments,
             log_start_offset=self._log_start_offset,
             end_offset=end_offset,
             now_ms=self._context.clock.now_ms(),
         )
         self.update_high_watermark(min(self._high_watermark, self.log_end_offset))
 
-    def _note_first_unstable(self) -> None:
-        unstable = self._states.first_unstable_offset
-        self._first_unstable = None if unstable is None else max(unstable, self._log_start_offset)
+    def _update_first_unstable_offset(self) -> None:
+        unstable = self._producer_states.first_unstable_offset
+        self._first_unstable_offset = None if unstable is None else max(unstable, self._log_start_offset)
 
     def _out_of_range(self, offset: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
-            self._context.where,
+            self._context.log_name,
             offset,
             log_start_offset=self._log_start_offset,
             high_watermark=self._high_watermark,
         )
 
     @contextmanager
-    def _changing(self, what: str) -> Iterator[None]:
+    def _locked(self, what: str) -> Iterator[None]:
         """Around every change: the lock is held, the log is open, and the disk is watched."""
-        with self._lock, self._context.disk(what):
+        with self._lock, self._context.disk_operation(what):
             self._context.check_open()
             yield

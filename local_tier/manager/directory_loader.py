@@ -32,13 +32,13 @@ if TYPE_CHECKING:
         LogDirectory,
         LogDirFailureChannel,
     )
-    from local_tier.manager.log_registry import LogDeletionQueue, LogRegistry
+    from local_tier.manager.log_registry import DeletionQueue, LogRegistry
     from local_tier.scheduler import Scheduler
 
 _log = structlog.get_logger(__name__)
 
 
-class ConfigOf(Protocol):
+class ConfigLookup(Protocol):
     """Looks up the configuration of a log that is found on disk."""
 
     def __call__(self, log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
@@ -52,29 +52,29 @@ class DirectoryLoader:
     def __init__(
         self,
         *,
-        files: FileSystem,
+        file_system: FileSystem,
         clock: Clock,
         ids: Ids,
         scheduler: Scheduler,
         registry: LogRegistry,
         directories: LogDirectories,
         failures: LogDirFailureChannel,
-        deleted: LogDeletionQueue,
+        deletion_queue: DeletionQueue,
         threads: int,
     ) -> None:
-        self._files = files
+        self._file_system = file_system
         self._clock = clock
         self._ids = ids
         self._scheduler = scheduler
         self._registry = registry
         self._directories = directories
         self._failures = failures
-        self._deleted = deleted
+        self._deletion_queue = deletion_queue
         self._threads = threads
         self.progress = RecoveryProgress()
         self.strays = 0
 
-    def load(self, config_of: ConfigOf) -> None:
+    def load(self, config_of: ConfigLookup) -> None:
         """Open every log of every live directory, on `threads` threads each.
 
         A directory whose disk fails is reported. Raises the first error of another kind.
@@ -88,7 +88,7 @@ class DirectoryLoader:
                 continue
             self.progress.begin(directory.path, len(contents.logs))
             pool = DirectoryPool("log-recovery", directory.path, self._threads)
-            work = partial(self._load_one, directory, contents, config_of)
+            work = partial(self._load_directory, directory, contents, config_of)
             waits.append((directory, pool.map(work, contents.logs)))
         for directory, failure in [(directory, wait()) for directory, wait in waits]:
             directory.is_loaded = failure is None
@@ -100,12 +100,12 @@ class DirectoryLoader:
         name: PartitionDirectory,
         topic_id: UUID | None,
         config: LogConfig,
-        places: Iterable[LogDirectory],
+        directories: Iterable[LogDirectory],
     ) -> UnifiedLog:
         """A new log in the first of `places` whose disk takes it, else LogDirectoryOfflineError."""
-        for place in places:
+        for directory in directories:
             try:
-                return self._open(place, name, config, topic_id=topic_id, had_clean_shutdown=True)
+                return self._open(directory, name, config, topic_id=topic_id, had_clean_shutdown=True)
             except LogDirectoryOfflineError:  # it was reported
                 continue
         raise LogDirectoryOfflineError(
@@ -113,41 +113,41 @@ class DirectoryLoader:
             remedy="repair or replace the disks that failed, and start the agent again",
         )
 
-    def _load_one(
+    def _load_directory(
         self,
         directory: LogDirectory,
         contents: DirectoryContents,
-        config_of: ConfigOf,
+        config_of: ConfigLookup,
         name: PartitionDirectory,
     ) -> None:
         try:
             match name.state:
                 case DirectoryState.DELETE:
-                    self._deleted.add(directory.path / name.name)
+                    self._deletion_queue.add(directory.path / name.name)
                 case DirectoryState.STRAY:
-                    self._note_stray(directory, name)
+                    self._record_stray(directory, name)
                 case DirectoryState.LIVE | DirectoryState.FUTURE:
                     self._load_log(directory, contents, config_of, name)
         finally:
-            self.progress.log_done(directory.path)
+            self.progress.log_loaded(directory.path)
 
     def _load_log(
         self,
         directory: LogDirectory,
         contents: DirectoryContents,
-        config_of: ConfigOf,
+        config_of: ConfigLookup,
         name: PartitionDirectory,
     ) -> None:
         log_name = TopicPartition(name.topic, name.partition)
-        topic_id = read_topic_id(self._files, directory.path / name.name)
+        topic_id = read_topic_id(self._file_system, directory.path / name.name)
         config = config_of(log_name, topic_id)
         if config is None:
             stray = suffixed_partition_directory(
                 name.topic, name.partition, DirectoryState.STRAY, self._ids.new_uuid()
             )
-            self._files.rename(directory.path / name.name, directory.path / stray.name)
-            self._files.sync_dir(directory.path)
-            self._note_stray(directory, stray)
+            self._file_system.rename(directory.path / name.name, directory.path / stray.name)
+            self._file_system.sync_dir(directory.path)
+            self._record_stray(directory, stray)
             return
         is_future = name.state is DirectoryState.FUTURE
         log = self._open(
@@ -163,7 +163,7 @@ class DirectoryLoader:
             log.update_high_watermark(contents.high_watermarks.get(log_name, 0))
         self._registry.add(log, future=is_future)
 
-    def _note_stray(self, directory: LogDirectory, name: PartitionDirectory) -> None:
+    def _record_stray(self, directory: LogDirectory, name: PartitionDirectory) -> None:
         self.strays += 1
         _log.warning("stray_log", directory=str(directory.path / name.name))
 
@@ -179,7 +179,7 @@ class DirectoryLoader:
         recovery_point: int | None = 0,
     ) -> UnifiedLog:
         return open_log(
-            self._files,
+            self._file_system,
             directory.path / name.name,
             config,
             topic_partition=TopicPartition(name.topic, name.partition),
@@ -191,7 +191,7 @@ class DirectoryLoader:
             ids=self._ids,
             scheduler=self._scheduler,
             on_failure=self._failures.report,
-            on_remaining=partial(self.progress.set_segments, directory.path / name.name),
+            on_segments_remaining=partial(self.progress.set_segments, directory.path / name.name),
         )
 
 
@@ -212,7 +212,7 @@ class RecoveryProgress:
         with self._lock:
             self.logs[directory], self.segments[directory] = logs, 0
 
-    def log_done(self, directory: Path) -> None:
+    def log_loaded(self, directory: Path) -> None:
         """One fewer."""
         with self._lock:
             self.logs[directory] -= 1
@@ -249,7 +249,7 @@ class DirectoryPool:
                 self._pool.shutdown()
             disk = [error for error in errors if isinstance(error, (OSError, LogDirectoryOfflineError))]
             for error in errors:
-                _log.error("log_directory_work_failed", directory=str(self._directory), error=str(error))
+                _log.error("log_directory_task_failed", directory=str(self._directory), error=str(error))
                 if error not in disk:
                     raise error
             return disk[0] if disk else None

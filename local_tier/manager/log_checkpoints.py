@@ -46,7 +46,7 @@ class LogCheckpoints:
             }
             return self._write(directory.log_start_offsets, offsets)
 
-    def forget_log_start(self, directory: LogDirectory, name: TopicPartition) -> None:
+    def remove_log_start_offset(self, directory: LogDirectory, name: TopicPartition) -> None:
         """A new log does not begin where one that had its name did, whose line a crash may have left."""
         with self._lock:
             try:

@@ -71,38 +71,38 @@ class DirectoryContents:
 class LogDirectory:
     """One log directory that this process has locked."""
 
-    def __init__(self, files: FileSystem, path: Path, directory_id: UUID, lock: FileLock) -> None:
-        self._files = files
+    def __init__(self, file_system: FileSystem, path: Path, directory_id: UUID, lock: FileLock) -> None:
+        self._file_system = file_system
         self._lock = lock
         self.path = path
         self.directory_id = directory_id
-        self.recovery_points = OffsetCheckpointFile(files, path / RECOVERY_POINT_CHECKPOINT)
-        self.log_start_offsets = OffsetCheckpointFile(files, path / LOG_START_OFFSET_CHECKPOINT)
-        self.high_watermarks = OffsetCheckpointFile(files, path / HIGH_WATERMARK_CHECKPOINT)
+        self.recovery_points = OffsetCheckpointFile(file_system, path / RECOVERY_POINT_CHECKPOINT)
+        self.log_start_offsets = OffsetCheckpointFile(file_system, path / LOG_START_OFFSET_CHECKPOINT)
+        self.high_watermarks = OffsetCheckpointFile(file_system, path / HIGH_WATERMARK_CHECKPOINT)
         self.had_clean_shutdown = False
         self.is_loaded = False
         """True if all its logs were opened. Otherwise a clean shutdown must not be recorded later."""
 
     @classmethod
     def open(
-        cls, files: FileSystem, path: Path, owner: DirectoryOwner, clock: Clock, ids: Ids
+        cls, file_system: FileSystem, path: Path, owner: DirectoryOwner, clock: Clock, ids: Ids
     ) -> LogDirectory:
         """Create the directory if it is missing, lock it, and check that it belongs to `owner`.
 
         Raises OSError when the disk fails, InvalidInputError when another process uses the directory or
         another agent owns it, and CorruptCheckpointError when `meta.properties` cannot be read.
         """
-        if files.status(path) is None:
-            files.make_dir(path)
-            files.sync_dir(path.parent)
-        lock = files.lock(path / LOCK)
+        if file_system.status(path) is None:
+            file_system.make_dir(path)
+            file_system.sync_dir(path.parent)
+        lock = file_system.lock(path / LOCK)
         if lock is None:
             raise InvalidInputError(
                 f"log directory {path} is in use by another process",
                 remedy="stop that process, or give this agent a directory of its own",
             )
         try:
-            return cls(files, path, _identify(files, path, owner, clock, ids), lock)
+            return cls(file_system, path, _identify(file_system, path, owner, clock, ids), lock)
         except BaseException:
             lock.release()
             raise
@@ -113,10 +113,10 @@ class LogDirectory:
         A checkpoint that cannot be read counts as empty: recovery then begins at the start of each log, and
         a log starts at its first segment.
         """
-        self.had_clean_shutdown = take_clean_shutdown_marker(self._files, self.path)
+        self.had_clean_shutdown = take_clean_shutdown_marker(self._file_system, self.path)
         found = []
-        for name in self._files.list_dir(self.path):
-            status = self._files.status(self.path / name)
+        for name in self._file_system.list_dir(self.path):
+            status = self._file_system.status(self.path / name)
             if status is not None and status.is_directory:
                 parsed = parse_partition_directory(name)
                 if parsed is None:
@@ -171,12 +171,12 @@ class LogDirectories:
         paths: Sequence[Path],
         owner: DirectoryOwner,
         *,
-        files: FileSystem,
+        file_system: FileSystem,
         failures: LogDirFailureChannel,
     ) -> None:
         self._paths = paths
         self._owner = owner
-        self._files = files
+        self._file_system = file_system
         self._failures = failures
         self._directories: dict[Path, LogDirectory] = {}
 
@@ -196,7 +196,7 @@ class LogDirectories:
         """
         for path in self._paths:
             try:
-                self._directories[path] = LogDirectory.open(self._files, path, self._owner, clock, ids)
+                self._directories[path] = LogDirectory.open(self._file_system, path, self._owner, clock, ids)
             except OSError as error:
                 self._failures.report(path, error)
 
@@ -226,35 +226,35 @@ class LogDirectories:
         self._directories.clear()
 
 
-def write_clean_shutdown_marker(files: FileSystem, directory: Path, epoch: int = -1) -> None:
+def write_clean_shutdown_marker(file_system: FileSystem, directory: Path, epoch: int = -1) -> None:
     """Durably record that all logs of a log directory were flushed and closed.
 
     Only the presence of the file counts. It holds the epoch of the process as JSON (KIP-966).
     """
-    replace_file(files, directory / CLEAN_SHUTDOWN, orjson.dumps({"version": 0, "brokerEpoch": epoch}))
+    replace_file(file_system, directory / CLEAN_SHUTDOWN, orjson.dumps({"version": 0, "brokerEpoch": epoch}))
 
 
-def take_clean_shutdown_marker(files: FileSystem, directory: Path) -> bool:
+def take_clean_shutdown_marker(file_system: FileSystem, directory: Path) -> bool:
     """Durably remove the marker of a clean shutdown; return True if it was there.
 
     It is removed before any log is loaded: a crash during loading must not look like a clean shutdown at the
     next start (KAFKA-10471).
     """
     path = directory / CLEAN_SHUTDOWN
-    if files.status(path) is None:
+    if file_system.status(path) is None:
         return False
-    files.unlink(path, missing_ok=True)
-    files.sync_dir(directory)
+    file_system.unlink(path, missing_ok=True)
+    file_system.sync_dir(directory)
     return True
 
 
-def _identify(files: FileSystem, path: Path, owner: DirectoryOwner, clock: Clock, ids: Ids) -> UUID:
-    properties = read_meta_properties(files, path)
+def _identify(file_system: FileSystem, path: Path, owner: DirectoryOwner, clock: Clock, ids: Ids) -> UUID:
+    properties = read_meta_properties(file_system, path)
     if properties is None:
         properties = MetaProperties(
             cluster_id=owner.cluster_id, node_id=owner.node_id, directory_id=ids.new_uuid()
         )
-        write_meta_properties(files, path, properties, clock)
+        write_meta_properties(file_system, path, properties, clock)
     elif (properties.cluster_id, properties.node_id) != (owner.cluster_id, owner.node_id):
         raise InvalidInputError(
             f"log directory {path} belongs to node {properties.node_id} of cluster {properties.cluster_id}, "

@@ -20,14 +20,14 @@ from local_tier.errors import LogDirectoryOfflineError
 from local_tier.files.file_names import DirectoryState, partition_directory, suffixed_partition_directory
 from local_tier.files.metadata_files import write_topic_id
 from local_tier.manager.config import LogManagerMetrics
-from local_tier.manager.directory_loader import ConfigOf, DirectoryLoader, DirectoryPool
+from local_tier.manager.directory_loader import ConfigLookup, DirectoryLoader, DirectoryPool
 from local_tier.manager.log_checkpoints import LogCheckpoints
 from local_tier.manager.log_directories import (
     LogDirectories,
     LogDirFailureChannel,
     write_clean_shutdown_marker,
 )
-from local_tier.manager.log_registry import LogDeletionQueue, LogRegistry
+from local_tier.manager.log_registry import DeletionQueue, LogRegistry
 from local_tier.manager.periodic_tasks import PeriodicTasks
 from local_tier.topic_partition import TopicPartition
 
@@ -58,67 +58,67 @@ class LogManager:
         self,
         config: LogManagerConfig,
         *,
-        files: FileSystem,
+        file_system: FileSystem,
         clock: Clock,
         ids: Ids,
         scheduler: PeriodicScheduler,
     ) -> None:
         self._config = config
-        self._files = files
+        self._file_system = file_system
         self._clock = clock
         self._ids = ids
         self._scheduler = scheduler
-        self._making = threading.Lock()  # held while a log is made or changes its place
+        self._creation_lock = threading.Lock()  # held while a log is made or changes its place
         self._registry = LogRegistry()
         self._failures = LogDirFailureChannel(scheduler, self._take_offline)
         self._directories = LogDirectories(
-            config.directories, config.owner, files=files, failures=self._failures
+            config.directories, config.owner, file_system=file_system, failures=self._failures
         )
         on_failure = self._failures.report
-        self._checkpoints = LogCheckpoints(self._registry, on_failure)
-        self._deleted = LogDeletionQueue(
-            files=files,
+        self._log_checkpoints = LogCheckpoints(self._registry, on_failure)
+        self._deletion_queue = DeletionQueue(
+            file_system=file_system,
             clock=clock,
             scheduler=scheduler,
             delay_ms=config.file_delete_delay_ms,
             on_failure=on_failure,
         )
         self._loader = DirectoryLoader(
-            files=files,
+            file_system=file_system,
             clock=clock,
             ids=ids,
             scheduler=scheduler,
             registry=self._registry,
             directories=self._directories,
             failures=self._failures,
-            deleted=self._deleted,
+            deletion_queue=self._deletion_queue,
             threads=config.recovery_threads_per_directory,
         )
-        self._cleaning = LogCleanerManager(
-            files=files,
+        self._cleaner_manager = LogCleanerManager(
+            file_system=file_system,
             directories=config.directories,
             logs=self._registry.current,
             clock=clock,
             on_failure=on_failure,
         )
-        self.upkeep = PeriodicTasks(
+        self.periodic_tasks = PeriodicTasks(
             registry=self._registry,
             directories=self._directories,
-            checkpoints=self._checkpoints,
-            cleaning=self._cleaning,
+            checkpoints=self._log_checkpoints,
+            cleaner_manager=self._cleaner_manager,
             clock=clock,
         )
         self.cleaner = LogCleaner(
             config.cleaner,
-            self._cleaning,
-            files=files,
+            self._cleaner_manager,
+            file_system=file_system,
             clock=clock,
             ids=ids,
             on_failure=on_failure,
             checkpoint_recovery=self._checkpoint_recovery,
         )
 
-    def start(self, config_of: ConfigOf, *, clean: bool = True) -> None:
+    def start(self, config_of: ConfigLookup, *, clean: bool = True) -> None:
         """Lock the directories, open all logs, recovering those of a crash, and begin the background work.
 
         A directory whose disk fails goes offline. Raises FatalError when none is left, InvalidInputError when
@@ -132,7 +132,7 @@ class LogManager:
         except BaseException:
             self._drop_all()
             raise
-        self.upkeep.schedule(self._config, self._scheduler)
+        self.periodic_tasks.schedule(self._config, self._scheduler)
         if clean:
             self.cleaner.start()
 
@@ -178,17 +178,19 @@ class LogManager:
         here is that of an older topic of the same name.
         """
         name = TopicPartition(topic, partition)
-        with self._making:
+        with self._creation_lock:
             log = self._registry.get(name)
             if log is None:
                 if not is_new:
                     self._require_online(name)
-                places = self._directories.by_load(self._registry)
-                log = self._loader.create(partition_directory(topic, partition), topic_id, config, places)
+                directories = self._directories.by_load(self._registry)
+                log = self._loader.create(
+                    partition_directory(topic, partition), topic_id, config, directories
+                )
                 self._registry.add(log)
-                self._note_new(log)
+                self._checkpoint_new_log(log)
             if log.topic_id is None:  # a crash came between its directory and its id; it has no records
-                write_topic_id(self._files, log.directory, topic_id)
+                write_topic_id(self._file_system, log.directory, topic_id)
                 log.topic_id = topic_id
         if log.topic_id != topic_id:
             raise StaleStateError(
@@ -197,31 +199,31 @@ class LogManager:
             )
         return log
 
-    def _note_new(self, log: UnifiedLog) -> None:
+    def _checkpoint_new_log(self, log: UnifiedLog) -> None:
         """Before it has records: without a line of its own, or by an old one, recovery is wrong or slow."""
         directory = self._directories.get(log.directory.parent)
         if directory is not None:
-            self._checkpoints.write_recovery_points(directory)
-            self._checkpoints.forget_log_start(directory, log.topic_partition)
+            self._log_checkpoints.write_recovery_points(directory)
+            self._log_checkpoints.remove_log_start_offset(directory, log.topic_partition)
 
-    def create_future(self, name: TopicPartition, directory: Path) -> UnifiedLog:
+    def create_future_log(self, name: TopicPartition, directory: Path) -> UnifiedLog:
         """A log in another directory, to be filled from the one in use, whose place it then takes."""
-        with self._making:
+        with self._creation_lock:
             log, target = self._registry.get(name), self._directories.get(directory)
             if log is None or self._registry.get(name, future=True) is not None:
                 raise InvalidInputError(f"log {name} cannot be moved: it is not here, or is being moved")
             if target is None or log.directory.parent == directory:
                 raise InvalidInputError(f"log {name} cannot be moved to {directory}")
-            place = suffixed_partition_directory(
+            partition_directory = suffixed_partition_directory(
                 name.topic, name.partition, DirectoryState.FUTURE, self._ids.new_uuid()
             )
-            future = self._loader.create(place, log.topic_id, log.config, [target])
+            future = self._loader.create(partition_directory, log.topic_id, log.config, [target])
             self._registry.add(future, future=True)
             return future
 
-    def replace_with_future(self, name: TopicPartition) -> UnifiedLog:
+    def replace_current_with_future_log(self, name: TopicPartition) -> UnifiedLog:
         """Put the future log in the place of the one in use, which is deleted."""
-        with self._paused(name), self._making:
+        with self._cleaning_paused(name), self._creation_lock:
             future = self._registry.get(name, future=True)
             if future is None:
                 raise NotFoundError(f"there is no future log of {name}")
@@ -229,9 +231,9 @@ class LogManager:
             before = self._registry.promote(name)
             if before is not None:
                 future.update_high_watermark(before.high_watermark)
-                self._cleaning.move_checkpoint(name, before.directory.parent, future.directory.parent)
-                self._note_new(future)
-                self._set_aside(before, DirectoryState.DELETE)
+                self._cleaner_manager.move_checkpoint(name, before.directory.parent, future.directory.parent)
+                self._checkpoint_new_log(future)
+                self._rename_aside(before, DirectoryState.DELETE)
         return future
 
     def delete(self, name: TopicPartition, *, future: bool = False, stray: bool = False) -> bool:
@@ -244,9 +246,9 @@ class LogManager:
             self._require_online(name)
             return False
         if not future:
-            with self._paused(name):
-                self._cleaning.checkpoint(log.directory.parent, name, None)
-        self._set_aside(log, DirectoryState.STRAY if stray else DirectoryState.DELETE)
+            with self._cleaning_paused(name):
+                self._cleaner_manager.update_checkpoint(log.directory.parent, name, None)
+        self._rename_aside(log, DirectoryState.STRAY if stray else DirectoryState.DELETE)
         return True
 
     def delete_records(self, name: TopicPartition, before_offset: int) -> int:
@@ -254,11 +256,11 @@ class LogManager:
 
         Raises LogDirectoryOfflineError when that could not be written down.
         """
-        log = self._known(name)
+        log = self._require_log(name)
         start = log.delete_records(before_offset)
         path = log.directory.parent
         directory = self._directories.get(path)
-        if directory is None or not self._checkpoints.write_log_start_offsets(directory):
+        if directory is None or not self._log_checkpoints.write_log_start_offsets(directory):
             raise LogDirectoryOfflineError(
                 f"where log {name} starts could not be written to {path}",
                 remedy="repair or replace the disk, and start the agent again",
@@ -280,7 +282,7 @@ class LogManager:
                 was_compacted = log.config.compact
                 log.update_config(config)
                 if was_compacted and not config.compact:
-                    with self._paused(log.topic_partition):
+                    with self._cleaning_paused(log.topic_partition):
                         continue  # a clean that began under the old configuration has ended
 
     @property
@@ -309,46 +311,48 @@ class LogManager:
             log_directory_offline={str(path): path in failed for path in self._config.directories},
             remaining_logs_to_recover={str(path): count for path, count in progress.logs.items()},
             remaining_segments_to_recover={str(path): count for path, count in progress.segments.items()},
-            logs_waiting_for_deletion=len(self._deleted),
+            logs_waiting_for_deletion=len(self._deletion_queue),
             stray_logs=self._loader.strays,
             cleaner=self.cleaner.metrics(),
         )
 
     def _mark_closed(self, directory: LogDirectory) -> None:
         for write in (
-            self._checkpoints.write_recovery_points,
-            self._checkpoints.write_log_start_offsets,
-            self._checkpoints.write_high_watermarks,
+            self._log_checkpoints.write_recovery_points,
+            self._log_checkpoints.write_log_start_offsets,
+            self._log_checkpoints.write_high_watermarks,
         ):
             write(directory)
         if (
             directory.had_clean_shutdown or directory.is_loaded
         ) and directory.path not in self._failures.failed:
             try:
-                write_clean_shutdown_marker(self._files, directory.path, self._config.epoch)
+                write_clean_shutdown_marker(self._file_system, directory.path, self._config.epoch)
             except OSError as error:
                 self._failures.report(directory.path, error)
 
     @contextmanager
-    def _paused(self, name: TopicPartition) -> Iterator[None]:
+    def _cleaning_paused(self, name: TopicPartition) -> Iterator[None]:
         """Nobody cleans the log, nor deletes its old segments."""
-        self._cleaning.pause(name)
+        self._cleaner_manager.pause(name)
         try:
             yield
         finally:
-            self._cleaning.resume(name)
+            self._cleaner_manager.resume(name)
 
     def _truncate(self, name: TopicPartition, truncate: Callable[[UnifiedLog], object]) -> None:
-        log = self._known(name)
-        with self._paused(name):
+        log = self._require_log(name)
+        with self._cleaning_paused(name):
             truncate(log)
-            self._cleaning.cut_checkpoint(log.directory.parent, name, log.active_segment.base_offset)
+            self._cleaner_manager.truncate_checkpoint(
+                log.directory.parent, name, log.active_segment.base_offset
+            )
             # A cut within a batch takes the batch: before the segment that follows offsets are then missing,
             # which recovery would take for a loss above the recovery point.
             log.flush()
         self._checkpoint_recovery(log.directory.parent)
 
-    def _known(self, name: TopicPartition) -> UnifiedLog:
+    def _require_log(self, name: TopicPartition) -> UnifiedLog:
         log = self._registry.get(name)
         if log is None:
             raise NotFoundError(f"there is no log of {name}")
@@ -357,9 +361,9 @@ class LogManager:
     def _checkpoint_recovery(self, path: Path) -> None:
         directory = self._directories.get(path)
         if directory is not None:
-            self._checkpoints.write_recovery_points(directory)
+            self._log_checkpoints.write_recovery_points(directory)
 
-    def _set_aside(self, log: UnifiedLog, state: DirectoryState) -> None:
+    def _rename_aside(self, log: UnifiedLog, state: DirectoryState) -> None:
         """Rename a log that is in use no more, and let go of its files."""
         directory = self._directories.get(log.directory.parent)
         topic, partition = log.topic_partition
@@ -367,10 +371,10 @@ class LogManager:
         log.rename_directory(log.directory.with_name(name))
         log.close_handles()
         if state is DirectoryState.DELETE:
-            self._deleted.add(log.directory)
+            self._deletion_queue.add(log.directory)
         if directory is not None:
-            self._checkpoints.write_recovery_points(directory)
-            self._checkpoints.write_log_start_offsets(directory)
+            self._log_checkpoints.write_recovery_points(directory)
+            self._log_checkpoints.write_log_start_offsets(directory)
 
     def _require_online(self, name: TopicPartition) -> None:
         failed = self._failures.failed
@@ -385,8 +389,8 @@ class LogManager:
         self._directories.remove(path)
 
     def _drop_logs(self, path: Path) -> None:
-        self._cleaning.drop_directory(path)
-        self._deleted.drop_directory(path)
+        self._cleaner_manager.remove_directory(path)
+        self._deletion_queue.remove_directory(path)
         for log in self._registry.remove_directory(path):
             log.close_handles()
 

@@ -84,19 +84,19 @@ class LogRegistry:
 _log = structlog.get_logger(__name__)
 
 
-class LogDeletionQueue:
+class DeletionQueue:
     """A queue of directories; the oldest goes first. `on_failure` is told of one whose disk refuses."""
 
     def __init__(
         self,
         *,
-        files: FileSystem,
+        file_system: FileSystem,
         clock: Clock,
         scheduler: Scheduler,
         delay_ms: int,
         on_failure: Callable[[Path, OSError], None],
     ) -> None:
-        self._files = files
+        self._file_system = file_system
         self._clock = clock
         self._scheduler = scheduler
         self._delay_ms = delay_ms
@@ -117,13 +117,13 @@ class LogDeletionQueue:
         """Remove what has waited long enough."""
         while (directory := self._next_due()) is not None:
             try:
-                remove_tree(self._files, directory)
-                self._files.sync_dir(directory.parent)
+                remove_tree(self._file_system, directory)
+                self._file_system.sync_dir(directory.parent)
                 _log.info("log_deleted", directory=str(directory))
             except OSError as error:
                 self._on_failure(directory.parent, error)
 
-    def drop_directory(self, parent: Path) -> None:
+    def remove_directory(self, parent: Path) -> None:
         """The disk of these directories has failed."""
         with self._lock:
             self._waiting = deque(entry for entry in self._waiting if entry[1].parent != parent)

@@ -30,21 +30,21 @@ class PeriodicTasks:
         registry: LogRegistry,
         directories: LogDirectories,
         checkpoints: LogCheckpoints,
-        cleaning: LogCleanerManager,
+        cleaner_manager: LogCleanerManager,
         clock: Clock,
     ) -> None:
         self._registry = registry
         self._directories = directories
-        self._checkpoints = checkpoints
-        self._cleaning = cleaning
+        self._log_checkpoints = checkpoints
+        self._cleaner_manager = cleaner_manager
         self._clock = clock
 
     def schedule(self, config: LogManagerConfig, scheduler: PeriodicScheduler) -> None:
         """Run the tasks from now on: the first time after a delay that keeps them off a busy start."""
         for name, task, period_ms in (
-            ("log-retention", self.expire, config.retention_check_interval_ms),
-            ("log-flusher", self.flush_due, config.flush_check_interval_ms),
-            ("producer-expiry", self.forget_producers, config.producer_expiry_check_interval_ms),
+            ("log-retention", self.delete_old_segments, config.retention_check_interval_ms),
+            ("log-flusher", self.flush_dirty_logs, config.flush_check_interval_ms),
+            ("producer-expiry", self.remove_expired_producers, config.producer_expiry_check_interval_ms),
             (
                 "recovery-point-checkpoint",
                 self.checkpoint_recovery_points,
@@ -65,29 +65,29 @@ class PeriodicTasks:
                 name, task, first_delay_ms=config.initial_task_delay_ms, period_ms=period_ms
             )
 
-    def expire(self) -> int:
+    def delete_old_segments(self) -> int:
         """Delete old segments of the logs that are not compacted; how many segments went."""
         deleted = 0
-        logs = self._cleaning.pause_deletable()
+        logs = self._cleaner_manager.pause_cleaning_of_non_compacted()
         try:
             for log in logs:
                 future = self._registry.get(log.topic_partition, future=True)
                 for one in (log, future):
                     if one is not None:
-                        deleted += _attempt("log_expiry_failed", one, one.delete_old_segments) or 0
+                        deleted += _attempt("segment_deletion_failed", one, one.delete_old_segments) or 0
         finally:
             for log in logs:
-                self._cleaning.resume(log.topic_partition)
+                self._cleaner_manager.resume(log.topic_partition)
         return deleted
 
-    def flush_due(self) -> None:
+    def flush_dirty_logs(self) -> None:
         """Flush the logs whose `flush.ms` has passed."""
         now_ms = self._clock.now_ms()
         for log in self._registry.all():
             if now_ms - log.last_flush_ms >= log.config.flush_ms:
                 _attempt("log_flush_failed", log, log.flush)
 
-    def forget_producers(self) -> None:
+    def remove_expired_producers(self) -> None:
         """Forget what is known of producers that have been silent for a day, of every log."""
         for log in self._registry.all():
             _attempt("producer_expiry_failed", log, log.remove_expired_producers)
@@ -95,17 +95,17 @@ class PeriodicTasks:
     def checkpoint_recovery_points(self) -> None:
         """Write down from where each log would be recovered."""
         for directory in self._directories.live:
-            self._checkpoints.write_recovery_points(directory)
+            self._log_checkpoints.write_recovery_points(directory)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Write down where each log begins."""
         for directory in self._directories.live:
-            self._checkpoints.write_log_start_offsets(directory)
+            self._log_checkpoints.write_log_start_offsets(directory)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write down up to where each log may be read."""
         for directory in self._directories.live:
-            self._checkpoints.write_high_watermarks(directory)
+            self._log_checkpoints.write_high_watermarks(directory)
 
 
 def _attempt(event: str, log: UnifiedLog, work: Callable[[], int | None]) -> int | None:

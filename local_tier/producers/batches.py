@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from object_format.buffers import Bytes
     from object_format.record_batch.headers import BatchRows
 
-_SEQUENCES: Final = 2**31
+_SEQUENCE_COUNT: Final = 2**31
 NO_SEQUENCE: Final = -1
 _KEY: Final = struct.Struct(">hh")  # version, type
 _VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
@@ -81,7 +81,7 @@ def _producer_batch(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
-        last_sequence=NO_SEQUENCE if base_sequence < 0 else (base_sequence + delta) % _SEQUENCES,
+        last_sequence=NO_SEQUENCE if base_sequence < 0 else (base_sequence + delta) % _SEQUENCE_COUNT,
         base_offset=base_offset,
         last_offset=base_offset + delta,
         max_timestamp=max_timestamp,

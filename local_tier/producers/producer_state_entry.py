@@ -15,9 +15,9 @@ from local_tier.errors import InvalidProducerEpochError, InvalidTransactionError
 if TYPE_CHECKING:
     from local_tier.producers.batches import EndTransactionMarker, ProducerBatch
 
-BATCHES_KEPT: Final = 5
+NUM_BATCHES_TO_RETAIN: Final = 5
 NO_EPOCH: Final = -1
-_SEQUENCES: Final = 2**31
+_SEQUENCE_COUNT: Final = 2**31
 
 
 class AppendOrigin(Enum):
@@ -39,7 +39,7 @@ class BatchMetadata(NamedTuple):
     @property
     def first_sequence(self) -> int:
         """Sequence numbers wrap round at 2^31."""
-        return (self.last_sequence - self.offset_delta) % _SEQUENCES
+        return (self.last_sequence - self.offset_delta) % _SEQUENCE_COUNT
 
     @property
     def first_offset(self) -> int:
@@ -62,8 +62,8 @@ class ProducerStateEntry:
     producer_epoch: int = NO_EPOCH
     coordinator_epoch: int = -1
     last_timestamp: int = -1
-    transaction_start: int | None = None
-    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    current_txn_first_offset: int | None = None
+    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=NUM_BATCHES_TO_RETAIN))
 
     @property
     def last_sequence(self) -> int:
@@ -89,24 +89,24 @@ class ProducerStateEntry:
                 return known
         return None
 
-    def begin_epoch(self, epoch: int) -> None:
+    def maybe_update_epoch(self, epoch: int) -> None:
         """In a new epoch, the batches of the old one are forgotten."""
         if epoch != self.producer_epoch:
             self.batches.clear()
             self.producer_epoch = epoch
 
-    def add(self, epoch: int, batch: BatchMetadata) -> None:
+    def add_batch_metadata(self, epoch: int, batch: BatchMetadata) -> None:
         """Know one more batch, and forget the oldest beyond five."""
-        self.begin_epoch(epoch)
+        self.maybe_update_epoch(epoch)
         self.batches.append(batch)
         self.last_timestamp = batch.timestamp
 
-    def take(self, newer: ProducerStateEntry) -> None:
+    def update(self, newer: ProducerStateEntry) -> None:
         """Become what `newer` is, whose batches come after those known."""
-        self.begin_epoch(newer.producer_epoch)
+        self.maybe_update_epoch(newer.producer_epoch)
         self.batches.extend(newer.batches)
         self.coordinator_epoch = newer.coordinator_epoch
-        self.transaction_start = newer.transaction_start
+        self.current_txn_first_offset = newer.current_txn_first_offset
         self.last_timestamp = newer.last_timestamp
 
 
@@ -122,18 +122,18 @@ class CompletedTxn(NamedTuple):
 class ProducerAppendInfo:
     """The batches of one producer in one append: checked one by one, taken over together or not at all."""
 
-    def __init__(self, known: ProducerStateEntry, origin: AppendOrigin, where: str) -> None:
-        self._known = known
+    def __init__(self, known: ProducerStateEntry, origin: AppendOrigin, log_name: str) -> None:
+        self._current_entry = known
         self._origin = origin
-        self._where = where
+        self._log_name = log_name
         self.updated = ProducerStateEntry(
             producer_id=known.producer_id,
             producer_epoch=known.producer_epoch,
             coordinator_epoch=known.coordinator_epoch,
             last_timestamp=known.last_timestamp,
-            transaction_start=known.transaction_start,
+            current_txn_first_offset=known.current_txn_first_offset,
         )
-        self.started: list[int] = []
+        self.started_txn_offsets: list[int] = []
 
     def append(self, batch: ProducerBatch) -> CompletedTxn | None:
         """Check and note a batch; what it completes, if it ends a transaction that has records.
@@ -147,10 +147,10 @@ class ProducerAppendInfo:
             return None
         return self._append_marker(batch, batch.marker)
 
-    def note(self, batch: ProducerBatch) -> None:
+    def add_batch(self, batch: ProducerBatch) -> None:
         """Know a data batch that needs no check."""
         delta = batch.last_offset - batch.base_offset
-        self.updated.add(
+        self.updated.add_batch_metadata(
             batch.producer_epoch,
             BatchMetadata(batch.last_sequence, batch.last_offset, delta, batch.max_timestamp),
         )
@@ -159,16 +159,17 @@ class ProducerAppendInfo:
         self._check_epoch(batch)
         if self._origin is AppendOrigin.CLIENT:
             self._check_sequence(batch)
-        self.note(batch)
-        is_open = self.updated.transaction_start is not None
+        self.add_batch(batch)
+        is_open = self.updated.current_txn_first_offset is not None
         if is_open and not batch.is_transactional:
             raise InvalidTransactionError(
-                f"producer {batch.producer_id} sent a batch outside of its open transaction to {self._where}",
+                f"producer {batch.producer_id} sent a non-transactional batch to {self._log_name} "
+                "while its transaction is open",
                 remedy="commit or abort the transaction first",
             )
         if batch.is_transactional and not is_open:
-            self.updated.transaction_start = batch.base_offset
-            self.started.append(batch.base_offset)
+            self.updated.current_txn_first_offset = batch.base_offset
+            self.started_txn_offsets.append(batch.base_offset)
 
     def _append_marker(self, batch: ProducerBatch, marker: EndTransactionMarker) -> CompletedTxn | None:
         self._check_epoch(batch)
@@ -177,15 +178,15 @@ class ProducerAppendInfo:
             and marker.coordinator_epoch < self.updated.coordinator_epoch
         ):
             raise InvalidTransactionError(
-                f"a marker for producer {batch.producer_id} in {self._where} is from coordinator epoch "
+                f"a marker for producer {batch.producer_id} in {self._log_name} is from coordinator epoch "
                 f"{marker.coordinator_epoch}, and epoch {self.updated.coordinator_epoch} was seen",
                 remedy="stop this coordinator: another has taken its place",
             )
-        start = self.updated.transaction_start
-        self.updated.begin_epoch(batch.producer_epoch)
+        start = self.updated.current_txn_first_offset
+        self.updated.maybe_update_epoch(batch.producer_epoch)
         self.updated.coordinator_epoch = marker.coordinator_epoch
         self.updated.last_timestamp = marker.timestamp
-        self.updated.transaction_start = None
+        self.updated.current_txn_first_offset = None
         if start is None:
             return None
         return CompletedTxn(batch.producer_id, start, batch.base_offset, marker.is_abort)
@@ -194,7 +195,7 @@ class ProducerAppendInfo:
         if batch.producer_epoch >= self.updated.producer_epoch or self._origin is AppendOrigin.REPLICATION:
             return
         raise InvalidProducerEpochError(
-            f"producer {batch.producer_id} has epoch {batch.producer_epoch} in {self._where}, and epoch "
+            f"producer {batch.producer_id} has epoch {batch.producer_epoch} in {self._log_name}, and epoch "
             f"{self.updated.producer_epoch} was seen before",
             remedy="another instance has taken its place: get a new producer id or epoch",
         )
@@ -205,17 +206,17 @@ class ProducerAppendInfo:
             if batch.base_sequence and not is_new:
                 raise self._out_of_order(batch, 0)
             return
-        if self._known.producer_epoch == NO_EPOCH:
+        if self._current_entry.producer_epoch == NO_EPOCH:
             return  # nobody knows the producer here: its state may have expired with its records
         last = self.updated.last_sequence
-        if not self.updated.batches and batch.producer_epoch == self._known.producer_epoch:
-            last = self._known.last_sequence
-        expected = (last + 1) % _SEQUENCES
+        if not self.updated.batches and batch.producer_epoch == self._current_entry.producer_epoch:
+            last = self._current_entry.last_sequence
+        expected = (last + 1) % _SEQUENCE_COUNT
         if batch.base_sequence != expected:
             raise self._out_of_order(batch, expected)
 
     def _out_of_order(self, batch: ProducerBatch, expected: int) -> OutOfOrderSequenceError:
         return OutOfOrderSequenceError(
-            f"producer {batch.producer_id} sent sequence {batch.base_sequence} to {self._where}, "
+            f"producer {batch.producer_id} sent sequence {batch.base_sequence} to {self._log_name}, "
             f"expected {expected}"
         )

@@ -46,16 +46,16 @@ class ProducerStateManager:
     """The producers of one log up to `map_end_offset`, and their snapshots."""
 
     def __init__(
-        self, fs: FileSystem, directory: Path, *, where: str, expiry_ms: int = PRODUCER_EXPIRY_MS
+        self, file_system: FileSystem, directory: Path, *, log_name: str, expiry_ms: int = PRODUCER_EXPIRY_MS
     ) -> None:
-        self.snapshots = ProducerSnapshots(fs, directory)
+        self.snapshots = ProducerSnapshots(file_system, directory)
         self.map_end_offset = 0
-        self._where = where
+        self._log_name = log_name
         self._expiry_ms = expiry_ms
         self._last_snapshot = 0
         self._producers: dict[int, ProducerStateEntry] = {}
-        self._open: dict[int, TxnMetadata] = {}
-        self._unreplicated: dict[int, TxnMetadata] = {}
+        self._ongoing_txns: dict[int, TxnMetadata] = {}
+        self._unreplicated_txns: dict[int, TxnMetadata] = {}
 
     @property
     def producers(self) -> Mapping[int, ProducerStateEntry]:
@@ -65,17 +65,17 @@ class ProducerStateManager:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known."""
-        return not self._producers and not self._unreplicated
+        return not self._producers and not self._unreplicated_txns
 
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the first transaction begins that readers of committed data may not see yet."""
-        return min((*self._open, *self._unreplicated), default=None)
+        return min((*self._ongoing_txns, *self._unreplicated_txns), default=None)
 
-    def prepare(self, producer_id: int, origin: AppendOrigin) -> ProducerAppendInfo:
+    def prepare_update(self, producer_id: int, origin: AppendOrigin) -> ProducerAppendInfo:
         """Begin an append of that producer's batches."""
         known = self._producers.get(producer_id) or ProducerStateEntry(producer_id)
-        return ProducerAppendInfo(known, origin, self._where)
+        return ProducerAppendInfo(known, origin, self._log_name)
 
     def update(self, appended: ProducerAppendInfo) -> None:
         """Take an append over that has happened."""
@@ -84,9 +84,9 @@ class ProducerStateManager:
         if known is None:
             self._producers[updated.producer_id] = updated
         else:
-            known.take(updated)
-        for offset in appended.started:
-            self._open[offset] = TxnMetadata(updated.producer_id, offset)
+            known.update(updated)
+        for offset in appended.started_txn_offsets:
+            self._ongoing_txns[offset] = TxnMetadata(updated.producer_id, offset)
 
     def replay(self, batches: Iterable[ProducerBatch]) -> Iterator[CompletedTxn]:
         """Take over batches that are in the log already, one by one.
@@ -95,7 +95,7 @@ class ProducerStateManager:
         passes it to `complete`.
         """
         for batch in batches:
-            appended = self.prepare(batch.producer_id, AppendOrigin.REPLICATION)
+            appended = self.prepare_update(batch.producer_id, AppendOrigin.REPLICATION)
             done = appended.append(batch)
             self.update(appended)
             if done is not None:
@@ -103,36 +103,38 @@ class ProducerStateManager:
 
     def last_stable_offset(self, completed: CompletedTxn) -> int:
         """The last stable offset once that transaction is complete."""
-        others = (first for first, open_ in self._open.items() if open_.producer_id != completed.producer_id)
+        others = (
+            first for first, open_ in self._ongoing_txns.items() if open_.producer_id != completed.producer_id
+        )
         return min(others, default=completed.last_offset + 1)
 
-    def complete(self, completed: CompletedTxn) -> None:
+    def complete_txn(self, completed: CompletedTxn) -> None:
         """A transaction is no longer open, but hidden until the high watermark has passed its marker."""
-        transaction = self._open.pop(completed.first_offset)
+        transaction = self._ongoing_txns.pop(completed.first_offset)
         transaction.last_offset = completed.last_offset
-        self._unreplicated[completed.first_offset] = transaction
+        self._unreplicated_txns[completed.first_offset] = transaction
 
-    def on_high_watermark(self, offset: int) -> None:
+    def on_high_watermark_updated(self, offset: int) -> None:
         """Forget completed transactions whose markers are below `offset`."""
         done = [
             first
-            for first, transaction in self._unreplicated.items()
+            for first, transaction in self._unreplicated_txns.items()
             if transaction.last_offset is not None and transaction.last_offset < offset
         ]
         for first in done:
-            del self._unreplicated[first]
+            del self._unreplicated_txns[first]
 
-    def on_log_start_offset(self, offset: int) -> None:
+    def on_log_start_offset_incremented(self, offset: int) -> None:
         """Records below `offset` are gone; their producers are still known."""
-        self.on_high_watermark(offset)
+        self.on_high_watermark_updated(offset)
         self.map_end_offset = max(self.map_end_offset, offset)
         latest = self.snapshots.latest
         self._last_snapshot = offset if latest is None else latest
 
-    def adopt(self, other: ProducerStateManager) -> None:
+    def copy_from(self, other: ProducerStateManager) -> None:
         """Become what `other` is, which read the batches: a snapshot has the last of each producer alone."""
-        self._producers, self._open = other._producers, other._open
-        self._unreplicated = other._unreplicated
+        self._producers, self._ongoing_txns = other._producers, other._ongoing_txns
+        self._unreplicated_txns = other._unreplicated_txns
         self.map_end_offset, self._last_snapshot = other.map_end_offset, other._last_snapshot
         self.snapshots.reload()
 
@@ -159,7 +161,7 @@ class ProducerStateManager:
             if offset > log_end_offset or offset <= log_start_offset:
                 self.snapshots.delete(offset)
         if self.map_end_offset == log_end_offset:
-            self.on_log_start_offset(log_start_offset)
+            self.on_log_start_offset_incremented(log_start_offset)
             return
         self._clear()
         self._load(log_start_offset, now_ms)
@@ -174,29 +176,29 @@ class ProducerStateManager:
 
     def _clear(self) -> None:
         self._producers.clear()
-        self._open.clear()
-        self._unreplicated.clear()
+        self._ongoing_txns.clear()
+        self._unreplicated_txns.clear()
 
     def _load(self, log_start_offset: int, now_ms: int) -> None:
         while (offset := self.snapshots.latest) is not None:
             try:
                 states = self.snapshots.read(offset)
             except CorruptSnapshotError as error:
-                _log.warning("producer_snapshot_dropped", reason=str(error))
+                _log.warning("producer_snapshot_discarded", reason=str(error))
                 self.snapshots.delete(offset)
                 continue
             for state in states:
                 if not self._is_expired(state, now_ms):
-                    self._restore(state)
+                    self._load_entry(state)
             self._last_snapshot = self.map_end_offset = offset
             return
         self._last_snapshot = self.map_end_offset = log_start_offset
 
-    def _restore(self, state: ProducerStateEntry) -> None:
+    def _load_entry(self, state: ProducerStateEntry) -> None:
         self._producers[state.producer_id] = state
-        if state.transaction_start is not None:
-            first = state.transaction_start
-            self._open[first] = TxnMetadata(state.producer_id, first)
+        if state.current_txn_first_offset is not None:
+            first = state.current_txn_first_offset
+            self._ongoing_txns[first] = TxnMetadata(state.producer_id, first)
 
     def _is_expired(self, state: ProducerStateEntry, now_ms: int) -> bool:
-        return state.transaction_start is None and now_ms - state.last_timestamp >= self._expiry_ms
+        return state.current_txn_first_offset is None and now_ms - state.last_timestamp >= self._expiry_ms

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from local_tier.files.file_system import FileSystem
 
 VERSION: Final = 1
-_FRONT: Final = struct.Struct(">hI")
+_HEADER: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
 
@@ -55,22 +55,22 @@ def encode_snapshot(producers: Iterable[ProducerStateEntry]) -> bytes:
             state.last_offset_delta,
             state.last_timestamp,
             state.coordinator_epoch,
-            -1 if state.transaction_start is None else state.transaction_start,
+            -1 if state.current_txn_first_offset is None else state.current_txn_first_offset,
         )
         for state in producers
     ]
     body = b"".join((_COUNT.pack(len(entries)), *entries))
-    return _FRONT.pack(VERSION, crc32c.crc32c(body)) + body
+    return _HEADER.pack(VERSION, crc32c.crc32c(body)) + body
 
 
 def decode_snapshot(data: bytes, path: Path) -> list[ProducerStateEntry]:
     """The producers of a snapshot; CorruptSnapshotError, which names `path`, when it is not sound."""
-    if len(data) < _FRONT.size + _COUNT.size:
+    if len(data) < _HEADER.size + _COUNT.size:
         raise CorruptSnapshotError(f"{path} has {len(data)} bytes, too few for a producer snapshot")
-    version, checksum = _FRONT.unpack_from(data)
+    version, checksum = _HEADER.unpack_from(data)
     if version != VERSION:
         raise CorruptSnapshotError(f"{path} has version {version}, and {VERSION} is known")
-    body = memoryview(data)[_FRONT.size :]
+    body = memoryview(data)[_HEADER.size :]
     if crc32c.crc32c(body) != checksum:
         raise CorruptSnapshotError(f"the CRC-32C of {path} does not match its bytes")
     (count,) = _COUNT.unpack_from(body)
@@ -87,14 +87,14 @@ def _state(
     offset_delta: int,
     timestamp: int,
     coordinator_epoch: int,
-    transaction_start: int,
+    current_txn_first_offset: int,
 ) -> ProducerStateEntry:
     state = ProducerStateEntry(
         producer_id=producer_id,
         producer_epoch=epoch,
         coordinator_epoch=coordinator_epoch,
         last_timestamp=timestamp,
-        transaction_start=None if transaction_start < 0 else transaction_start,
+        current_txn_first_offset=None if current_txn_first_offset < 0 else current_txn_first_offset,
     )
     if last_offset >= 0:
         state.batches.append(BatchMetadata(last_sequence, last_offset, offset_delta, timestamp))
@@ -104,15 +104,15 @@ def _state(
 class ProducerSnapshots:
     """Which snapshots there are; a cache of the directory's listing that its owner keeps true."""
 
-    def __init__(self, fs: FileSystem, directory: Path) -> None:
+    def __init__(self, file_system: FileSystem, directory: Path) -> None:
         self.directory = directory
-        self._fs = fs
+        self._file_system = file_system
         self._offsets: list[int] = []
         self.reload()
 
     def reload(self) -> None:
         """Look at the directory anew."""
-        found = (file_names.parse_segment_file(name) for name in self._fs.list_dir(self.directory))
+        found = (file_names.parse_segment_file(name) for name in self._file_system.list_dir(self.directory))
         self._offsets = sorted(parsed[0] for parsed in found if parsed and parsed[1] == file_names.SNAPSHOT)
 
     @property
@@ -132,7 +132,7 @@ class ProducerSnapshots:
     def write(self, offset: int, producers: Iterable[ProducerStateEntry], *, sync: bool) -> Path:
         """Write a snapshot; a torn one is found out by its checksum, so that it needs no detour."""
         path = self.path(offset)
-        file = self._fs.open(path, create=True)
+        file = self._file_system.open(path, create=True)
         try:
             file.truncate(0)
             file.write(encode_snapshot(producers), 0)
@@ -147,7 +147,7 @@ class ProducerSnapshots:
     def sync(self, offset: int) -> None:
         """Make a snapshot durable that was written without; it may be gone again."""
         with suppress(FileNotFoundError):
-            file = self._fs.open(self.path(offset))
+            file = self._file_system.open(self.path(offset))
             try:
                 file.sync()
             finally:
@@ -155,11 +155,11 @@ class ProducerSnapshots:
 
     def read(self, offset: int) -> list[ProducerStateEntry]:
         """The producers of a snapshot; CorruptSnapshotError when it is not sound."""
-        return decode_snapshot(read_file(self._fs, self.path(offset)) or b"", self.path(offset))
+        return decode_snapshot(read_file(self._file_system, self.path(offset)) or b"", self.path(offset))
 
     def delete(self, offset: int) -> None:
         """Unlink a snapshot."""
-        self._fs.unlink(self.path(offset), missing_ok=True)
+        self._file_system.unlink(self.path(offset), missing_ok=True)
         if offset in self._offsets:
             self._offsets.remove(offset)
 
@@ -170,11 +170,11 @@ class ProducerSnapshots:
         self._offsets.remove(offset)
         target = file_names.with_suffix(self.path(offset), file_names.DELETED)
         with suppress(FileNotFoundError):
-            self._fs.rename(self.path(offset), target)
+            self._file_system.rename(self.path(offset), target)
             return target
         return None
 
-    def delete_strays(self, base_offsets: Collection[int]) -> None:
+    def delete_stray_snapshots(self, base_offsets: Collection[int]) -> None:
         """Delete snapshots that belong to no segment, except the newest of them if it is behind all segments.
 
         That one was written when the log was closed, and spares the next start a scan.

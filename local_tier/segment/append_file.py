@@ -14,7 +14,6 @@ import numpy as np
 from local_tier.errors import LogClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from typing_extensions import Buffer
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
 class AppendFile:
     """One writer appends; readers come from any thread, and the last of them keeps the file open."""
 
-    def __init__(self, fs: FileSystem, path: Path, *, preallocate: int = 0) -> None:
+    def __init__(self, file_system: FileSystem, path: Path, *, preallocate: int = 0) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._readers = 0
         self._is_closing = False
-        is_new = fs.status(path) is None
-        self._file: OpenFile = fs.open(path, create=is_new)
+        is_new = file_system.status(path) is None
+        self._file: OpenFile = file_system.open(path, create=is_new)
         if is_new and preallocate:
             self._file.allocate(preallocate)
         self.size = 0 if is_new else self._file.size()
@@ -48,21 +47,12 @@ class AppendFile:
         if available <= 0:
             return np.empty(0, np.uint8)
         buffer = np.empty(available, np.uint8)
-        self._enter()
+        self._acquire()
         try:
             done = self._file.read_into(buffer.data, position)
         finally:
-            self._leave()
+            self._release()
         return buffer[:done]
-
-    def windows(self, position: int, end: int, count: int) -> Iterator[tuple[int, Bytes]]:
-        """Positions and bytes of the log from `position` to `end`, `count` at a time."""
-        while position < end:
-            window = self.read(position, min(count, end - position))
-            if not window.size:
-                return
-            yield position, window
-            position += window.size
 
     def truncate(self, size: int) -> int:
         """Cut the log to `size` bytes; how many went."""
@@ -79,11 +69,11 @@ class AppendFile:
 
     def sync(self) -> None:
         """Make the bytes durable; LogClosedError when the file was closed, as it may be by another thread."""
-        self._enter()
+        self._acquire()
         try:
             self._file.sync()
         finally:
-            self._leave()
+            self._release()
 
     def close(self) -> None:
         """Let go of the file once its last reader is done."""
@@ -93,13 +83,13 @@ class AppendFile:
         if is_last:
             self._file.close()
 
-    def _enter(self) -> None:
+    def _acquire(self) -> None:
         with self._lock:
             if self._is_closing:
                 raise LogClosedError(f"{self.path} is closed")
             self._readers += 1
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             self._readers -= 1
             is_last = self._is_closing and not self._readers

@@ -79,7 +79,7 @@ class LogSegment:
 
     def __init__(
         self,
-        fs: FileSystem,
+        file_system: FileSystem,
         directory: Path,
         base_offset: int,
         config: LogConfig,
@@ -91,22 +91,22 @@ class LogSegment:
     ) -> None:
         self.base_offset = base_offset
         self.roll_jitter_ms = roll_jitter_ms
-        self._fs = fs
+        self._file_system = file_system
         self._directory = directory
         self._suffix = suffix
         self._clock = clock
-        self._index_bytes = config.segment_index_bytes
-        self._interval = config.index_interval_bytes
+        self._max_index_bytes = config.segment_index_bytes
+        self._index_interval_bytes = config.index_interval_bytes
         self._index_lock = threading.Lock()
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
-        is_new = fs.status(self._path(file_names.LOG)) is None
-        self.log = AppendFile(fs, self._path(file_names.LOG), preallocate=preallocate)
-        self.transaction_index = TransactionIndex(fs, self._path(file_names.TXN_INDEX), base_offset)
+        is_new = file_system.status(self._path(file_names.LOG)) is None
+        self.log = AppendFile(file_system, self._path(file_names.LOG), preallocate=preallocate)
+        self.transaction_index = TransactionIndex(file_system, self._path(file_names.TXN_INDEX), base_offset)
         self._created_ms = clock.now_ms()
         self._first_timestamp: int | None = None
-        self._newest: TimestampOffset | None = None
-        self._since_entry = 0
+        self._max_timestamp_and_offset: TimestampOffset | None = None
+        self._bytes_since_entry = 0
         if is_new:
             self._create_indexes()
 
@@ -138,7 +138,7 @@ class LogSegment:
                 index = self._offset_index
                 if index is None:
                     path = self._path(file_names.OFFSET_INDEX)
-                    index = OffsetIndex(self._fs, path, self.base_offset, self._index_bytes)
+                    index = OffsetIndex(self._file_system, path, self.base_offset, self._max_index_bytes)
                     self._offset_index = index
         return index
 
@@ -151,24 +151,24 @@ class LogSegment:
                 index = self._time_index
                 if index is None:
                     path = self._path(file_names.TIME_INDEX)
-                    index = TimeIndex(self._fs, path, self.base_offset, self._index_bytes)
+                    index = TimeIndex(self._file_system, path, self.base_offset, self._max_index_bytes)
                     self._time_index = index
         return index
 
     @property
-    def newest(self) -> TimestampOffset:
+    def max_timestamp_and_offset(self) -> TimestampOffset:
         """The largest timestamp, and the offset of the last record of the batch that has it first."""
-        if self._newest is None:
-            self._newest = self.time_index.last_entry
-        return self._newest
+        if self._max_timestamp_and_offset is None:
+            self._max_timestamp_and_offset = self.time_index.last_entry
+        return self._max_timestamp_and_offset
 
     @property
     def largest_timestamp(self) -> int:
         """By which retention judges: of the records, or, where they have none, of the file."""
-        newest = self.newest.timestamp
-        if newest >= 0:
-            return newest
-        status = self._fs.status(self.path)
+        max_timestamp = self.max_timestamp_and_offset.timestamp
+        if max_timestamp >= 0:
+            return max_timestamp
+        status = self._file_system.status(self.path)
         return status.modified_ms if status is not None else self._created_ms
 
     @property
@@ -255,13 +255,13 @@ class LogSegment:
         size = self.size
         if size > params.max_segment_bytes - params.size:
             return True
-        waited = self._waited(params.now_ms, params.max_timestamp)
+        waited = self._time_waited_for_roll(params.now_ms, params.max_timestamp)
         if size > 0 and waited > params.max_segment_ms - self.roll_jitter_ms:
             return True
         index = self.offset_index
         return index.is_full or self.time_index.is_full or not index.can_append_offset(params.max_offset)
 
-    def note_completed(self, completed: CompletedTxn, last_stable_offset: int) -> None:
+    def update_transaction_index(self, completed: CompletedTxn, last_stable_offset: int) -> None:
         """Write down a transaction that was aborted, for readers of committed data."""
         if completed.is_aborted:
             self.transaction_index.append(
@@ -280,31 +280,31 @@ class LogSegment:
         removed = 0 if found is None else self.log.truncate(found.position)
         if not self.size:
             self._created_ms, self._first_timestamp = self._clock.now_ms(), None
-        self._since_entry = 0
-        if self.newest.timestamp >= 0:
-            self._newest = self._scan_newest()
+        self._bytes_since_entry = 0
+        if self.max_timestamp_and_offset.timestamp >= 0:
+            self._max_timestamp_and_offset = self._scan_max_timestamp()
         return removed
 
     def become_inactive(self) -> None:
         """No more appends: the largest timestamp goes into the index, and preallocated room goes."""
-        self._note_newest()
+        self._append_max_timestamp()
         self.offset_index.trim()
         self.time_index.trim()
         self.log.trim()
 
     def resize_indexes(self) -> None:
         """Make room for entries again, as the active segment needs it."""
-        self.offset_index.resize(self._index_bytes)
-        self.time_index.resize(self._index_bytes)
+        self.offset_index.resize(self._max_index_bytes)
+        self.time_index.resize(self._max_index_bytes)
 
-    def forget_entries(self) -> None:
+    def reset_indexes(self) -> None:
         """Empty all indexes, before they are built anew from the batches."""
         self._create_indexes()
         self.offset_index.reset()
         self.time_index.reset()
         self.transaction_index.reset()
-        self._newest = TimestampOffset(NO_TIMESTAMP, self.base_offset)
-        self._since_entry = 0
+        self._max_timestamp_and_offset = TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        self._bytes_since_entry = 0
 
     def index_recovered(self, rows: BatchRows, position: int) -> None:
         """Build index entries for batches that are in the file, the first of them at `position`."""
@@ -322,8 +322,8 @@ class LogSegment:
     def set_modified(self, modified_ms: int) -> None:
         """Give the files the age of those that they take the place of."""
         for kind in (file_names.LOG, file_names.OFFSET_INDEX, file_names.TIME_INDEX):
-            if self._fs.status(self._path(kind)) is not None:
-                self._fs.set_modified(self._path(kind), modified_ms)
+            if self._file_system.status(self._path(kind)) is not None:
+                self._file_system.set_modified(self._path(kind), modified_ms)
 
     def change_suffix(self, new: str) -> None:
         """Rename all files from the present suffix to `new`, the batches first: their name makes the segment.
@@ -333,13 +333,13 @@ class LogSegment:
         with self._index_lock:
             for kind in _KINDS:
                 source = self._path(kind)
-                if self._fs.status(source) is not None:
+                if self._file_system.status(source) is not None:
                     target = file_names.segment_file(self._directory, self.base_offset, kind, new)
-                    self._fs.rename(source, target)
+                    self._file_system.rename(source, target)
             self._suffix = new
-            self._tell_names()
+            self._update_paths()
 
-    def release_indexes(self) -> None:
+    def close_indexes(self) -> None:
         """Let go of indexes that were opened for a check; who needs them opens them again."""
         with self._index_lock:
             for index in (self._offset_index, self._time_index):
@@ -347,16 +347,16 @@ class LogSegment:
                     index.close_without_trimming()
             self._offset_index = self._time_index = None
 
-    def moved(self, directory: Path) -> None:
+    def update_directory(self, directory: Path) -> None:
         """The directory has another name now."""
         with self._index_lock:
             self._directory = directory
-            self._tell_names()
+            self._update_paths()
 
     def close(self) -> None:
         """Trim the indexes and let go of all files."""
-        if self._newest is not None:
-            self._note_newest()
+        if self._max_timestamp_and_offset is not None:
+            self._append_max_timestamp()
         for index in (self._offset_index, self._time_index):
             if index is not None:
                 index.close()
@@ -376,49 +376,52 @@ class LogSegment:
         """Let go of all files and unlink them; those that are gone are no error."""
         self.close_handles()
         for kind in _KINDS:
-            self._fs.unlink(self._path(kind), missing_ok=True)
+            self._file_system.unlink(self._path(kind), missing_ok=True)
 
     def _path(self, kind: str) -> Path:
         return file_names.segment_file(self._directory, self.base_offset, kind, self._suffix)
 
     def _create_indexes(self) -> None:
         """Make the index files that are missing; only a new segment, or one that is indexed anew, may."""
-        if self._fs.status(self._path(file_names.OFFSET_INDEX)) is None:
+        if self._file_system.status(self._path(file_names.OFFSET_INDEX)) is None:
             self._offset_index = OffsetIndex(
-                self._fs,
+                self._file_system,
                 self._path(file_names.OFFSET_INDEX),
                 self.base_offset,
-                self._index_bytes,
+                self._max_index_bytes,
                 create=True,
             )
-        if self._fs.status(self._path(file_names.TIME_INDEX)) is None:
+        if self._file_system.status(self._path(file_names.TIME_INDEX)) is None:
             self._time_index = TimeIndex(
-                self._fs, self._path(file_names.TIME_INDEX), self.base_offset, self._index_bytes, create=True
+                self._file_system,
+                self._path(file_names.TIME_INDEX),
+                self.base_offset,
+                self._max_index_bytes,
+                create=True,
             )
 
-    def _tell_names(self) -> None:
+    def _update_paths(self) -> None:
         self.log.path = self._path(file_names.LOG)
-        self.transaction_index.renamed(self._path(file_names.TXN_INDEX))
+        self.transaction_index.update_path(self._path(file_names.TXN_INDEX))
         if self._offset_index is not None:
-            self._offset_index.renamed(self._path(file_names.OFFSET_INDEX))
+            self._offset_index.update_path(self._path(file_names.OFFSET_INDEX))
         if self._time_index is not None:
-            self._time_index.renamed(self._path(file_names.TIME_INDEX))
+            self._time_index.update_path(self._path(file_names.TIME_INDEX))
 
     def _index_batches(self, rows: BatchRows, position: int) -> None:
-        newest = self.newest
-        state = np.array((self._since_entry, position, newest.timestamp, newest.offset), np.int64)
+        state = np.array((self._bytes_since_entry, position, *self.max_timestamp_and_offset), np.int64)
         entries = np.empty((rows.size, 4), np.int64)
-        count = choose_index_entries(rows, self._interval, state, entries)
-        self._since_entry, _, timestamp, offset = state.tolist()
-        self._newest = TimestampOffset(timestamp, offset)
+        count = choose_index_entries(rows, self._index_interval_bytes, state, entries)
+        self._bytes_since_entry, _, timestamp, offset = state.tolist()
+        self._max_timestamp_and_offset = TimestampOffset(timestamp, offset)
         if count:
             # one append may bring more entries than there is room for: what is left out is found by scanning
             self.offset_index.append_all(entries[:count, :2])
-            self.time_index.append_rising(entries[:count, 2:])
+            self.time_index.maybe_append_all(entries[:count, 2:])
 
-    def _note_newest(self) -> None:
+    def _append_max_timestamp(self) -> None:
         if self.time_index.entries < self.time_index.max_entries:
-            self.time_index.maybe_append(*self.newest, may_fill=True)
+            self.time_index.maybe_append(*self.max_timestamp_and_offset, may_use_last_slot=True)
 
     def _load_first_timestamp(self) -> int | None:
         if self._first_timestamp is None and self.size:
@@ -427,7 +430,7 @@ class LogSegment:
                 self._first_timestamp = int(rows["max_timestamp"][0])
         return self._first_timestamp
 
-    def _waited(self, now_ms: int, timestamp: int) -> int:
+    def _time_waited_for_roll(self, now_ms: int, timestamp: int) -> int:
         """How long the segment has been filled: by the records' own clock where they have one."""
         first = self._load_first_timestamp()
         if first is not None and first >= 0:
@@ -449,7 +452,7 @@ class LogSegment:
             return None
         return TimestampOffset(int(columns.timestamps[found[0]]), int(columns.offsets[found[0]]))
 
-    def _scan_newest(self) -> TimestampOffset:
+    def _scan_max_timestamp(self) -> TimestampOffset:
         """The largest timestamp, from the last index entry on."""
         last = self.time_index.last_entry
         timestamp, offset = last

@@ -103,10 +103,10 @@ class LogSegments:
         with self._lock:
             self._sorted = ((), ())
 
-    def moved(self, directory: Path) -> None:
+    def update_directory(self, directory: Path) -> None:
         """The log's directory has another name now."""
         for segment in self.all:
-            segment.moved(directory)
+            segment.update_directory(directory)
 
     def close(self) -> None:
         """Close all."""

@@ -38,12 +38,12 @@ class MappedIndex:
     KEY: ClassVar[struct.Struct]
 
     def __init__(
-        self, fs: FileSystem, path: Path, base_offset: int, max_bytes: int, *, create: bool = False
+        self, file_system: FileSystem, path: Path, base_offset: int, max_bytes: int, *, create: bool = False
     ) -> None:
         self.path = path
         self.base_offset = base_offset
         self.max_bytes = max_bytes
-        self._fs = fs
+        self._file_system = file_system
         self._change_lock = threading.Lock()
         self._map_lock = threading.Lock()  # held for each look-up, and while the memory is exchanged
         self._file: OpenFile | None = None
@@ -123,7 +123,7 @@ class MappedIndex:
             if not was_open:
                 self._close_file()
 
-    def renamed(self, path: Path) -> None:
+    def update_path(self, path: Path) -> None:
         """The file, or the directory it is in, has another name now."""
         with self._change_lock:
             self._close_file()
@@ -151,7 +151,7 @@ class MappedIndex:
 
     def _open(self, *, create: bool = False) -> OpenFile:
         if self._file is None:
-            self._file = self._fs.open(self.path, create=create)
+            self._file = self._file_system.open(self.path, create=create)
         return self._file
 
     def _close_file(self) -> None:

@@ -42,9 +42,9 @@ class OffsetIndex(MappedIndex):
     KEY: ClassVar[struct.Struct] = struct.Struct(">i")
 
     def __init__(
-        self, fs: FileSystem, path: Path, base_offset: int, max_bytes: int, *, create: bool = False
+        self, file_system: FileSystem, path: Path, base_offset: int, max_bytes: int, *, create: bool = False
     ) -> None:
-        super().__init__(fs, path, base_offset, max_bytes, create=create)
+        super().__init__(file_system, path, base_offset, max_bytes, create=create)
         self.last_offset = self._read_last_offset()
 
     def lookup(self, offset: int) -> OffsetPosition:
@@ -78,11 +78,11 @@ class OffsetIndex(MappedIndex):
                 return
             last = self.last_offset if self.entries else self.base_offset - 1
             packed = np.empty(len(fitting) * self.ENTRY.size, np.uint8)
-            sound = pack_positions(fitting, self.base_offset, last, packed)
-            if sound < len(fitting):
-                offset = int(fitting[sound, 0])
+            valid_count = pack_positions(fitting, self.base_offset, last, packed)
+            if valid_count < len(fitting):
+                offset = int(fitting[valid_count, 0])
                 self.relative(offset)
-                last = int(fitting[sound - 1, 0]) if sound else last
+                last = int(fitting[valid_count - 1, 0]) if valid_count else last
                 raise IndexOverflowError(f"offset {offset} is not above {last}, the last one in {self.path}")
             self._append(packed.data)
             self.last_offset = int(fitting[-1, 0])

@@ -44,9 +44,9 @@ class TimeIndex(MappedIndex):
     KEY: ClassVar[struct.Struct] = struct.Struct(">q")
 
     def __init__(
-        self, fs: FileSystem, path: Path, base_offset: int, max_bytes: int, *, create: bool = False
+        self, file_system: FileSystem, path: Path, base_offset: int, max_bytes: int, *, create: bool = False
     ) -> None:
-        super().__init__(fs, path, base_offset, max_bytes, create=create)
+        super().__init__(file_system, path, base_offset, max_bytes, create=create)
         self.last_entry = self._read_last_entry()
 
     @property
@@ -74,20 +74,20 @@ class TimeIndex(MappedIndex):
         timestamp, relative = self._entry(slot)
         return TimestampOffset(timestamp, self.base_offset + relative)
 
-    def maybe_append(self, timestamp: int, offset: int, *, may_fill: bool = False) -> None:
+    def maybe_append(self, timestamp: int, offset: int, *, may_use_last_slot: bool = False) -> None:
         """Add an entry if its timestamp is above the last one.
 
         `may_fill` allows it to take the last slot. IndexOverflowError when the offset falls or does not fit,
         the timestamp falls, or there is no room.
         """
-        if self.entries >= self.max_entries if may_fill else self.is_full:
+        if self.entries >= self.max_entries if may_use_last_slot else self.is_full:
             raise IndexOverflowError(f"{self.path} is full with {self.entries} entries")
         last = self.last_entry
         if self.entries and (offset < last.offset or timestamp < last.timestamp):
-            raise self._falls(TimestampOffset(timestamp, offset))
+            raise self._order_error(TimestampOffset(timestamp, offset))
         self._add(np.array([(timestamp, offset)], np.int64), self.max_entries - self.entries)
 
-    def append_rising(self, entries: npt.NDArray[np.int64]) -> None:
+    def maybe_append_all(self, entries: npt.NDArray[np.int64]) -> None:
         """Add, with one write, the rows of timestamp and offset that are above those before them.
 
         As many as find room, but for the last slot. IndexOverflowError when an offset falls or does not fit;
@@ -95,19 +95,21 @@ class TimeIndex(MappedIndex):
         """
         self._add(entries, self.max_entries - 1 - self.entries)
 
-    def _add(self, entries: npt.NDArray[np.int64], room: int) -> None:
+    def _add(self, entries: npt.NDArray[np.int64], free_slots: int) -> None:
         with self._change_lock:
-            packed = np.empty(max(0, min(room, len(entries))) * self.ENTRY.size, np.uint8)
-            count, timestamp, offset, sound = pack_times(entries, self.base_offset, *self.last_entry, packed)
-            if sound < len(entries):
-                entry = TimestampOffset(int(entries[sound, 0]), int(entries[sound, 1]))
+            packed = np.empty(max(0, min(free_slots, len(entries))) * self.ENTRY.size, np.uint8)
+            count, timestamp, offset, valid_count = pack_times(
+                entries, self.base_offset, *self.last_entry, packed
+            )
+            if valid_count < len(entries):
+                entry = TimestampOffset(int(entries[valid_count, 0]), int(entries[valid_count, 1]))
                 self.relative(entry.offset)
-                raise self._falls(entry)
+                raise self._order_error(entry)
             if count:
                 self._append(packed.data[: count * self.ENTRY.size])
                 self.last_entry = TimestampOffset(timestamp, offset)
 
-    def _falls(self, entry: TimestampOffset) -> IndexOverflowError:
+    def _order_error(self, entry: TimestampOffset) -> IndexOverflowError:
         return IndexOverflowError(
             f"timestamp {entry.timestamp} at offset {entry.offset} falls behind {self.last_entry.timestamp} "
             f"at {self.last_entry.offset}, the last entry of {self.path}"

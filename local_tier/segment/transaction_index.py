@@ -41,14 +41,14 @@ class AbortedTxn(NamedTuple):
 class TransactionIndex:
     """The transaction index of one segment. The log's writer appends; any thread reads."""
 
-    def __init__(self, fs: FileSystem, path: Path, base_offset: int) -> None:
+    def __init__(self, file_system: FileSystem, path: Path, base_offset: int) -> None:
         self.path = path
-        self._fs = fs
+        self._file_system = file_system
         self._base_offset = base_offset
         self._last_offset: int | None = None
         self._file: AppendFile | None = None
-        if fs.status(path) is not None:
-            self._file = AppendFile(fs, path)
+        if file_system.status(path) is not None:
+            self._file = AppendFile(file_system, path)
 
     def append(self, aborted: AbortedTxn) -> None:
         """Add a transaction, whose last offset must be above those before it."""
@@ -57,7 +57,7 @@ class TransactionIndex:
                 f"last offset {aborted.last_offset} is not above {self._last_offset}, the last in {self.path}"
             )
         if self._file is None:
-            self._file = AppendFile(self._fs, self.path)
+            self._file = AppendFile(self._file_system, self.path)
         self._file.append(ENTRY.pack(VERSION, *aborted))
         self._last_offset = aborted.last_offset
 
@@ -106,7 +106,7 @@ class TransactionIndex:
         if self._file is not None:
             self._file.sync()
 
-    def renamed(self, path: Path) -> None:
+    def update_path(self, path: Path) -> None:
         """The file, or the directory it is in, has another name now."""
         self.path = path
         if self._file is not None:

@@ -66,7 +66,7 @@ class Place:
             log_start_offset=log_start_offset,
             recovery_point=recovery_point,
             had_clean_shutdown=clean,
-            on_remaining=self.remaining.append,
+            on_segments_remaining=self.remaining.append,
         )
 
     def names(self) -> list[str]:

@@ -124,7 +124,7 @@ def test_kafka_sees_our_transactions_and_producers(scene: tuple[UnifiedLog, list
     newest = max(path for path in paths if path.suffix == ".snapshot")
     assert int(newest.stem) == log.log_end_offset
     found = dump.numbers(newest, "producerId", "producerEpoch", "lastSequence", "lastOffset")
-    known = log._states.producers
+    known = log._producer_states.producers
     assert {entry[0]: entry[1:] for entry in found} == {
         producer_id: (state.producer_epoch, state.last_sequence, state.last_offset)
         for producer_id, state in known.items()

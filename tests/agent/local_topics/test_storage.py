@@ -46,7 +46,7 @@ def test_what_was_acknowledged_is_readable_as_soon_as_a_crashed_process_is_back(
     log = living.manager.get_or_create("rock", ROCK.topic_id, 0, log_config_of(ROCK.config))
     log.append_as_leader(batch(0, 3), 0)
     log.update_high_watermark(3)
-    living.manager.upkeep.checkpoint_high_watermarks()
+    living.manager.periodic_tasks.checkpoint_high_watermarks()
     log.append_as_leader(batch(0, 2), 0)
     log.update_high_watermark(5)
     shutil.copytree(tmp_path / "living", tmp_path / "crashed")

@@ -71,16 +71,16 @@ def clean(batches: Sequence[Batch], what: Round) -> list[Batch]:
     seen: set[int] = set()
     for batch in batches:
         if is_control(batch):
-            kept = _marker(batch, batch.producer_id in seen, what)
+            retained = _marker(batch, batch.producer_id in seen, what)
             seen.discard(batch.producer_id)
         else:
             if batch.attributes & TRANSACTIONAL:
                 seen.add(batch.producer_id)
-            kept = None if batch.base_offset in aborted else _data(batch, latest, what)
-        if kept is None and _must_stay(batch, what):
-            kept = _empty(batch)
-        if kept is not None:
-            left.append(kept)
+            retained = None if batch.base_offset in aborted else _data(batch, latest, what)
+        if retained is None and _must_stay(batch, what):
+            retained = _empty(batch)
+        if retained is not None:
+            left.append(retained)
     return left
 
 
@@ -109,14 +109,14 @@ def _data(batch: Batch, latest: Mapping[bytes, int], what: Round) -> Batch | Non
     records = tuple(record for record in batch.records if stays(record))
     if not records:
         return None
-    kept = batch if len(records) == len(batch.records) else model_log.with_records(batch, records)
+    retained = batch if len(records) == len(batch.records) else model_log.with_records(batch, records)
     if not has_horizon and any(record.value is None for record in records):
-        kept = replace(
-            model_log.with_records(kept, records),
+        retained = replace(
+            model_log.with_records(retained, records),
             base_timestamp=what.now_ms + what.retention_ms,
             attributes=batch.attributes | HORIZON,
         )
-    return kept
+    return retained
 
 
 def _must_stay(batch: Batch, what: Round) -> bool:

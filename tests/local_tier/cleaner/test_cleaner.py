@@ -137,10 +137,10 @@ def no_checkpoint(directory: Path) -> None:
 
 def cleaner_of(clock: ManualClock, *, table: KeyTable = LARGE, window_bytes: int = 1 << 20) -> Cleaner:
     return Cleaner(
-        files=RealFileSystem(),
+        file_system=RealFileSystem(),
         table=table,
         window_bytes=window_bytes,
-        throttle=Throttler(clock),
+        throttler=Throttler(clock),
         clock=clock,
         ids=SeededIds(1, clock),
         check_done=nothing,

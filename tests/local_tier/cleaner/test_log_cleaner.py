@@ -56,7 +56,7 @@ def clean(manager: LogManager) -> bool:
 
 
 def points(manager: LogManager) -> dict[int, int]:
-    return {name.partition: offset for name, offset in manager.cleaner.state.checkpoints().items()}
+    return {name.partition: offset for name, offset in manager.cleaner.manager.checkpoints().items()}
 
 
 def test_the_filthiest_log_goes_first_and_clean_ones_rest(machine: Machine) -> None:
@@ -207,7 +207,7 @@ def test_a_clean_gives_way_to_whoever_needs_the_log(
     manager = machine.start()
     log = orders(manager, 0, COMPACTED)
     write(log, machine, 60)
-    state = manager.cleaner.state
+    cleaner_manager = manager.cleaner.manager
     reached, go_on = threading.Event(), threading.Event()
     find = DirtySection.find_survivors
 
@@ -220,10 +220,10 @@ def test_a_clean_gives_way_to_whoever_needs_the_log(
     cleaner = threading.Thread(target=clean, args=(manager,))
     cleaner.start()
     assert reached.wait(240)
-    during = state.state(name_of(0))
+    during = cleaner_manager.state(name_of(0))
     truncation = threading.Thread(target=manager.truncate_to, args=(name_of(0), 5))
     truncation.start()
-    while state.state(name_of(0)) == IN_PROGRESS:
+    while cleaner_manager.state(name_of(0)) == IN_PROGRESS:
         threading.Event().wait(0.001)
     ends = log.log_end_offset
     go_on.set()
@@ -232,7 +232,7 @@ def test_a_clean_gives_way_to_whoever_needs_the_log(
 
     assert during == IN_PROGRESS
     assert (ends, log.log_end_offset) == (60, 5)
-    assert state.state(name_of(0)) is None
+    assert cleaner_manager.state(name_of(0)) is None
     assert points(manager) == {}
     manager.close()
 
@@ -243,7 +243,7 @@ def test_retention_and_the_cleaner_share_a_log_that_is_compacted_and_deleted(mac
     manager = machine.start()
     log = orders(manager, 0, config)
     write(log, machine, 100, keys=100)
-    by_retention = manager.upkeep.expire()
+    by_retention = manager.periodic_tasks.delete_old_segments()
     clean(manager)
     manager.close()
 
@@ -257,10 +257,10 @@ def test_retention_leaves_a_log_alone_that_is_paused(machine: Machine) -> None:
     machine.configs["orders"] = config
     manager = machine.start()
     write(orders(manager, 0, config), machine, 40)
-    manager.cleaner.state.pause(name_of(0))
-    paused = manager.upkeep.expire()
-    manager.cleaner.state.resume(name_of(0))
-    resumed = manager.upkeep.expire()
+    manager.cleaner.manager.pause(name_of(0))
+    paused = manager.periodic_tasks.delete_old_segments()
+    manager.cleaner.manager.resume(name_of(0))
+    resumed = manager.periodic_tasks.delete_old_segments()
     manager.close()
 
     assert paused == 0

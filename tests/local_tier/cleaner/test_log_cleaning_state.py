@@ -63,7 +63,7 @@ class CleaningStatesMachine(RuleBasedStateMachine):
     def states_tell_both_facts(self) -> None:
         for log in LOGS:
             assert self.states.state(log) == self.expected(log)
-            assert self.states.is_free(log) == (self.expected(log) is None)
+            assert self.states.is_idle(log) == (self.expected(log) is None)
             assert self.states.is_aborted(log) == isinstance(self.expected(log), Aborted)
             assert self.states.is_paused(log) == isinstance(self.expected(log), Paused)
 

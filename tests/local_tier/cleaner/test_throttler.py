@@ -9,9 +9,9 @@ from local_tier.cleaner.cleaner import Throttler
 @pytest.mark.parametrize("portion", [1, 1_000, 40_000, 5_000_000])
 def test_bytes_take_the_time_that_the_rate_gives_them(portion: int) -> None:
     clock = ManualClock()
-    throttle = Throttler(clock, 100_000)
+    throttler = Throttler(clock, 100_000)
     for _ in range(10_000_000 // portion if portion > 1 else 1_000_000):
-        throttle.spend(portion)
+        throttler.maybe_throttle(portion)
 
     total = 10_000_000 if portion > 1 else 1_000_000
     assert clock.monotonic() == pytest.approx(total / 100_000, abs=0.31)
@@ -19,16 +19,16 @@ def test_bytes_take_the_time_that_the_rate_gives_them(portion: int) -> None:
 
 def test_whoever_is_slow_does_not_wait() -> None:
     clock = ManualClock()
-    throttle = Throttler(clock, 1_000)
+    throttler = Throttler(clock, 1_000)
     for _ in range(20):
         clock.advance(1)
-        throttle.spend(900)
+        throttler.maybe_throttle(900)
 
     assert clock.monotonic() == 20
 
 
 def test_without_a_limit_nobody_waits() -> None:
     clock = ManualClock()
-    Throttler(clock).spend(2**60)
+    Throttler(clock).maybe_throttle(2**60)
 
     assert clock.monotonic() == 0

@@ -123,7 +123,7 @@ class Expectations:
             cut_short = expected.exists is None and log.topic_id is None and log.log_end_offset == 0
             assert cut_short or expected.identity in {None, str(log.topic_id)}
             check_log(log, expected, power_lost=power_lost, compacted=name == KEYED)
-            adopt(log, expected)
+            copy_from(log, expected)
 
 
 def contents(log: UnifiedLog) -> list[tuple[int, Content]]:
@@ -197,7 +197,7 @@ def check_indexes(segment: LogSegment) -> None:
         assert found.position == position
 
 
-def adopt(log: UnifiedLog, expected: Expected) -> None:
+def copy_from(log: UnifiedLog, expected: Expected) -> None:
     """What was under way is decided now: expect what is there."""
     end = log.log_end_offset
     known = expected.records | expected.maybe

@@ -86,7 +86,7 @@ class Workload:
         actions = [self.append] * 12 + [
             self.flush,
             self.roll,
-            self.expire,
+            self.delete_old_segments,
             self.clean,
             self.clean,
             self.delete_records,
@@ -130,9 +130,9 @@ class Workload:
         if log.active_segment.size:
             log.roll()
 
-    def expire(self) -> None:
+    def delete_old_segments(self) -> None:
         self._journal.write(do="expire")
-        self.manager.upkeep.expire()
+        self.manager.periodic_tasks.delete_old_segments()
         self._journal.write(done="expire", log="plain", start=self._log(PLAIN).log_start_offset)
 
     def clean(self) -> None:
@@ -175,11 +175,11 @@ class Workload:
             self._make(BRIEF)
 
     def checkpoint(self) -> None:
-        upkeep = self.manager.upkeep
+        periodic_tasks = self.manager.periodic_tasks
         for write in (
-            upkeep.checkpoint_recovery_points,
-            upkeep.checkpoint_log_start_offsets,
-            upkeep.checkpoint_high_watermarks,
+            periodic_tasks.checkpoint_recovery_points,
+            periodic_tasks.checkpoint_log_start_offsets,
+            periodic_tasks.checkpoint_high_watermarks,
         ):
             write()
 
@@ -218,7 +218,7 @@ def manager_of(
             cleaner=CleanerConfig(dedupe_buffer_bytes=1 << 14, io_buffer_bytes=400),
             recovery_threads_per_directory=1,
         ),
-        files=files,
+        file_system=files,
         clock=clock,
         ids=SeededIds(clock.now_ms(), clock),
         scheduler=scheduler,

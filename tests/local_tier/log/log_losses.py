@@ -23,7 +23,7 @@ class Losses(Appends):
 
     @precondition(lambda self: self.last_stable() == self.high_watermark)
     @rule(seconds=st.integers(1, 1500))
-    def expire(self, seconds: int) -> None:
+    def delete_old_segments(self, seconds: int) -> None:
         self.place.scheduler.advance(seconds * 1000)
         self.log.delete_old_segments()
         start = self.log.log_start_offset
@@ -44,7 +44,7 @@ class Losses(Appends):
         """What is not replicated is kept, however old its segment is."""
         self.append(1, size, -1, 0)
         self.roll()
-        self.expire(1500)
+        self.delete_old_segments(1500)
 
     @rule(
         sizes=st.lists(st.integers(100, 300), min_size=2, max_size=5),

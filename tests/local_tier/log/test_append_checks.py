@@ -64,7 +64,7 @@ def judge_slowly(
         )
         if duplicate is not None:
             return duplicate
-        pending = appends.setdefault(each.producer_id, states.prepare(each.producer_id, origin))
+        pending = appends.setdefault(each.producer_id, states.prepare_update(each.producer_id, origin))
         pending.append(each)
     for pending in appends.values():
         states.update(pending)
@@ -85,7 +85,7 @@ def test_producers_are_judged_together_as_one_by_one(
     """The same verdict, error and memory of each producer, also for an append that is repeated."""
     directory = tmp_path_factory.mktemp("states")
     together, one_by_one = (
-        ProducerStateManager(RealFileSystem(), directory, where="orders-0") for _ in range(2)
+        ProducerStateManager(RealFileSystem(), directory, log_name="orders-0") for _ in range(2)
     )
     due: dict[int, int] = {}
     offset = 0
@@ -115,10 +115,10 @@ def test_producers_are_judged_together_as_one_by_one(
 def _judge_together(
     states: ProducerStateManager, checked: CheckedBatches, origin: AppendOrigin
 ) -> BatchMetadata | None:
-    judged = check_producers(states, checked, origin)
-    for pending in judged.appends:
+    validated = check_producers(states, checked, origin)
+    for pending in validated.appends:
         states.update(pending)
-    return judged.duplicate
+    return validated.duplicate
 
 
 def test_what_was_judged_by_the_same_rules_is_not_judged_again(tmp_path: Path) -> None:
@@ -128,9 +128,9 @@ def test_what_was_judged_by_the_same_rules_is_not_judged_again(tmp_path: Path) -
     spoilt = bytearray(batch(0, 3))
     spoilt[-3] ^= 1
     with pytest.raises(InvalidRecordError):
-        log.append_as_leader(bytes(spoilt), 0, judged_by=LogConfig(max_message_bytes=77).append_rules)
+        log.append_as_leader(bytes(spoilt), 0, validated_by=LogConfig(max_message_bytes=77).append_rules)
     assert log.log_end_offset == 0
-    appended = log.append_as_leader(spoilt, 4, judged_by=config.append_rules)
+    appended = log.append_as_leader(spoilt, 4, validated_by=config.append_rules)
     assert (appended.first_offset, appended.last_offset) == (0, 2)
     [(_, header)] = iter_headers(log.read(0, 1_000, Isolation.LOG_END).data)
     assert (header.base_offset, header.partition_leader_epoch) == (0, 4)
@@ -144,6 +144,6 @@ def test_a_batch_with_the_time_of_its_append_is_not_judged_again(tmp_path: Path)
     data, _ = validate_append("here", memoryview(bytearray(batch(0, 3))), stamped.append_rules, now_ms=77)
     with pytest.raises(InvalidRecordError):
         log.append_as_leader(bytes(data), 0)
-    appended = log.append_as_leader(data, 0, judged_by=stamped.append_rules)
+    appended = log.append_as_leader(data, 0, validated_by=stamped.append_rules)
     assert (appended.first_offset, appended.last_offset) == (0, 2)
     log.close()

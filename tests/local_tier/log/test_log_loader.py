@@ -57,7 +57,12 @@ def contents(log: UnifiedLog) -> tuple[object, ...]:
         log.collect_aborted(0, 10**6),
         log.offset_of_max_timestamp(),
         [
-            (segment.base_offset, segment.size, segment.offset_index.entries, segment.newest)
+            (
+                segment.base_offset,
+                segment.size,
+                segment.offset_index.entries,
+                segment.max_timestamp_and_offset,
+            )
             for segment in log.segments
         ],
     )
@@ -266,14 +271,14 @@ def test_an_exchange_of_segments_is_done_or_undone_wherever_it_stops(place: Plac
     """After each rename there is either all of the old segments or all of the new one, and no suffix."""
     log = filled(place)
     old = contents(log)
-    new, doomed = merged(log)
-    log.replace_segments([new], doomed)
+    new, segments_to_delete = merged(log)
+    log.replace_segments([new], segments_to_delete)
     replaced = contents(log)
     place.scheduler.advance(60_000)
     log.delete()
 
     log = filled(place)
-    new, doomed = merged(log)
+    new, segments_to_delete = merged(log)
     renames = 0
     rename = place.fs.rename
 
@@ -286,7 +291,7 @@ def test_an_exchange_of_segments_is_done_or_undone_wherever_it_stops(place: Plac
 
     place.fs.rename = stopping  # type: ignore[method-assign]
     with pytest.raises(StoppedError):
-        log.replace_segments([new], doomed)
+        log.replace_segments([new], segments_to_delete)
     place.fs.rename = rename  # type: ignore[method-assign]
     crash(log)
     new.close_handles()
@@ -318,7 +323,7 @@ def test_a_segment_may_be_split_while_its_log_is_open(place: Place) -> None:
     wide = log.segments[0]
     data = batch(2**31 + 3)
     wide.log.append(data)
-    log._local.log_end_offset = 2**31 + 4
+    log._local_log.log_end_offset = 2**31 + 4
     parts = log.split_overflowed_segment(wide)
     assert [part.base_offset for part in parts] == [0, 2**31 + 3]
     assert contents(log)[0] == [0, 2**31 + 3]

@@ -64,7 +64,7 @@ def test_a_cleaned_log_that_is_compacted_no_more_survives_the_loss_of_its_recove
         found = manager.get(name_of(0))
         assert found is not None
         assert offsets(found) == expected
-        manager.upkeep.checkpoint_recovery_points()
+        manager.periodic_tasks.checkpoint_recovery_points()
         crash(manager)
 
 
@@ -73,7 +73,7 @@ def test_a_new_log_is_not_recovered_by_the_recovery_point_of_an_older_one(machin
     manager = machine.start()
     fill(orders(manager), 3)
     orders(manager).flush()
-    manager.upkeep.checkpoint_recovery_points()
+    manager.periodic_tasks.checkpoint_recovery_points()
     manager.delete(name_of(0))
     log = manager.get_or_create("orders", UUID(int=77), 0, SMALL)
     fill(log, 9)

@@ -63,7 +63,7 @@ class Machine:
         config = LogManagerConfig(directories=self.directories, owner=owner, cleaner=CLEANER)
         return LogManager(
             replace(config, **self.overrides),  # type: ignore[arg-type]  # whatever the test wants
-            files=self.files,
+            file_system=self.files,
             clock=self.clock,
             ids=SeededIds(1, self.clock),
             scheduler=self.scheduler,

@@ -88,7 +88,7 @@ def test_logs_come_back_after_a_clean_stop_without_recovery(machine: Machine) ->
 def test_logs_come_back_after_a_crash(machine: Machine) -> None:
     manager = machine.start()
     fill(orders(manager), 30)
-    manager.upkeep.checkpoint_high_watermarks()
+    manager.periodic_tasks.checkpoint_high_watermarks()
     crash(manager)
 
     again = machine.start()
@@ -245,7 +245,7 @@ def test_a_disk_that_fails_takes_its_logs_offline_and_no_others(machine: Machine
 
 def touch(manager: LogManager, log: UnifiedLog) -> None:
     """Come upon the failure in whatever way it shows."""
-    manager.upkeep.checkpoint_recovery_points()
+    manager.periodic_tasks.checkpoint_recovery_points()
     try:
         fill(log, 1)
         log.flush()
@@ -307,11 +307,11 @@ def test_a_log_that_was_moved_to_another_directory_takes_the_place_of_the_first(
     log = orders(manager)
     fill(log, 10)
     target = next(path for path in machine.directories if path != log.directory.parent)
-    future = manager.create_future(name_of(0), target)
+    future = manager.create_future_log(name_of(0), target)
     crash_names = machine.names(machine.directories.index(target))
     while future.log_end_offset < log.log_end_offset:
         future.append_as_follower(log.read(future.log_end_offset, 1 << 20).data)
-    moved = manager.replace_with_future(name_of(0))
+    moved = manager.replace_current_with_future_log(name_of(0))
 
     assert [name.endswith("-future") for name in crash_names] == [True]
     assert moved is future is manager.get(name_of(0))
@@ -331,12 +331,12 @@ def test_an_unfinished_move_is_known_after_a_crash(machine: Machine) -> None:
     log = orders(manager)
     fill(log, 10)
     target = next(path for path in machine.directories if path != log.directory.parent)
-    manager.create_future(name_of(0), target).append_as_follower(log.read(0, 300).data)
+    manager.create_future_log(name_of(0), target).append_as_follower(log.read(0, 300).data)
     with pytest.raises(InvalidInputError, match="is being moved"):
-        manager.create_future(name_of(0), target)
+        manager.create_future_log(name_of(0), target)
     orders(manager, 1)
     with pytest.raises(InvalidInputError, match="cannot be moved to"):
-        manager.create_future(name_of(1), machine.directories[0] / "elsewhere")
+        manager.create_future_log(name_of(1), machine.directories[0] / "elsewhere")
     manager.close()
 
     again = machine.start()
@@ -347,7 +347,7 @@ def test_an_unfinished_move_is_known_after_a_crash(machine: Machine) -> None:
     again.delete(name_of(0), future=True)
     assert again.get(name_of(0), future=True) is None
     with pytest.raises(NotFoundError):
-        again.replace_with_future(name_of(0))
+        again.replace_current_with_future_log(name_of(0))
     again.close()
 
 
@@ -455,7 +455,7 @@ def test_an_older_checkpoint_does_not_replace_a_newer_one(
         write(self, offsets)
 
     monkeypatch.setattr(OffsetCheckpointFile, "write", write_late)
-    manager.upkeep.checkpoint_log_start_offsets()
+    manager.periodic_tasks.checkpoint_log_start_offsets()
     request.join()
     text = (log.directory.parent / "log-start-offset-checkpoint").read_text()
     manager.close()

@@ -29,7 +29,7 @@ TOP = 2**31 - 1
 
 
 def opened(directory: Path, expiry_ms: int = 1_000_000) -> ProducerStateManager:
-    return ProducerStateManager(RealFileSystem(), directory, where="orders-0", expiry_ms=expiry_ms)
+    return ProducerStateManager(RealFileSystem(), directory, log_name="orders-0", expiry_ms=expiry_ms)
 
 
 def parsed(data: bytes) -> ProducerBatch:
@@ -40,11 +40,11 @@ def parsed(data: bytes) -> ProducerBatch:
 def append(states: ProducerStateManager, data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> None:
     """Append one batch as a log does."""
     found = parsed(data)
-    appended = states.prepare(found.producer_id, origin)
+    appended = states.prepare_update(found.producer_id, origin)
     completed = appended.append(found)
     states.update(appended)
     if completed is not None:
-        states.complete(completed)
+        states.complete_txn(completed)
     states.map_end_offset = found.last_offset + 1
 
 
@@ -95,17 +95,17 @@ def test_open_transactions_hold_back_readers_of_committed_data(tmp_path: Path) -
     append(states, batch(1, 1, producer=(8, 0, 0), transactional=True))
     append(states, batch(2, 1, producer=(7, 0, 1), transactional=True))
     seen = [states.first_unstable_offset]
-    found = states.prepare(7, AppendOrigin.COORDINATOR)
+    found = states.prepare_update(7, AppendOrigin.COORDINATOR)
     completed = found.append(parsed(marker(3, producer=(7, 0), abort=True)))
     assert completed == (7, 0, 3, True)
     states.update(found)
     assert states.last_stable_offset(completed) == 1
-    states.complete(completed)
+    states.complete_txn(completed)
     assert states.first_unstable_offset == 0
-    states.on_high_watermark(4)
+    states.on_high_watermark_updated(4)
     seen.append(states.first_unstable_offset)
     append(states, marker(4, producer=(8, 0), abort=False), AppendOrigin.COORDINATOR)
-    states.on_high_watermark(5)
+    states.on_high_watermark_updated(5)
     seen.append(states.first_unstable_offset)
     assert seen == [0, 1, None]
     append(states, marker(5, producer=(8, 0), abort=True), AppendOrigin.COORDINATOR)
@@ -116,7 +116,7 @@ def test_what_does_not_fit_a_transaction_is_refused(tmp_path: Path) -> None:
     """A batch outside of the open transaction, and a marker of a coordinator that was replaced."""
     states = opened(tmp_path)
     append(states, batch(0, 1, producer=(7, 0, 0), transactional=True))
-    with pytest.raises(InvalidTransactionError, match="outside"):
+    with pytest.raises(InvalidTransactionError, match="non-transactional"):
         append(states, batch(1, 1, producer=(7, 0, 1)))
     append(states, marker(1, producer=(7, 0), abort=True, coordinator_epoch=5), AppendOrigin.COORDINATOR)
     with pytest.raises(InvalidTransactionError, match="epoch 5 was seen"):
@@ -177,9 +177,9 @@ def test_snapshots_without_segment_are_deleted_but_for_the_newest(tmp_path: Path
     for offset in (3, 5, 7, 9, 11):
         states.map_end_offset = offset
         states.take_snapshot()
-    states.snapshots.delete_strays([0, 5, 9])
+    states.snapshots.delete_stray_snapshots([0, 5, 9])
     assert states.snapshots.offsets == [5, 9, 11]
-    states.snapshots.delete_strays([0, 5, 12])
+    states.snapshots.delete_stray_snapshots([0, 5, 12])
     assert states.snapshots.offsets == [5]
     assert states.snapshots.mark_deleted(5) == tmp_path / "00000000000000000005.snapshot.deleted"
     assert states.snapshots.mark_deleted(5) is None

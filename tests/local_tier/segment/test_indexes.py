@@ -125,7 +125,7 @@ def test_the_last_slot_of_a_time_index_is_for_the_largest_timestamp(tmp_path: Pa
     assert index.is_full
     with pytest.raises(IndexOverflowError, match="is full"):
         index.maybe_append(11, BASE + 1)
-    index.maybe_append(12, BASE + 1, may_fill=True)
+    index.maybe_append(12, BASE + 1, may_use_last_slot=True)
     assert index.last_entry == (12, BASE + 1)
     index.close()
 

@@ -44,7 +44,7 @@ def append(segment: LogSegment, *batches: bytes) -> None:
 
 
 def recovered(segment: LogSegment, directory: Path) -> tuple[int, ProducerStateManager, LeaderEpochFileCache]:
-    states = ProducerStateManager(FS, directory, where="orders-0")
+    states = ProducerStateManager(FS, directory, log_name="orders-0")
     epochs = LeaderEpochFileCache(FS, directory, ManualScheduler(CLOCK))
     return recover_segment(segment, states, epochs), states, epochs
 
@@ -223,7 +223,9 @@ def test_a_segment_is_cut_at_a_batch(tmp_path: Path, config: LogConfig, cut: int
     kept = [d for d, end in zip(data, ends, strict=True) if end <= cut]
     assert removed == sum(map(len, data)) - sum(map(len, kept))
     assert segment.size == sum(map(len, kept))
-    assert segment.newest == ((-1, 0) if not kept else (3_001, 4) if cut >= 5 else (2_000, 0))
+    assert segment.max_timestamp_and_offset == (
+        (-1, 0) if not kept else (3_001, 4) if cut >= 5 else (2_000, 0)
+    )
     append(segment, batch(10))
     found = segment.read(0, 10**6)
     assert found is not None
@@ -240,7 +242,7 @@ def test_a_closed_segment_opens_with_trimmed_indexes_and_its_largest_timestamp(t
     assert (tmp_path / f"{0:020}.index").stat().st_size == 0
     assert (tmp_path / f"{0:020}.timeindex").stat().st_size == 12
     again = opened(tmp_path)
-    assert again.newest == (501, 1)
+    assert again.max_timestamp_and_offset == (501, 1)
     assert again.first_batch_timestamp == 501
     again.resize_indexes()
     append(again, batch(3, 1, timestamp=700))

@@ -103,7 +103,9 @@ async def _describe_local(topic: Topic, index: int, context: RequestContext) -> 
                 last_sequence=state.last_sequence,
                 last_timestamp=state.last_timestamp,
                 coordinator_epoch=state.coordinator_epoch,
-                current_txn_start_offset=-1 if state.transaction_start is None else state.transaction_start,
+                current_txn_start_offset=-1
+                if state.current_txn_first_offset is None
+                else state.current_txn_first_offset,
             )
             for producer_id, state in sorted(producers.items())
         ],
