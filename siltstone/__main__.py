@@ -1,7 +1,7 @@
-"""The `siltstone` command, as a module and as the script that is installed.
+"""Entry point of the `siltstone` command, for `python -m siltstone` and for the installed script.
 
-Loading it takes a moment, and so do the interpreter's last steps: ^C ends the process then, without a word,
-as it ends any program. In between the command hears of it, see `siltstone.interrupts.heard`.
+While modules are loaded and while the interpreter shuts down, ^C ends the process silently, as it ends any
+program. In between the command handles it; see `siltstone.interrupts.interrupt_on_signals`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import signal
 
 
 def main() -> None:
-    """Load the command, and run it."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where ^C is ignored
+    """Load the command and run it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # unless the caller ignores ^C
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from siltstone.cli import main as run  # noqa: PLC0415 - this is what takes a moment
+    from siltstone.cli import main as run  # noqa: PLC0415 - loading it takes the time in which ^C must end the process
 
     run()
 

@@ -1,6 +1,7 @@
-"""An agent as the settings say, from its parts to its last breath.
+"""Life of an agent process: open its parts, announce it, run it.
 
-Apart from its command, which can so say that there will be an agent while all of this is loaded.
+This module is apart from the command `siltstone agent`, which can therefore log a message while the agent's
+code is being loaded.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 
 def run_agent(settings: Settings, *, stop_on_eof: bool) -> None:
-    """Run an agent until SIGTERM or SIGINT, or with `stop_on_eof` until standard input ends."""
-    create_data_dir(settings)  # an agent leaves there how to find it
+    """Run an agent until SIGTERM or SIGINT; with `stop_on_eof`, also until standard input ends."""
+    create_data_dir(settings)  # commands find the agent by a file in it
     check_store(settings)
-    with contextlib.ExitStack() as serving:
+    with contextlib.ExitStack() as stack:
         with warn_if_slow("starting the PostgreSQL of the data directory"):
-            url = serving.enter_context(catalog_url(settings))
+            url = stack.enter_context(catalog_url(settings))
 
         def on_ready(addresses: Mapping[str, str]) -> None:
-            serving.enter_context(announce(settings.data_dir, addresses))
+            stack.enter_context(announce(settings.data_dir, addresses))
             emit_json({"event": "ready", **addresses, "pid": os.getpid(), "data_dir": str(settings.data_dir)})
             if stop_on_eof:
                 threading.Thread(target=_stop_at_end_of_input, daemon=True).start()

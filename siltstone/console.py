@@ -1,4 +1,4 @@
-"""Where words go: reports to standard output, progress and logs to standard error."""
+"""Output of commands: reports on standard output, progress on standard error."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _PLAIN_WIDTH = 110
 
 
 def report_console() -> Console:
-    """For people, on standard output; plain text of a fixed width when that is not a terminal."""
+    """Return the console for reports on standard output; without a terminal, plain text of a fixed width."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
 
 
 class ProgressDisplay:
-    """Tells people who wait what is going on, on standard error: bars on a terminal, lines elsewhere."""
+    """Progress on standard error: bars on a terminal, lines elsewhere."""
 
     def __init__(self, clock: Clock, *, quiet: bool = False) -> None:
         self._clock = clock
         self._console = Console(stderr=True, highlight=False, quiet=quiet)
 
-    def say(self, words: str) -> None:
-        """One line."""
-        self._console.print(words, markup=False)
+    def say(self, text: str) -> None:
+        """Print one line."""
+        self._console.print(text, markup=False)
 
     @contextlib.contextmanager
-    def phase(self, words: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Show that something is going on; the block reports progress by calling with what it has done."""
-        begun = self._clock.monotonic()
+    def phase(self, title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Show that the block runs; the block calls the yielded function with each step it has done."""
+        started = self._clock.monotonic()
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -58,9 +58,9 @@ class ProgressDisplay:
         with Progress(
             *columns, console=self._console, transient=True, disable=not self._console.is_terminal
         ) as progress:
-            task = progress.add_task(words, total=total)
+            task = progress.add_task(title, total=total)
             yield lambda done: progress.advance(task, done)
-        self.say(f"✓ {words} ({self._clock.monotonic() - begun:.1f} s)")
+        self.say(f"✓ {title} ({self._clock.monotonic() - started:.1f} s)")
 
 
 def emit_json(report: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ def emit_json(report: Mapping[str, Any]) -> None:
 
 
 def table(title: str | None, *columns: str, rows: Iterable[Iterable[object]] = ()) -> Table:
-    """A light table; columns whose name starts with `>` are numbers, set to the right."""
+    """Return a table; a column whose name starts with `>` is aligned to the right."""
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
         number = column.startswith(">")

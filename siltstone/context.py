@@ -1,4 +1,4 @@
-"""Opens what a command works with, as the settings say, and closes it again in any case."""
+"""The catalog and the object store of a command, opened as the settings say and always closed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """The parts that commands share; `store_config` is what Spark tasks open the same store with."""
+    """Parts that commands share; Spark tasks open the same store by `store_config`."""
 
     catalog: Catalog
     store: ObjectStore
@@ -36,9 +36,9 @@ class AppContext:
 
 @contextlib.contextmanager
 def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
-    """Where the catalog is; the embedded PostgreSQL runs at least as long as the block.
+    """Yield the URL of the catalog; the embedded PostgreSQL runs at least as long as the block.
 
-    Without `create`, NotFoundError says that the data directory has no catalog.
+    Without `create`, raise NotFoundError if the data directory has no catalog.
     """
     if settings.catalog is not None:
         yield settings.catalog.get_secret_value()
@@ -55,10 +55,10 @@ def catalog_url(settings: Settings, *, create: bool = True) -> Iterator[str]:
 def open_context(
     settings: Settings, *, check_binding: bool = True, create: bool = True
 ) -> Iterator[AppContext]:
-    """Catalog and object store, for as long as the block runs.
+    """Open the catalog and the object store for the duration of the block.
 
-    Unless `tied` is False, the store is the catalog's own: who does not touch it need not make sure of that.
-    `create` as in `catalog_url`.
+    Raise an error if the store is not bound to the catalog, unless `check_binding` is False: a command that
+    does not use the store need not check. `create` is as in `catalog_url`.
     """
     clock = SystemClock()
     ids = SystemIds(clock)
@@ -74,35 +74,35 @@ def open_context(
 
 
 def create_data_dir(settings: Settings) -> None:
-    """Make the data directory where there is none; InvalidInputError says why it cannot be one."""
+    """Create the data directory if it does not exist; raise InvalidInputError if that is impossible."""
     try:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as failure:
-        reason = "it is no directory" if isinstance(failure, FileExistsError) else failure.strerror
+        reason = "it is not a directory" if isinstance(failure, FileExistsError) else failure.strerror
         raise InvalidInputError(
-            f"data directory {settings.data_dir} cannot be made: {reason}",
-            remedy="name a directory that this user may make or write to, with --data-dir",
+            f"data directory {settings.data_dir} cannot be created: {reason}",
+            remedy="name a directory that this user may create or write to, with --data-dir",
         ) from None
 
 
 def check_data_exists(settings: Settings) -> None:
-    """Raise NotFoundError when a command that only looks would look at nothing."""
+    """Raise NotFoundError if there is no catalog yet, for commands that only read."""
     if settings.catalog is None and not (settings.data_dir / "catalog").is_dir():
         raise NotFoundError(
-            f"there is nothing in data directory {settings.data_dir}",
-            remedy="name another one with --data-dir, or begin with: siltstone topics create NAME",
+            f"data directory {settings.data_dir} has no catalog",
+            remedy="name another one with --data-dir, or start with: siltstone topics create NAME",
         )
 
 
 def store_config(settings: Settings) -> StoreConfig:
-    """Where segment files live."""
+    """Return how to open the object store."""
     return StoreConfig(
         url=settings.object_store_url, endpoint=settings.s3_endpoint, region=settings.s3_region
     )
 
 
 def check_store(settings: Settings) -> None:
-    """Raise what keeps the object store from being used, before anything rests on it."""
+    """Raise an error if the object store cannot be used, before anything else is started."""
     if settings.object_store is None:
         create_data_dir(settings)
     clock = SystemClock()

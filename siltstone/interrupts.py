@@ -1,6 +1,7 @@
-"""^C and SIGTERM: a KeyboardInterrupt for every command, and in order in every phase of those that take long.
+"""SIGINT (^C) and SIGTERM, as KeyboardInterrupt at points where a command can stop in order.
 
-Where jobs are claimed it must not fall between the claim of one and its release, nor into Spark's own code.
+While jobs are claimed, the exception must not be raised between the claim of a job and its release, nor
+within Spark's own code.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 
     from core.clock import Clock
 
-# Who is impatient, or a tool that signals a process and its group, interrupts twice.
+# A tool that signals a process and its group sends the same interrupt twice.
 _SAME_SECONDS = 1.0
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 
 
 class Interrupts:
-    """A context manager that takes SIGINT and SIGTERM for as long as it is open, in the main thread.
+    """Context manager that handles SIGINT and SIGTERM in the main thread while it is open.
 
-    A signal says "stopping…" and raises KeyboardInterrupt, unless it is held back: then it sets `requested`,
-    and KeyboardInterrupt follows at the end of the held block. Another signal, a moment later, raises in any
-    case. One that was not opened takes no signal.
+    The first signal prints "stopping…" and raises KeyboardInterrupt. Within a `shielded` block it only sets
+    `requested`, and KeyboardInterrupt is raised at the end of the block. A further signal, at least
+    `_SAME_SECONDS` later, raises KeyboardInterrupt in any case.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -54,7 +55,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[threading.Event]:
-        """Let the block end by itself, soon after the event that it is given is set."""
+        """Defer KeyboardInterrupt to the end of the block; the block should end once the event is set."""
         self._shields += 1
         try:
             yield self.requested
@@ -68,7 +69,8 @@ class Interrupts:
         if not self.requested.is_set():
             self.requested.set()
             self._first = now
-            with contextlib.suppress(OSError):  # not by a stream: the signal may have come while one writes
+            # Not through a stream: the signal may have interrupted a write to it.
+            with contextlib.suppress(OSError):
                 os.write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, "stopping…\n".encode())
             if self._shields:
                 return
@@ -79,9 +81,10 @@ class Interrupts:
 
 @contextlib.contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt in the block where SIGINT or SIGTERM would end the process without a word.
+    """Raise KeyboardInterrupt in the block where SIGINT or SIGTERM would silently end the process.
 
-    But not into the loading of a module, where it may be lost, or end as another error: the process ends.
+    While a module is being loaded, the process ends as before: there the exception could get lost or turn
+    into another error.
     """
     silent = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
@@ -106,23 +109,23 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """Let the block, a moment's work, end before any handler of SIGINT or SIGTERM runs.
+    """Run the handlers of SIGINT and SIGTERM only after the block, which must be short.
 
-    For calls of C that check for signals and then take the handler's exception for an error of their own.
-    Handlers run in the main thread only; in another the block is whole already.
+    Use it around C functions that check for signals and report a handler's exception as an error of their
+    own. Handlers run only in the main thread, so in other threads there is nothing to defer.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
     found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     before = {number: handler for number, handler in found.items() if callable(handler)}
     try:
         for number in before:
-            signal.signal(number, lambda number, _frame: came.append(number))
+            signal.signal(number, lambda number, _frame: received.append(number))
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for it in came:
-            signal.raise_signal(it)
+        for each in received:
+            signal.raise_signal(each)

@@ -1,4 +1,4 @@
-"""Logs go to standard error: as lines for people on a terminal, as one JSON object each elsewhere."""
+"""Logging to standard error: lines of text on a terminal, one JSON object per event elsewhere."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 
 import structlog
 
-# Libraries whose warnings repeat, once for each of their tries, what our own errors say once.
+# Libraries that log a warning for each attempt, where our own error reports the failure once.
 _QUIET_LOGGERS = ("psycopg.pool",)
 
 
 def configure_logs(level: str) -> None:
-    """Log what is at least as severe as `level` (debug, info, warning, error), libraries' logs included."""
+    """Log events of at least `level` (debug, info, warning, error), including those of libraries."""
     threshold = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -20,7 +20,7 @@ def configure_logs(level: str) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    # Not structlog's own choice of traceback, which shows local variables: those hold connection strings.
+    # Not structlog's default traceback, which shows local variables: these hold connection strings.
     rendering: list[structlog.typing.Processor] = (
         [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""A simulation for people: figures with one column for each policy, curves, and bills."""
+"""Text report of a simulation: figures with one column for each policy, curves, and bills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDTH: Final = 60
 
 
 def print_report(outcomes: Sequence[Outcome], prices: Prices) -> None:
-    """Everything, on standard output."""
+    """Print the report on standard output."""
     console = report_console()
     workload = outcomes[0].workload
     console.print(f"{workload.name}: {workload.description}", style="bold", markup=False)
@@ -51,26 +51,26 @@ def _sentence(outcome: Outcome) -> str:
 
 
 def figures_table(outcomes: Sequence[Outcome]) -> object:
-    """The figures, one column for each policy."""
+    """Return the figures, with one column for each policy."""
     rows = [(figure.words, *(figure.write(figure.of(each)) for each in outcomes)) for figure in FIGURES]
     return table(None, "figure", *(f">{each.policy}" for each in outcomes), rows=rows)
 
 
 def bills_table(outcomes: Sequence[Outcome], prices: Prices) -> object:
-    """What everything costs in a month, one column for each policy."""
+    """Return the monthly cost of each system, with one column for each policy."""
     by_policy = [bills(each, prices) for each in outcomes]
     rows = [
         (each.name, *(f"{bills_of[index].dollars:,.0f}" for bills_of in by_policy))
         for index, each in enumerate(by_policy[0])
     ]
-    return table("Dollars a month", "system", *(f">{each.policy}" for each in outcomes), rows=rows)
+    return table("Dollars per month", "system", *(f">{each.policy}" for each in outcomes), rows=rows)
 
 
 def terms_table(bill: Bill, policy: str | None) -> object:
-    """One bill, term by term."""
+    """Return the terms of one bill."""
     title = bill.name if policy is None else f"{bill.name}, policy {policy}"
     rows = [(line.term, line.how, f"{line.dollars:,.0f}") for line in bill.lines]
-    rows.append(("together", "", f"{bill.dollars:,.0f}"))
+    rows.append(("total", "", f"{bill.dollars:,.0f}"))
     return table(title, "term", "how", ">dollars", rows=rows)
 
 
@@ -82,7 +82,7 @@ def _print_curves(console: Console, outcome: Outcome) -> None:
         rows.append(
             (curve.words, sparkline(values, _WIDTH), curve.write(min(values)), curve.write(max(values)))
         )
-    console.print(table(None, "", "from 0 to its maximum", ">least", ">most", rows=rows))
+    console.print(table(None, "", "from 0 to its maximum", ">minimum", ">maximum", rows=rows))
 
 
 def _print_warning(console: Console, outcome: Outcome) -> None:
@@ -96,7 +96,7 @@ def _print_warning(console: Console, outcome: Outcome) -> None:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """A curve in one line of text, from 0 to its maximum: the greatest value of each stretch."""
+    """Return a curve as one line of text, scaled from 0 to its maximum; a column shows its largest value."""
     highest = max(values, default=0.0)
     if highest <= 0:
         return _BLOCKS[0] * min(width, len(values))

@@ -1,4 +1,4 @@
-"""`siltstone agent`: the process beside the producers."""
+"""`siltstone agent`: run the broker process."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _log = structlog.get_logger(__name__)
 @click.option(
     "--stop-on-eof",
     is_flag=True,
-    help="Stop also when standard input ends: for a parent whose agent shall not outlive it.",
+    help="Stop also when standard input ends, so that the agent does not outlive its parent process.",
 )
 @with_settings("http", "kafka", "kafka_advertised", "local_dirs")
 def command(settings: Settings, *, stop_on_eof: bool) -> None:
-    """Run an agent: take records, write segment files, answer reads.
+    """Run an agent, the broker that serves Kafka and HTTP clients.
 
-    When it serves, it prints one line of JSON with the event "ready" and its addresses. SIGTERM and ^C stop
-    it in good order: what it took is written and answered. Several agents may share a data directory, a
-    catalog and an object store; commands find those of their data directory by themselves.
+    When it is ready, it prints one line of JSON with the event "ready" and its addresses. On SIGTERM or ^C it
+    finishes the requests that it has accepted and exits. Several agents may share a data directory, a catalog
+    and an object store. Commands find the agents of their data directory.
     """
     if not settings.http_is_local:
         _log.warning(
-            "other machines may reach this agent, and there is no authentication", http=settings.http
+            "other machines can connect to this agent, and there is no authentication", http=settings.http
         )
     if not settings.kafka_is_local:
         _log.warning(
-            "other machines may reach this agent, and there is no authentication", kafka=settings.kafka
+            "other machines can connect to this agent, and there is no authentication", kafka=settings.kafka
         )
     with warn_if_slow("loading its code"):
-        from siltstone.agent_runner import run_agent  # noqa: PLC0415 - it takes seconds, and somebody waits
+        from siltstone.agent_runner import run_agent  # noqa: PLC0415 - it takes seconds, which the warning explains
     run_agent(settings, stop_on_eof=stop_on_eof)

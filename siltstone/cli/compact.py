@@ -1,4 +1,4 @@
-"""`siltstone compact`: plan, run on Spark, publish, delete what is dead; once, to the end, or for good."""
+"""`siltstone compact`: plan jobs, run them on Spark, delete garbage; once, until done, or continuously."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def _address(
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would be done, as siltstone plan does.")
-@click.option("--once", is_flag=True, help="One round of planning, and its jobs: for cron and Airflow.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and run nothing, like siltstone plan.")
+@click.option("--once", is_flag=True, help="Plan once, run the jobs and exit. For cron and Airflow.")
 @click.option(
     "--rounds",
     type=click.IntRange(1, MAX_ROUNDS),
     default=MAX_ROUNDS,
     show_default=True,
-    help="Stop after so many rounds of planning and compacting.",
+    help="Maximum number of rounds; a round plans once and runs the jobs.",
 )
 @click.option(
-    "--watch", is_flag=True, help="Go on until SIGTERM or ^C; several watchers of one catalog share the work."
+    "--watch", is_flag=True, help="Run until SIGTERM or ^C. Several watchers of one catalog share the work."
 )
 @click.option(
     "--interval",
@@ -58,23 +58,25 @@ def _address(
     default=DEFAULT_INTERVAL_SECONDS,
     show_default=True,
     metavar="SECONDS",
-    help="With --watch: how long to wait when there is nothing to do.",
+    help="With --watch: seconds between polls while there is nothing to do.",
 )
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
     callback=_address,
-    help="With --watch: serve Prometheus metrics there; port 0 takes a free one. There is no authentication.",
+    help="With --watch: address of Prometheus metrics; port 0 takes a free port. There is no authentication.",
 )
-@click.option("--force", is_flag=True, help="Clean whatever has something to clean, however little.")
+@click.option(
+    "--force", is_flag=True, help="Clean all partitions with cleanable records, at any dirty ratio."
+)
 @click.option(
     "--plan",
     "choice",
     type=click.Choice(PlanChoice, case_sensitive=False),
     default=PlanChoice.AUTO,
-    show_default=True,
-    help="How a job is run: as one task, whose key table may turn out too small; spread over tasks by "
-    "Spark's shuffle, which is exact at any size; or by an estimate of its keys.",
+    show_default=PlanChoice.AUTO.value,
+    help="How a job runs. task: as one Spark task, whose key table may turn out too small. shuffle: over "
+    "many tasks with Spark's shuffle, exact at any size. auto: chosen by the estimated number of keys.",
 )
 @json_option
 @with_settings("spark_master")
@@ -93,11 +95,13 @@ def command(
     choice: PlanChoice,
     as_json: bool,
 ) -> None:
-    """Compact on Spark until nothing is left to do, then delete what is dead.
+    """Plan compaction jobs, run them on Spark, and delete garbage.
 
-    Objects are deleted once they have been dead for the grace period, so those that this run replaces are
-    left to a later one. The exit code is 1 when a job failed. With --watch it goes on until it is told to
-    stop, gives back the jobs that are not over, and leaves with 0.
+    Rounds repeat until nothing is left to do. Objects are deleted only after the grace period, so the files
+    that this run replaces are deleted by a later one. The exit code is 1 if a job failed.
+
+    With --watch, the command runs until SIGTERM or ^C. It then returns its unfinished jobs to the queue and
+    exits with code 0.
     """
     _check_option_combination(context, watch=watch, once=once)
     options = CompactionOptions(force=force, max_rounds=1 if once else rounds, plan=choice)
@@ -113,7 +117,7 @@ def command(
 
 
 def _check_option_combination(context: click.Context, *, watch: bool, once: bool) -> None:
-    """Refuse options that contradict one another, or would have no effect."""
+    """Reject options that contradict each other or have no effect."""
     given = {
         name
         for name in context.params
@@ -123,15 +127,15 @@ def _check_option_combination(context: click.Context, *, watch: bool, once: bool
     if watch:
         for name in _SINGLE_RUN:
             if name in given:
-                raise click.UsageError(f"--{name.replace('_', '-')} is for a single run, not for --watch.")
+                raise click.UsageError(f"--{name.replace('_', '-')} cannot be combined with --watch.")
     else:
         for name in _WATCH_ONLY:
             if name in given:
-                raise click.UsageError(f"--{name} is for --watch.")
+                raise click.UsageError(f"--{name} needs --watch.")
     if once and "rounds" in given:
-        raise click.UsageError("--once is --rounds 1: give one of them.")
+        raise click.UsageError("--once means --rounds 1; give only one of them.")
     if "dry_run" in given and "choice" in given:
-        raise click.UsageError("--plan says how jobs are run, and --dry-run runs none.")
+        raise click.UsageError("--plan has no effect with --dry-run, which runs no jobs.")
 
 
 def _print_dry_run(settings: Settings, *, force: bool, as_json: bool) -> None:
@@ -159,7 +163,7 @@ def _watch(
         watcher = Watcher(context, settings, options, interval_seconds=interval)
         with serve_metrics(watcher.status, metrics) as address:
             where = "" if address is None else f"; metrics at http://{address[0]}:{address[1]}/metrics"
-            display.say(f"Watching every {interval:g} s{where}")
+            display.say(f"Polling every {interval:g} s{where}")
             status = watcher.run(interrupts)
     if as_json:
         emit_json({"polls": status.polls, "jobs_failed": status.jobs_failed, **status.run.as_dict()})
@@ -171,7 +175,7 @@ def _compact(settings: Settings, options: CompactionOptions, *, as_json: bool) -
     with Interrupts() as interrupts, open_context(settings) as context:
         display = ProgressDisplay(SystemClock())
         run = compact(context, settings, display, options, interrupts=interrupts)
-        with display.phase("Delete what is past its grace"):
+        with display.phase("Delete garbage"):
             run.garbage = collect(context, settings)
         jobs = unfinished_jobs(context)
         now_ms = context.clock.now_ms()
@@ -202,7 +206,7 @@ def _print(run: CompactionRun, unfinished: list[str]) -> None:
     for sentence in unfinished:
         console.print(sentence, markup=False, soft_wrap=True)
     for failure in done.failures:
-        result = "goes back to the queue" if failure.released else "failed"
+        result = "returned to the queue" if failure.released else "failed"
         console.print(f"job {failure.job_id} {result}: {failure.message}", style="red", markup=False)
     expired, size = run.expired.extents, run.expired.size
     if run.garbage is not None:
@@ -211,6 +215,7 @@ def _print(run: CompactionRun, unfinished: list[str]) -> None:
         console.print(f"Expired by retention: {count(expired, 'extent')} ({human_bytes(size)}).")
     if run.garbage is not None:
         console.print(
-            f"Deleted {count(run.garbage.dead_files, 'dead file')} ({human_bytes(run.garbage.dead_bytes)}) "
+            f"Deleted {count(run.garbage.dead_files, 'unreferenced file')} "
+            f"({human_bytes(run.garbage.dead_bytes)}) "
             f"and {count(run.garbage.orphans, 'orphan')} ({human_bytes(run.garbage.orphan_bytes)})."
         )

@@ -1,4 +1,4 @@
-"""`siltstone consume`: a topic's records, as a Kafka consumer reads them."""
+"""`siltstone consume`: print the records of a topic, as a Kafka consumer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from core.ids import SystemIds
 from siltstone.cli.kafka_options import encoding_option, with_kafka_client
 from siltstone.cli.options import json_option, with_settings
 from siltstone.console import emit_json
-from siltstone.kafka_client.reader import Reader, Start
+from siltstone.kafka_client.reader import Reader, StartPosition
 from siltstone.kafka_client.text_records import TextFormat, create_text_renderer, render_json
 
 if TYPE_CHECKING:
@@ -22,32 +22,36 @@ if TYPE_CHECKING:
     from siltstone.settings.configuration import Settings
 
 _WORDS = {
-    "earliest": Start("earliest"),
-    "beginning": Start("earliest"),
-    "latest": Start("latest"),
-    "end": Start("latest"),
+    "earliest": StartPosition("earliest"),
+    "beginning": StartPosition("earliest"),
+    "latest": StartPosition("latest"),
+    "end": StartPosition("latest"),
 }
 
 
 @click.command()
 @click.argument("topic")
 @click.option(
-    "-p", "--partition", type=click.IntRange(min=0), help="Read this partition alone. [default: all]"
+    "-p", "--partition", type=click.IntRange(min=0), help="Read only this partition.  [default: all]"
 )
 @click.option(
     "-o",
     "--offset",
     metavar="WHERE",
-    help="Where to begin: earliest, latest, a number (with --partition), or -N for the last N of each "
-    "partition. [default: earliest]",
+    help="Where to start: earliest, latest, an offset (with --partition), or -N for the last N records of "
+    "each partition.  [default: earliest]",
 )
-@click.option("--timestamp", metavar="WHEN", help="Begin at this time: milliseconds, or 2013-06-01T12:00Z.")
+@click.option(
+    "--timestamp",
+    metavar="WHEN",
+    help="Start at this time: milliseconds since 1970, or ISO 8601 such as 2013-06-01T12:00Z.",
+)
 @click.option(
     "-G",
     "--group",
     metavar="NAME",
-    help="Share the partitions with the members of this group, go on where it stands (--offset earliest or "
-    "latest where it has been nowhere yet), and commit what is printed.",
+    help="Join this consumer group: start at its committed offsets and commit what is printed. --offset "
+    "earliest or latest applies to partitions without a committed offset.",
 )
 @click.option(
     "-c",
@@ -55,13 +59,13 @@ _WORDS = {
     "--max-records",
     "max_records",
     type=click.IntRange(min=1),
-    help="Stop after so many.",
+    help="Stop after this many records.",
 )
 @click.option(
     "--follow/--exit",
     "-f/-e",
     default=None,
-    help="At the end wait for more until ^C, or leave. [default: leave; with --group wait]",
+    help="At the end, wait for more records until ^C, or exit.  [default: exit; with --group: follow]",
 )
 @click.option(
     "--format",
@@ -69,13 +73,19 @@ _WORDS = {
     type=click.Choice(["text", "value", "json"]),
     default="text",
     show_default=True,
-    help="text: key, separator, value. value: that alone. json: everything, lossless, as produce "
-    "--json-lines takes it.",
+    help="text: key, separator, value. value: only the value. json: all fields, as siltstone produce "
+    "--json-lines reads them.",
 )
-@click.option("-K", "--key-separator", metavar="TEXT", default="\t", help="For text. [default: a tab]")
-@encoding_option("key", "How keys are written, for text.")
-@encoding_option("value", "How values are written, but for json.")
-@click.option("-Z", "--null", metavar="TEXT", default="", help="What stands for null. [default: nothing]")
+@click.option(
+    "-K",
+    "--key-separator",
+    metavar="TEXT",
+    default="\t",
+    help="Text between key and value, for --format text.  [default: a tab]",
+)
+@encoding_option("key", "Encoding of keys, for --format text.")
+@encoding_option("value", "Encoding of values, for --format text and value.")
+@click.option("-Z", "--null", metavar="TEXT", default="", help="Text that stands for null.  [default: empty]")
 @json_option
 @with_settings()
 @with_kafka_client
@@ -97,18 +107,18 @@ def command(
     null: str,
     as_json: bool,
 ) -> None:
-    """Print the records of TOPIC, read as a Kafka consumer.
+    """Print the records of TOPIC, as a Kafka consumer.
 
-    Every partition is read from WHERE to the end that it had when the command began, unless it is told to
-    wait for more. Records of one partition come in order. With --json, the last line is a report: how many
-    records, and where to go on.
+    Each partition is read from the given start to the end that it had when the command started, unless
+    --follow is given. Records of one partition are printed in order. With --json, the last line is a report
+    with the number of records and the next offset of each partition.
     """
     del settings
     start = _start(offset, timestamp, partition)
     if group is not None and (partition is not None or start.kind not in {"earliest", "latest"}):
         raise click.UsageError(
-            "--group says which partitions are read, and from where; --offset earliest or latest is for "
-            "a group that stands nowhere yet"
+            "--group can be combined only with --offset earliest or latest; the group assigns the partitions "
+            "and has committed offsets"
         )
     text = TextFormat(
         key_separator=None if form == "value" else key_separator,
@@ -138,10 +148,10 @@ def command(
         emit_json(_report(topic, reader))
 
 
-def _as_member_or_not(group: str | None, start: Start) -> dict[str, str]:
+def _as_member_or_not(group: str | None, start: StartPosition) -> dict[str, str]:
     if group is not None:
         return {"group.id": group, "enable.auto.commit": "true", "auto.offset.reset": start.kind}
-    # librdkafka wants a name; nothing is ever committed or joined under it.
+    # librdkafka needs a group name; nothing is committed under it, and no group is joined.
     nameless = f"siltstone-consume-{SystemIds(SystemClock()).new_uuid()}"
     return {"group.id": nameless, "enable.auto.commit": "false"}
 
@@ -161,21 +171,23 @@ def _report(topic: str, reader: Reader) -> dict[str, Any]:
     }
 
 
-def _start(offset: str | None, timestamp: str | None, partition: int | None) -> Start:
+def _start(offset: str | None, timestamp: str | None, partition: int | None) -> StartPosition:
     if timestamp is not None:
         if offset is not None:
-            raise click.UsageError("--offset and --timestamp both say where to begin; give one of them")
-        return Start("timestamp", _milliseconds(timestamp))
+            raise click.UsageError("--offset and --timestamp cannot be combined")
+        return StartPosition("timestamp", _milliseconds(timestamp))
     if offset is None or offset in _WORDS:
         return _WORDS[offset or "earliest"]
     number = offset.removeprefix("-")
     if not (number.isascii() and number.isdecimal()):
         raise click.UsageError(f"--offset {offset!r} is not earliest, latest or a number")
     if offset.startswith("-"):
-        return Start("last", int(number))
+        return StartPosition("last", int(number))
     if partition is None:
-        raise click.UsageError("--offset with a number needs --partition: every partition counts its own")
-    return Start("offset", int(offset))
+        raise click.UsageError(
+            "--offset with a number needs --partition, because offsets differ by partition"
+        )
+    return StartPosition("offset", int(offset))
 
 
 def _milliseconds(text: str) -> int:

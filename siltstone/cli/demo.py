@@ -1,4 +1,4 @@
-"""`siltstone demo`: the main job on real input, with a report."""
+"""`siltstone demo`: run real data through the whole system and report."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 @click.option(
     "--rows",
     type=click.IntRange(min=1),
-    help="Take only so many flights, and a like share of the weather. [default: all 336,776]",
+    help="Use only this many flights, and a proportional part of the weather.  [default: all 336,776]",
 )
 @json_option
 @with_settings("spark_master")
 def command(settings: Settings, *, rows: int | None, as_json: bool) -> None:
-    """Take a year of real flights through the whole system, and check every record.
+    """Run a year of real flight data through the whole system and check every record.
 
-    Starts an agent, produces the 336,776 flights that left New York City in 2013 and 26,115 hours of weather,
-    compacts them on Spark, reads everything back and compares it with an independent oracle; any difference
-    makes the exit code 1. The data stays for you to look at. Another run makes the two topics anew.
+    The demo starts an agent and produces the 336,776 flights that left New York City in 2013 and 26,115 hours
+    of weather. It compacts them on Spark, reads everything back and compares it with an independent oracle.
+    The exit code is 1 if there is any difference. The data is kept until the next run, which recreates the
+    two topics.
     """
     create_data_dir(settings)
     check_store(settings)
@@ -50,7 +51,7 @@ def command(settings: Settings, *, rows: int | None, as_json: bool) -> None:
 
 
 def _options(settings: Settings) -> str:
-    """What leads another command to the same data, but for a catalog's URL: it may hold a password."""
+    """Return the options with which another command finds the data; a catalog's URL may hold a password."""
     words = ["--data-dir", str(settings.data_dir)]
     for name in ("object_store", "s3_endpoint", "s3_region"):
         value = getattr(settings, name)

@@ -1,4 +1,4 @@
-"""`siltstone expire`: retention and garbage collection without compaction; needs no Spark."""
+"""`siltstone expire`: retention and garbage collection without compaction and without Spark."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 @json_option
 @with_settings()
 def command(settings: Settings, *, as_json: bool) -> None:
-    """Let go of what topics need not keep any longer, and delete what is dead.
+    """Apply retention and delete garbage, without Spark.
 
-    One round, as at the end of siltstone compact. Records go by retention.ms, retention.bytes and the log
-    start; the objects they lay in, once nothing else in them is alive and the grace period has passed.
+    This is the last step of siltstone compact, on its own. Records expire by retention.ms, retention.bytes
+    and the log start offset. An object is deleted when none of its records is live and the grace period has
+    passed.
     """
     check_data_exists(settings)
     check_store(settings)
@@ -36,6 +37,6 @@ def command(settings: Settings, *, as_json: bool) -> None:
     console = report_console()
     console.print(
         f"Expired {count(report.expired_extents, 'extent')} ({human_bytes(report.expired_bytes)}). "
-        f"Deleted {count(report.dead_files, 'dead file')} ({human_bytes(report.dead_bytes)}) "
+        f"Deleted {count(report.dead_files, 'unreferenced file')} ({human_bytes(report.dead_bytes)}) "
         f"and {count(report.orphans, 'orphan')} ({human_bytes(report.orphan_bytes)})."
     )

@@ -1,4 +1,4 @@
-"""`siltstone fsck`: the catalog, the object store and the bytes, held against each other."""
+"""`siltstone fsck`: check that the catalog, the object store and the stored bytes agree."""
 
 from __future__ import annotations
 
@@ -18,33 +18,38 @@ if TYPE_CHECKING:
     from maintenance.fsck import Difference, FsckReport
     from siltstone.settings.configuration import Settings
 
-#: Agents and drivers are heard of several times in this while; one that is not passes for dead.
+#: Agents and Spark drivers send several heartbeats in this time; one that sends none counts as stopped.
 SILENT_FOR_MS: Final = 60_000
 
 
 @click.command()
-@click.option("--deep", is_flag=True, help="Read every live file from end to end and check every batch.")
-@click.option("--repair", is_flag=True, help="Set right sums, counts and claims, which follow from the rest.")
+@click.option("--deep", is_flag=True, help="Read every live file completely and check every batch.")
+@click.option("--repair", is_flag=True, help="Correct sums, counts and claims, which follow from other rows.")
 @click.option(
     "--restored",
     is_flag=True,
-    help="First forget who was writing when a backup was taken that is the catalog now; while nothing runs.",
+    help="After restoring the catalog from a backup: first remove the sessions and unfinished jobs of the "
+    "backup, so that objects written after it are not taken for theirs and deleted. No agent and no "
+    "compaction may run.",
 )
 @click.option(
-    "--force", is_flag=True, help="With --restored: though agents or drivers were heard of a moment ago."
+    "--force",
+    is_flag=True,
+    help="With --restored: ignore that agents or Spark drivers sent recent heartbeats.",
 )
 @json_option
 @with_settings()
 def command(
     settings: Settings, *, deep: bool, repair: bool, restored: bool, force: bool, as_json: bool
 ) -> None:
-    """Compare the catalog with the object store; change nothing without --repair or --restored.
+    """Check that the catalog and the object store agree.
 
-    The exit code is 1 when there is a difference that was not repaired. Dead files that wait for garbage
-    collection, and objects that a live agent or job may still commit, are none.
+    Nothing is changed without --repair or --restored. The exit code is 1 if a difference is left unrepaired.
+    Unreferenced files that wait for garbage collection are no difference, nor are objects that a running
+    agent or job may still commit.
     """
     if force and not restored:
-        raise click.UsageError("--force goes with --restored")
+        raise click.UsageError("--force needs --restored")
     check_data_exists(settings)
     check_store(settings)
     forgotten: ForgottenWriters | None = None
@@ -72,13 +77,14 @@ def _print(report: FsckReport) -> None:
     console = report_console()
     if (forgotten := report.forgotten) is not None:
         console.print(
-            f"Forgot {count(forgotten.sessions, 'session')} and {count(forgotten.jobs, 'open job')}."
+            f"Removed {count(forgotten.sessions, 'session')} and "
+            f"{count(forgotten.jobs, 'unfinished job')} of the backup."
         )
     checked = [(name.replace("_", " "), count) for name, count in report.checked.items()]
-    console.print(table("Looked at", "what", ">how many", rows=checked))
+    console.print(table("Checked", "what", ">count", rows=checked))
     if report.pending:
         waiting = [(name.replace("_", " "), count) for name, count in report.pending.items()]
-        console.print(table("In order, and will go or come", "what", ">how much", rows=waiting))
+        console.print(table("Pending, not a difference", "what", ">amount", rows=waiting))
     for each in report.differences:
         console.print(f"{each.kind.value}: {_location(each)}", style="bold red", markup=False)
         console.print(f"  expected {each.expected}; found {each.found}", markup=False)

@@ -1,4 +1,4 @@
-"""The options that `siltstone produce` and `siltstone consume` share as Kafka clients."""
+"""Options that `siltstone produce` and `siltstone consume` share as Kafka clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         "-b",
         "--bootstrap-server",
         metavar="HOST:PORT,…",
-        help="Brokers to begin with. [default: the agents that serve from the data directory]",
+        help="Brokers to connect to first.  [default: the running agents of the data directory]",
     ),
     click.option(
         "-F",
@@ -32,7 +32,7 @@ _OPTIONS: tuple[Decorator, ...] = (
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
         multiple=True,
-        help="Client properties, one NAME=VALUE on each line: the place for passwords.",
+        help="File of librdkafka properties, one NAME=VALUE a line. Use it for passwords.",
     ),
     click.option(
         "-X",
@@ -40,15 +40,15 @@ _OPTIONS: tuple[Decorator, ...] = (
         "client_property",
         metavar="NAME=VALUE",
         multiple=True,
-        help="A client property, as librdkafka has it; it wins over every other option.",
+        help="librdkafka property; overrides every other option. May be repeated.",
     ),
 )
 
 
 def with_kafka_client(body: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a Kafka client; after the settings it gets the properties they amount to.
+    """Add the options of a Kafka client to a command, and pass it the resulting librdkafka properties.
 
-    Stands below `with_settings`, whose data directory says where agents are looked for.
+    Apply it below `with_settings`: agents are discovered in the data directory of the settings.
     """
 
     @functools.wraps(body)
@@ -73,8 +73,8 @@ def with_kafka_client(body: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def encoding_option(part: str, words: str) -> Decorator:
-    """`--key-encoding` or `--value-encoding`."""
+def encoding_option(part: str, text: str) -> Decorator:
+    """Return the option `--key-encoding` or `--value-encoding` with a help text."""
     return click.option(
-        f"--{part}-encoding", type=click.Choice(ENCODINGS), default="text", show_default=True, help=words
+        f"--{part}-encoding", type=click.Choice(ENCODINGS), default="text", show_default=True, help=text
     )

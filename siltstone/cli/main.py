@@ -1,8 +1,8 @@
-"""The command's front door: which commands there are, and the one place where their errors end.
+"""The `siltstone` command: its subcommands, and the one place that reports their errors.
 
-A command's module is loaded when the command is called, so that `siltstone --help` answers at once and
-`siltstone topics list` does not wait for Spark. The summaries stand here for that reason; a test compares
-them with the commands themselves.
+The module of a subcommand is loaded only when the subcommand is called. `siltstone --help` is therefore fast,
+and `siltstone topics list` does not load Spark. The summaries are repeated here for that reason; a test
+compares them with the subcommands.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 FAILED = 1
 WRONG_USAGE = 2
 TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 COMMANDS = {
-    "agent": "Run an agent: take records, write segment files, answer reads.",
+    "agent": "Run an agent, the broker that serves Kafka and HTTP clients.",
     "topics": "Create, list, describe and delete topics.",
-    "produce": "Send lines of standard input, or of FILES, to TOPIC as a Kafka producer.",
-    "consume": "Print the records of TOPIC, read as a Kafka consumer.",
-    "plan": "Explain what compaction would do now, and why.",
-    "simulate": "Simulate what a workload would need and cost over a year.",
-    "compact": "Compact on Spark until nothing is left to do, then delete what is dead.",
-    "quarantine": "List files that spoil every compaction job, or let them be tried again.",
-    "expire": "Let go of what topics need not keep any longer, and delete what is dead.",
-    "fsck": "Compare the catalog with the object store; change nothing without --repair or --restored.",
-    "demo": "Take a year of real flights through the whole system, and check every record.",
+    "produce": "Send lines of standard input or of FILES to TOPIC, as a Kafka producer.",
+    "consume": "Print the records of TOPIC, as a Kafka consumer.",
+    "plan": "Show the compaction jobs that would be planned now, with the reasons.",
+    "simulate": "Simulate the resources and the cost of a workload over time.",
+    "compact": "Plan compaction jobs, run them on Spark, and delete garbage.",
+    "quarantine": "List the files that compaction leaves out, or allow it to retry them.",
+    "expire": "Apply retention and delete garbage, without Spark.",
+    "fsck": "Check that the catalog and the object store agree.",
+    "demo": "Run a year of real flight data through the whole system and check every record.",
 }
 
 
 class LazyGroup(click.Group):
-    """A group that loads its commands by name, and turns every error into words and an exit code."""
+    """Command group that loads subcommands by name and turns errors into messages and exit codes."""
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
                 return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit):
             raise
-        except (Exception, KeyboardInterrupt) as failure:  # noqa: BLE001 - the outermost place, and it says so
+        except (Exception, KeyboardInterrupt) as failure:  # noqa: BLE001 - this is the outermost handler
             debug = bool(ctx.meta.get("siltstone.debug"))
             ctx.exit(report_error(failure, debug=debug))
 
@@ -83,29 +83,29 @@ class LazyGroup(click.Group):
 )
 @click.version_option(package_name="siltstone", message="%(prog)s %(version)s")
 def cli() -> None:
-    """A Kafka-compatible log whose durable home is an object store.
+    """A Kafka-compatible log that stores its data in an object store.
 
-    Settings come from `siltstone.toml` in the data directory (or --config), then SILTSTONE_* variables, then
-    options, each winning over the one before. Every command has its own --help.
+    Settings are read from siltstone.toml in the data directory (or the file of --config), from SILTSTONE_*
+    environment variables and from options. A later source overrides an earlier one.
+
+    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 75 temporary failure (retry later),
+    130 interrupted. Every command has its own --help.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit code.
-
-    0, 1 failed, 2 wrong usage, 75 try again later, 130 interrupted.
-    """
+    """Run the command line and exit the process."""
     cli.main(args=None if arguments is None else list(arguments), prog_name="siltstone")
-    sys.exit(0)  # pragma: no cover - click has left already
+    sys.exit(0)  # pragma: no cover - click has exited already
 
 
 def report_error(failure: BaseException, *, debug: bool) -> int:
-    """Say what went wrong on standard error, and return the exit code; `debug` shows the traceback."""
+    """Print an error on standard error and return the exit code; `debug` adds the traceback."""
     if isinstance(failure, KeyboardInterrupt | click.Abort):
         click.echo("interrupted", err=True)
         return INTERRUPTED
     if isinstance(failure, BrokenPipeError) or getattr(failure, "errno", None) == errno.EPIPE:
-        # The reader of our output has left; say nothing, and let the interpreter's last flush go nowhere.
+        # The reader closed the pipe. Stay silent, and discard what the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     if debug:
@@ -115,7 +115,7 @@ def report_error(failure: BaseException, *, debug: bool) -> int:
         return _exit_code(failure)
     click.echo(f"error: unexpected {type(failure).__name__}: {failure}", err=True)
     if not debug:
-        click.echo(f"  this is a bug in Siltstone; its traceback is in {_keep(failure)}", err=True)
+        click.echo(f"  this is a bug in Siltstone; the traceback is in {_save_traceback(failure)}", err=True)
     return FAILED
 
 
@@ -127,7 +127,7 @@ def _exit_code(failure: SiltstoneError) -> int:
     return FAILED
 
 
-def _keep(failure: BaseException) -> Path:
+def _save_traceback(failure: BaseException) -> Path:
     handle, name = tempfile.mkstemp(prefix="siltstone-error-", suffix=".txt")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         traceback.print_exception(failure, file=file)

@@ -1,4 +1,4 @@
-"""The options that commands share, made from the settings' own descriptions."""
+"""Options that commands share; their help texts are the descriptions of the settings."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _METAVARS = {
 
 
 def with_settings(*names: str, file_flags: tuple[str, ...] = ("--config", "--config-file")) -> Decorator:
-    """Give a command the common settings' options and those of `names`; it gets the settings first.
+    """Add options for the common settings and for `names` to a command, and pass it the loaded settings.
 
-    `file_flags` are for the command that has another use for --config.
+    `file_flags` name the option for the settings file, for a command that uses --config otherwise.
     """
     chosen = (*COMMON, *names)
 
@@ -45,7 +45,7 @@ def with_settings(*names: str, file_flags: tuple[str, ...] = ("--config", "--con
             click.get_current_context().meta["siltstone.debug"] = debug
             options = {name: arguments.pop(name) for name in chosen}
             settings = load_settings(options, config_file)
-            # Before anything else: without it, structlog writes to standard output, which is for reports.
+            # First of all: unconfigured, structlog writes to standard output, which is for reports.
             configure_logs(settings.log_level)
             body(settings, **arguments)
 
@@ -63,13 +63,15 @@ def with_settings(*names: str, file_flags: tuple[str, ...] = ("--config", "--con
 
 
 def _setting_option(name: str) -> Decorator:
-    description = SETTINGS[name].description.replace("`", "")
+    setting = SETTINGS[name]
+    description = setting.description.replace("`", "")
+    default = "" if setting.default is None else f"  [default: {setting.default}]"
     return click.option(
         f"--{name.replace('_', '-')}",
         *_SHORTER.get(name, ()),
         name,
         metavar=_METAVARS.get(name, "VALUE"),
-        help=description,
+        help=description + default,
     )
 
 
@@ -79,11 +81,11 @@ def _file_option(flags: tuple[str, ...]) -> Decorator:
         "config_file",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Settings in TOML. [default: siltstone.toml in the data directory, where there is one]",
+        help="TOML file with settings.  [default: siltstone.toml in the data directory, if it exists]",
     )
 
 
-_debug_option = click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+_debug_option = click.option("--debug", is_flag=True, help="Print the traceback of an error.")
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Give the report as one JSON object on the last line of output."
+    "--json", "as_json", is_flag=True, help="Print the report as one JSON object on the last line of output."
 )

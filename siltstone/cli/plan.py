@@ -1,4 +1,4 @@
-"""`siltstone plan`: what compaction would do now, and why. It changes nothing."""
+"""`siltstone plan`: show the jobs that compaction would plan now; it changes nothing."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option(
-    "--explain", metavar="TOPIC", help="Say of every partition of TOPIC what becomes of it, and why."
+    "--explain", metavar="TOPIC", help="Show the decision for every partition of TOPIC, with the reason."
 )
-@click.option("--force", is_flag=True, help="As if every partition with something to clean were due.")
+@click.option("--force", is_flag=True, help="Plan as siltstone compact --force does.")
 @json_option
 @with_settings()
 def command(settings: Settings, *, explain: str | None, force: bool, as_json: bool) -> None:
-    """Explain what compaction would do now, and why.
+    """Show the compaction jobs that would be planned now, with the reasons.
 
-    Nothing is changed; siltstone compact does it.
+    Nothing is changed; siltstone compact plans and runs the jobs.
     """
     with open_context(settings, check_binding=False, create=False) as context:
         planned = plan(
@@ -51,7 +51,7 @@ def command(settings: Settings, *, explain: str | None, force: bool, as_json: bo
 
 
 def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -> dict[str, Any]:
-    """A plan, and the jobs that are not over, as one JSON object."""
+    """Return a plan and the unfinished jobs as one JSON object."""
     decisions = planned.decisions if explain is None else planned.explain(explain)
     return {
         "now_ms": planned.now_ms,
@@ -63,7 +63,7 @@ def plan_report(planned: Plan, jobs: Sequence[Job], explain: str | None = None) 
 
 
 def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -> None:
-    """A plan for people: jobs that are not over, its own, then what is left alone (or one topic) and why."""
+    """Print unfinished jobs, planned jobs, then the partitions that wait (or those of one topic) and why."""
     console = report_console()
     for sentence in describe_jobs(jobs, planned.now_ms):
         console.print(sentence, markup=False, soft_wrap=True)
@@ -80,14 +80,14 @@ def print_plan(planned: Plan, jobs: Sequence[Job], explain: str | None = None) -
         console.print(f"  {_gain(job.worth)}", markup=False)
     if planned.deferred:
         jobs_left = count(planned.deferred, "more job")
-        console.print(f"{jobs_left} when the budget of the hour allows.", markup=False)
+        console.print(f"{jobs_left} deferred by the hourly budget.", markup=False)
     if explain is not None:
         shown = planned.explain(explain)
     else:
         shown = tuple(each for each in planned.decisions if each.verdict is Verdict.WAIT)
     if shown:
         title = "Waiting" if explain is None else explain
-        console.print(table(title, "partition", "what", ">dirty ratio", "why", rows=map(_row, shown)))
+        console.print(table(title, "partition", "decision", ">dirty ratio", "reason", rows=map(_row, shown)))
 
 
 def _gain(score: JobScore) -> str:

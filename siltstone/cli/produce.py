@@ -1,4 +1,4 @@
-"""`siltstone produce`: lines of standard input, or of files, become records."""
+"""`siltstone produce`: send lines of standard input or of files as records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class _Input(NamedTuple):
-    """What is read, and how records are made of it."""
+    """Input of the command, and the parser that turns it into records."""
 
     files: tuple[Path, ...]
     whole_files: bool
@@ -54,42 +54,49 @@ class _Input(NamedTuple):
     "-K",
     "--key-separator",
     metavar="TEXT",
-    help="What parts key from value, such as : or $'\\t'. [default: lines have no key]",
+    help="Text between key and value, such as : or $'\\t'.  [default: lines have no key]",
 )
-@click.option("-k", "--key", metavar="TEXT", help="The key of every record.")
-@encoding_option("key", "How keys are written.")
-@encoding_option("value", "How values are written.")
-@click.option("-Z", "--null", metavar="TEXT", help="A key or value of this text is null: '' for empty ones.")
+@click.option("-k", "--key", metavar="TEXT", help="Key of every record.")
+@encoding_option("key", "Encoding of keys in the input.")
+@encoding_option("value", "Encoding of values in the input.")
+@click.option(
+    "-Z", "--null", metavar="TEXT", help="Send a key or value of this text as null; '' for empty ones."
+)
 @click.option(
     "--json-lines",
     is_flag=True,
-    help="Each line is a record as JSON: key, value, headers, timestamp, partition; key_encoding and "
-    "value_encoding may be base64.",
+    help="Read each line as a JSON object with key, value, headers, timestamp and partition. "
+    "key_encoding and value_encoding may be base64.",
 )
-@click.option("--whole-files", is_flag=True, help="Each of FILES is the value of one record.")
+@click.option("--whole-files", is_flag=True, help="Send each of FILES as the value of one record.")
 @click.option(
-    "-H", "--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header of every record."
+    "-H",
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Header of every record. May be repeated.",
 )
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Send all to this partition.")
-@click.option("-z", "--compression", type=click.Choice(CODECS), help="How batches are compressed.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), help="Send all records to this partition.")
+@click.option("-z", "--compression", type=click.Choice(CODECS), help="Codec of batches.  [default: none]")
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
     default="all",
     show_default=True,
-    help="When a record counts as sent: at once, or when it is durable (1 and all are the same here).",
+    help="When a record counts as sent. 0: at once. 1 and all: when it is durable.",
 )
 @click.option(
     "--idempotence/--no-idempotence",
     default=None,
-    help="Let no retry double or reorder records. [default: with acks all]",
+    help="Prevent retries from duplicating or reordering records.  [default: on with --acks all]",
 )
 @click.option(
     "--batch-records",
     type=click.IntRange(1, 1_000_000),
     default=10_000,
     show_default=True,
-    help="How many records go into one batch at most.",
+    help="Maximum number of records in one batch.",
 )
 @json_option
 @with_settings()
@@ -115,19 +122,21 @@ def command(
     batch_records: int,
     as_json: bool,
 ) -> None:
-    """Send lines of standard input, or of FILES, to TOPIC as a Kafka producer.
+    """Send lines of standard input or of FILES to TOPIC, as a Kafka producer.
 
-    A line is a value without a key, unless --key-separator, --key or --json-lines say otherwise. Records are
-    sent as they come and acknowledged when they are durable. Refused records are listed on standard error, by
-    line, and the exit code is then 1; it is 75 when it is not known of some whether they were appended. A
-    batch is taken or refused as a whole. ^C or SIGTERM ends the input; what was read is still
-    sent.
+    A line is a value without a key unless --key-separator, --key or --json-lines is given. Lines are sent as
+    they are read, and acknowledged when they are durable.
+
+    Refused records are listed on standard error with their line number, and the exit code is then 1. A
+    broker accepts or refuses a batch as a whole. The exit code is 75 if some records were not confirmed, so
+    that they may or may not have been appended. On ^C or SIGTERM, the command stops reading and sends what it
+    has read.
     """
     del settings
     if json_lines and (key_separator is not None or key is not None):
-        raise click.UsageError("--key-separator and --key have no meaning with --json-lines")
+        raise click.UsageError("--key-separator and --key cannot be combined with --json-lines")
     if key_separator is not None and key is not None:
-        raise click.UsageError("--key-separator and --key both say what the key is; give one of them")
+        raise click.UsageError("--key-separator and --key cannot be combined")
     if whole_files and not files:
         raise click.UsageError("--whole-files needs FILES")
     common = _headers(headers)
@@ -158,10 +167,13 @@ def command(
 def _produce(
     configuration: dict[str, str], topic: str, source: _Input, partition: int | None
 ) -> tuple[DeliveryCounts, bool]:
-    """Send all of the input; also whether ^C ended it. An error is told what was acknowledged before it."""
+    """Send the whole input; return the counts, and True if ^C ended the input.
+
+    When an error ends it, the number of records that were accepted before is printed.
+    """
     failures = _FailureList()
     sender: Sender[str] = Sender(configuration, topic, failures.print_failure)
-    # An unknown topic is an error also where there is nothing to send.
+    # An unknown topic is an error even if the input is empty.
     known = fetch_partitions(sender.producer, topic, sender.errors, SystemClock())
     if partition is not None and partition not in known:
         raise NotFoundError(
@@ -175,7 +187,7 @@ def _produce(
                 sender.raise_if_unable()
             sender.finish(waiting=_print_waiting)
         except KeyboardInterrupt:
-            click.echo("no more is read; what was read is being sent (^C once more gives it up)", err=True)
+            click.echo("stopped reading; sending what was read (press ^C again to stop)", err=True)
             _finish_soon(sender)
             return sender.tally, True
         except SiltstoneError:
@@ -190,7 +202,7 @@ def _produce(
 
 def _print_waiting(records: int) -> None:
     click.echo(
-        f"waiting for {count(records, 'record')} to be acknowledged; when it lasts, the agents' logs say why",
+        f"waiting for {count(records, 'record')} to be acknowledged; if it takes long, see the agents' logs",
         err=True,
     )
 
@@ -203,7 +215,7 @@ def _finish_soon(sender: Sender[str]) -> None:
 
 
 def _records(source: _Input) -> Iterator[tuple[str, OutgoingRecord]]:
-    """Every record with the words for its place in the input."""
+    """Yield each record with its position in the input, as text for messages."""
     if not source.files:
         yield from _lines(sys.stdin.buffer, "", source.parse)
     for file in source.files:
@@ -236,11 +248,11 @@ def _lines(stream: BinaryIO, prefix: str, parse: Parse) -> Iterator[tuple[str, O
             yield where, parse(where, line.removesuffix(b"\r"))
 
 
-def _headers(words: Sequence[str]) -> Headers:
-    parted = [word.partition("=") for word in words]
-    for word, (name, separator, _) in zip(words, parted, strict=True):
+def _headers(texts: Sequence[str]) -> Headers:
+    parted = [text.partition("=") for text in texts]
+    for text, (name, separator, _) in zip(texts, parted, strict=True):
         if not name or not separator:
-            raise click.UsageError(f"--header {word!r} is not NAME=VALUE")
+            raise click.UsageError(f"--header {text!r} is not NAME=VALUE")
     return tuple((name, value.encode()) for name, _, value in parted)
 
 
@@ -252,7 +264,7 @@ def _key(text: str, encoding: str) -> bytes:
 
 
 class _FailureList:
-    """Lists failed records on standard error, so many and no more."""
+    """Bounded list of failed records on standard error."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -262,7 +274,7 @@ class _FailureList:
         if self._count <= _MAX_PRINTED:
             click.echo(f"{where}: {'unconfirmed' if is_unconfirmed else 'refused'}: {why}", err=True)
         elif self._count == _MAX_PRINTED + 1:
-            click.echo("… and more, which are only counted", err=True)
+            click.echo("… and more, which are counted but not listed", err=True)
 
 
 def _print_report(tally: DeliveryCounts, *, as_json: bool) -> None:
@@ -273,8 +285,8 @@ def _print_report(tally: DeliveryCounts, *, as_json: bool) -> None:
         click.echo(f"{tally.accepted:,} records accepted{refused}")
     if tally.unconfirmed:
         raise RetryableError(
-            f"of {tally.unconfirmed:,} records it is not known whether they were appended",
-            remedy="read what the topic holds before sending them again, which may double them",
+            f"{tally.unconfirmed:,} records were not confirmed; they may or may not have been appended",
+            remedy="check the topic before you send them again, to avoid duplicates",
         )
     if tally.refused:
         click.get_current_context().exit(1)

@@ -1,4 +1,4 @@
-"""`siltstone quarantine`: files that spoil every job, and the way back for them."""
+"""`siltstone quarantine`: files that make every job fail, and how to retry them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--retry", type=click.UUID, metavar="FILE", multiple=True, help="Let this file be tried again.")
-@click.option("--retry-all", is_flag=True, help="Let all be tried again.")
+@click.option(
+    "--retry", type=click.UUID, metavar="FILE", multiple=True, help="Retry this file. May be repeated."
+)
+@click.option("--retry-all", is_flag=True, help="Retry all files.")
 @json_option
 @with_settings()
 def command(settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, as_json: bool) -> None:
-    """List files that spoil every compaction job, or let them be tried again.
+    """List the files that compaction leaves out, or allow it to retry them.
 
-    A job that fails for good is tried in halves until the file to blame is alone. It is then left out; its
-    records stay where they are and are read as before. Nothing is deleted.
+    When a job fails permanently, the planner splits its input in halves until the file that causes the
+    failure is alone. Compaction then leaves that file out. Consumers read its records as before, and nothing
+    is deleted.
     """
     with open_context(settings, check_binding=False, create=False) as context:
         forgiven = 0
@@ -39,12 +42,12 @@ def command(settings: Settings, *, retry: tuple[UUID, ...], retry_all: bool, as_
         emit_json({"forgiven": forgiven, **suspect_fields(suspects)})
         return
     if retry or retry_all:
-        report_console().print(f"{count(forgiven, 'file')} may be tried again.")
+        report_console().print(f"{count(forgiven, 'file')} will be retried.")
     print_suspects(suspects)
 
 
 def suspect_fields(suspects: Sequence[Suspect]) -> dict[str, Any]:
-    """For `--json`: files in quarantine, and those that are to be tried again."""
+    """Return files in quarantine, and files of failed jobs that will be retried, for `--json`."""
     return {
         "quarantined": [_fields(each) for each in suspects if each.quarantined_ms is not None],
         "suspected": [_fields(each) for each in suspects if each.quarantined_ms is None],
@@ -52,15 +55,15 @@ def suspect_fields(suspects: Sequence[Suspect]) -> dict[str, Any]:
 
 
 def print_suspects(suspects: Sequence[Suspect]) -> None:
-    """For people: a table of what is in quarantine, a sentence on what is to be tried again."""
+    """Print the files in quarantine, and the number of files that will be retried."""
     console = report_console()
     quarantined = [each for each in suspects if each.quarantined_ms is not None]
     if quarantined:
         rows = [(each.file_id, each.object_name, human_bytes(each.size), each.reason) for each in quarantined]
-        console.print(table("In quarantine", "file", "object", ">size", "why", rows=rows))
+        console.print(table("In quarantine", "file", "object", ">size", "reason", rows=rows))
     if len(suspects) > len(quarantined):
         waiting = len(suspects) - len(quarantined)
-        console.print(f"{count(waiting, 'file')} of failed jobs will be tried again, fewer at a time.")
+        console.print(f"{count(waiting, 'file')} of failed jobs will be retried in smaller jobs.")
 
 
 def _fields(suspect: Suspect) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`siltstone simulate`: what a workload would cost over a year, by the planner's own policy."""
+"""`siltstone simulate`: resources and cost of a workload over time, under the planner's own policy."""
 
 from __future__ import annotations
 
@@ -36,29 +36,31 @@ _PATH = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.argument("workload", required=False)
+@click.option("--live", is_flag=True, help="Derive the workload from the last day of data in the catalog.")
 @click.option(
-    "--live", is_flag=True, help="Take the workload from what the catalog's log holds of the last day."
+    "--days",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Simulated days.  [default: as the workload says]",
 )
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How much time is simulated.")
 @click.option(
     "--policy",
     "policies",
     type=_PATH,
     multiple=True,
     metavar="FILE",
-    help="Planner settings in TOML, beside those in force.",
+    help="TOML file of planner settings to compare with the current ones. May be repeated.",
 )
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="KEY=VALUE[,…]",
-    help="Planner settings to compare with those in force.",
+    help="Planner settings to compare with the current ones. May be repeated.",
 )
-@click.option("--prices", type=_PATH, metavar="FILE", help="Prices in TOML, in the place of list prices.")
-@click.option("--plot", type=_PATH, metavar="FILE", help="Draw the curves into a PNG.")
+@click.option("--prices", type=_PATH, metavar="FILE", help="TOML file of prices.  [default: list prices]")
+@click.option("--plot", type=_PATH, metavar="FILE", help="Draw the curves into this PNG file.")
 @click.option("--exact", is_flag=True, help="Simulate every file, job and record; for small workloads.")
-@click.option("--seed", default=0, show_default=True, help="What --exact draws by.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the random numbers of --exact.")
 @json_option
 @with_settings()
 def command(
@@ -75,11 +77,11 @@ def command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Simulate what a workload would need and cost over a year.
+    """Simulate the resources and the cost of a workload over time.
 
-    WORKLOAD is a TOML file, or one of those that come along: changelog, clickstream, platform. The policy is
-    the planner's own, with the settings in force; every --policy and --set adds a column to compare with.
-    Nothing is changed anywhere.
+    WORKLOAD is a TOML file or the name of a built-in workload: changelog, clickstream, platform. The
+    simulation plans with the code and the current settings of the planner. Each --policy and --set adds a
+    column to compare with. Nothing is changed.
     """
     if plot is not None:
         require_matplotlib()
@@ -105,7 +107,7 @@ def command(
 
 
 class _Steps:
-    """Turns the part that is over into steps of a thousandth."""
+    """Converter of the finished fraction of a simulation into steps of one thousandth."""
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         self._advance = advance
@@ -120,8 +122,8 @@ class _Steps:
 def _workload(settings: Settings, named: str | None, *, live: bool) -> Workload:
     if live == (named is not None):
         raise InvalidInputError(
-            "a simulation is of a workload, or of what the catalog has",
-            remedy=f"name a TOML file, or {', '.join(named_workloads())}; or give --live alone",
+            "simulate needs either a workload or --live",
+            remedy=f"name a TOML file or one of {', '.join(named_workloads())}, or give --live",
         )
     if named is not None:
         is_file = named.endswith(".toml") or "/" in named
@@ -133,10 +135,10 @@ def _workload(settings: Settings, named: str | None, *, live: bool) -> Workload:
 def _policies(
     settings: Settings, files: tuple[Path, ...], changes: tuple[str, ...]
 ) -> list[tuple[str, PlannerSettings]]:
-    """The settings in force, and those to compare with, each with what it is called."""
+    """Return the current planner settings and those to compare with, each with its name."""
     base = settings.planner
     return [
-        ("in force", base),
+        ("current", base),
         *((file.stem, policy_from_file(file, base)) for file in files),
         *((text, policy_from_text(text, base)) for text in changes),
     ]

@@ -1,6 +1,6 @@
-"""`siltstone topics`: create, list, describe, delete. They speak to the catalog; no agent needs to run.
+"""`siltstone topics`: create, list, describe and delete topics in the catalog; no agent needs to run.
 
-Only where a local topic's partitions begin and end is asked from the agents that lead them.
+Only the offsets of topics with `storage.mode=local` are requested from the agents that lead their partitions.
 """
 
 from __future__ import annotations
@@ -30,16 +30,21 @@ def command() -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="How many.")
 @click.option(
-    "--config", "topic_config", multiple=True, metavar="NAME=VALUE", help="A topic setting; may be repeated."
+    "--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Number of partitions."
+)
+@click.option(
+    "--config", "topic_config", multiple=True, metavar="NAME=VALUE", help="Topic setting. May be repeated."
 )
 @json_option
 @with_settings(file_flags=("--config-file",))
 def create(
     settings: Settings, *, name: str, partitions: int, topic_config: tuple[str, ...], as_json: bool
 ) -> None:
-    """Create topic NAME. Settings have Kafka's names and defaults, such as cleanup.policy=compact."""
+    """Create topic NAME.
+
+    Topic settings have Kafka's names and defaults, such as --config cleanup.policy=compact.
+    """
     config = dict(_assignment(text) for text in topic_config)
     with open_context(settings, check_binding=False) as context:
         topic = context.catalog.topics.create(name, partitions, config)
@@ -59,7 +64,7 @@ def list_topics(settings: Settings, *, as_json: bool) -> None:
     if as_json:
         emit_json({"topics": [_topic_fields(topic) for topic in topics]})
     elif not topics:
-        click.echo("there are no topics; create one with: siltstone topics create NAME")
+        click.echo("there are no topics; create one: siltstone topics create NAME")
     else:
         rows = [(each.name, each.partition_count, each.config.cleanup_policy) for each in topics]
         report_console().print(table(None, "topic", ">partitions", "cleanup.policy", rows=rows))
@@ -70,7 +75,7 @@ def list_topics(settings: Settings, *, as_json: bool) -> None:
 @json_option
 @with_settings()
 def describe(settings: Settings, *, name: str, as_json: bool) -> None:
-    """Show the settings and the partitions of topic NAME."""
+    """Show the settings and the partition offsets of topic NAME."""
     with open_context(settings, check_binding=False, create=False) as context:
         topic = context.catalog.topics.get(name)
         if topic.config.storage_mode == "local":
@@ -89,12 +94,14 @@ def describe(settings: Settings, *, name: str, as_json: bool) -> None:
     columns = [f">{name.removesuffix('_offset').replace('_', ' ')}" for name in states[0]]
     console.print(table(None, *columns, rows=[state.values() for state in states]))
     if any(None in state.values() for state in states):
-        console.print("-: a partition's leader alone knows; there is none, or it does not answer")
+        console.print(
+            "-: only the leader of the partition knows it, and there is none or it does not respond"
+        )
 
 
 @command.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @with_settings()
 def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
@@ -108,7 +115,7 @@ def delete(settings: Settings, *, name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         emit_json({"deleted": name, "topic_id": str(topic.topic_id)})
     else:
-        click.echo(f"deleted {name}; its files go with the next garbage collection")
+        click.echo(f"deleted {name}; the next garbage collection deletes its files")
 
 
 def _assignment(text: str) -> tuple[str, str]:

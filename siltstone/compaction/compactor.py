@@ -1,9 +1,8 @@
-"""Compaction as a user asks for it: plan, run on Spark, publish, and again until nothing is left to do.
+"""One run of compaction: plan, run on Spark, publish, and repeat until nothing is left to do.
 
-One round plans and submits, claims every job that the catalog has in its queue (also those that an earlier
-run left there), and runs them. Spark starts when there is a first job to run, and serves all rounds. Jobs are
-claimed only once it is there: a cluster may keep a session waiting for longer than the catalog waits for
-whoever has claimed a job.
+One round plans jobs and submits them, claims all jobs in the catalog's queue, including those of earlier
+runs, and runs them. Spark starts when there is a first job to run, and serves all rounds. Jobs are claimed
+only after it has started: a cluster may keep a session waiting for longer than the lease of a claimed job.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ if TYPE_CHECKING:
 
 MAX_CLAIMED_JOBS = 100
 MAX_ROUNDS = 100
-# Heartbeats come every few seconds; whoever missed this many is gone.
+# Runs send heartbeats every few seconds. One that sends none for this long has lost its jobs.
 RUN_TIMEOUT_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions:
-    """What a user may say about how to compact.
+    """Options of a run.
 
-    `force` cleans whatever has something to clean; `max_rounds` is how often to plan and run; `plan` says by
-    which way jobs go.
+    `force` cleans every partition with cleanable records; `max_rounds` bounds the rounds; `plan` chooses how
+    jobs run.
     """
 
     force: bool = False
@@ -55,15 +54,15 @@ class CompactionOptions:
     plan: PlanChoice = PlanChoice.AUTO
 
     def planner(self, settings: Settings) -> PlannerSettings:
-        """What a planner is told: whoever runs all jobs as tasks is planned no exact ones."""
+        """Return the planner's settings; no exact jobs are planned if every job runs as one task."""
         return replace(settings.planner, force=self.force, exact=self.plan is not PlanChoice.TASK)
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactionRun:
-    """What a run did: `compaction` summed over its rounds; `garbage` when it was collected.
+    """Result of a run: `compaction` is the sum over its rounds, `expired` what retention removed first.
 
-    `expired` is what retention removed before plans were made.
+    `garbage` is None if no garbage was collected.
     """
 
     compaction: CompactionReport = field(default_factory=CompactionReport)
@@ -73,7 +72,7 @@ class CompactionRun:
     garbage: GarbageReport | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the result for `--json`."""
         return {
             "rounds": self.rounds,
             "jobs_lost": self.jobs_lost,
@@ -84,20 +83,20 @@ class CompactionRun:
         }
 
     def add(self, outcome: JobOutcome) -> None:
-        """Take in what became of one job."""
+        """Add the outcome of one job."""
         if outcome.result is not None:
             self.compaction.add(outcome.result, outcome.cut_files)
         if outcome.failure is not None:
             self.compaction.failures.append(outcome.failure)
 
     def add_plan(self, planned: PlannedJobs) -> None:
-        """Take in what was done for a plan."""
+        """Add the outcome of planning."""
         self.jobs_lost += planned.lost
         self.expired.extents += planned.expired.extents
         self.expired.size += planned.expired.size
 
     def end_round(self, report: CompactionReport) -> None:
-        """Take in what is known only of a round as a whole; its jobs have been added."""
+        """Add what is known only of a round as a whole; its jobs have been added."""
         self.rounds += 1
         self.compaction.jobs += report.jobs
         seconds = self.compaction.seconds
@@ -112,10 +111,10 @@ def compact(
     *,
     interrupts: Interrupts | None = None,
 ) -> CompactionRun:
-    """Compact until nothing is left to do, or for `max_rounds`; failed jobs are in the report.
+    """Compact until nothing is left to do, or for `max_rounds`; the report contains failed jobs.
 
-    Raises KeyboardInterrupt when `interrupts` has one, in whatever phase; what was published until then
-    stays, and jobs that are not over are back in the queue.
+    Raises KeyboardInterrupt when `interrupts` receives a signal, in any phase. Published results stay, and
+    unfinished jobs are returned to the queue.
     """
     options = options or CompactionOptions()
     done = CompactionRun()
@@ -150,14 +149,14 @@ def compact(
     except JobCancelledError:
         raise KeyboardInterrupt from None
     finally:
-        _give_back(context, jobs, shielded)
+        _release_unfinished(context, jobs, shielded)
     return done
 
 
 class PlannedJobs(NamedTuple):
-    """How many jobs wait to be run, were lost to a faster planner, and wait for the hour's budget.
+    """Number of jobs that wait, that another planner submitted first, and that the budget deferred.
 
-    `expired` is what retention removed before.
+    `expired` is what retention removed before planning.
     """
 
     waiting: int
@@ -167,9 +166,9 @@ class PlannedJobs(NamedTuple):
 
 
 def plan_jobs(context: AppContext, planner: PlannerSettings) -> PlannedJobs:
-    """Plan and submit, after taking back what the dead had claimed.
+    """Plan jobs and submit them, after releasing the jobs of runs that have stopped.
 
-    Retention comes first: nobody shall rewrite what has expired.
+    Retention is applied first, so that no job rewrites expired records.
     """
     context.catalog.jobs.release_expired(RUN_TIMEOUT_MS)
     expired = expire(context.catalog)
@@ -178,15 +177,15 @@ def plan_jobs(context: AppContext, planner: PlannerSettings) -> PlannedJobs:
 
 
 def claim_jobs(context: AppContext, limit: int) -> list[Job]:
-    """Take jobs of the queue, as many as there are; none when others were faster."""
-    # An application that claims twice is given the same jobs, so each claim is one of its own.
+    """Claim up to `limit` jobs of the queue; none if other runs have claimed them."""
+    # An application that claims twice gets the same jobs again, so each claim has its own application id.
     return context.catalog.jobs.claim(f"siltstone-{context.ids.new_uuid()}", limit)
 
 
-def _give_back(
+def _release_unfinished(
     context: AppContext, jobs: list[Job], shielded: Callable[[], AbstractContextManager[object]]
 ) -> None:
-    """Release what was claimed and did not come to its end; a second ^C must not get in between."""
+    """Release claimed jobs that are not finished; a second ^C must not interrupt this."""
     if jobs:
         with contextlib.suppress(KeyboardInterrupt), shielded():
             release_jobs(context.catalog.jobs, jobs)
@@ -204,22 +203,22 @@ def _plan(
 def _run_round(
     run: Callable[..., CompactionReport], jobs: list[Job], display: ProgressDisplay, done: CompactionRun
 ) -> bool:
-    """Run jobs to their end; whether any was completed."""
+    """Run jobs to their end; return True if any was completed."""
     if not jobs:
         return False
     files = sum(len(job.spec.inputs) for job in jobs)
     with display.phase(f"Compact {count(files, 'file')} in {count(len(jobs), 'job')}", len(jobs)) as advance:
 
-        def tell(outcome: JobOutcome) -> None:
+        def report_outcome(outcome: JobOutcome) -> None:
             advance(1)
             done.add(outcome)
 
-        report = run(jobs, progress=tell)
+        report = run(jobs, progress=report_outcome)
     done.end_round(report)
     return report.jobs_completed > 0
 
 
 def collect(context: AppContext, settings: Settings) -> GarbageReport:
-    """Delete what is past its grace."""
-    wanted = GarbageSettings(grace_ms=settings.grace_seconds * 1000)
-    return collect_garbage(context.catalog, context.store, context.clock, wanted)
+    """Delete garbage that is past the grace period."""
+    garbage_settings = GarbageSettings(grace_ms=settings.grace_seconds * 1000)
+    return collect_garbage(context.catalog, context.store, context.clock, garbage_settings)

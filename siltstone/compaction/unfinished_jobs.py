@@ -1,4 +1,4 @@
-"""Jobs that are not over: what keeps planning from having anything to do."""
+"""Jobs that wait in the queue or run: they can be the reason why there is nothing to plan."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_UNFINISHED_JOBS = 1000
 
 
 def unfinished_jobs(context: AppContext) -> list[Job]:
-    """The newest jobs that wait or run, bounded."""
+    """Return the newest jobs that wait or run, at most `MAX_UNFINISHED_JOBS`."""
     return context.catalog.jobs.list(_OPEN, limit=MAX_UNFINISHED_JOBS)
 
 
 def job_fields(jobs: Sequence[Job], now_ms: int) -> list[dict[str, Any]]:
-    """For `--json`."""
+    """Return the jobs for `--json`."""
     return [
         {
             "job_id": str(job.spec.job_id),
@@ -38,20 +38,20 @@ def job_fields(jobs: Sequence[Job], now_ms: int) -> list[dict[str, Any]]:
 
 
 def describe_jobs(jobs: Sequence[Job], now_ms: int) -> list[str]:
-    """A sentence for the queue, and one for each run that holds jobs."""
+    """Return a sentence about the queue, and one about each run that has claimed jobs."""
     waiting = sum(job.state is JobState.SUBMITTED for job in jobs)
     sentences = []
     if waiting:
         sentences.append(
-            f"{count(waiting, 'job')} {_be(waiting)} in the queue, for siltstone compact to run."
+            f"{count(waiting, 'job')} {_be(waiting)} in the queue; siltstone compact runs the queue."
         )
     running = Counter(job.application_id for job in jobs if job.state is JobState.RUNNING)
     for application_id, number in running.items():
         silent = min(_silent_ms(job, now_ms) or 0 for job in jobs if job.application_id == application_id)
         sentences.append(
-            f"{count(number, 'job')} {_be(number)} held by a run last heard of {silent // 1000} s ago; "
-            f"{'it is' if number == 1 else 'they are'} taken over by siltstone compact after "
-            f"{RUN_TIMEOUT_MS // 1000} s of silence."
+            f"{count(number, 'job')} {_be(number)} claimed by a run whose last heartbeat was "
+            f"{silent // 1000} s ago; siltstone compact takes over after {RUN_TIMEOUT_MS // 1000} s "
+            "without a heartbeat."
         )
     return sentences
 

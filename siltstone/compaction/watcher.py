@@ -1,12 +1,12 @@
-"""Compaction that goes on: plan, run what is due, collect garbage, wait, and again until it is told to stop.
+"""Continuous compaction: plan, run jobs, collect garbage, wait, and repeat until a signal arrives.
 
-Several watchers of one catalog share its work. The catalog gives each job to one of them (rows are locked and
-passed over by the others), and each takes no more at a time than its Spark has room for, so that the rest is
-there for the others. What a watcher that died has claimed is in the queue again after a minute of silence.
+Several watchers of one catalog share its work. The catalog gives each job to one watcher (the others skip
+locked rows). A watcher claims no more jobs at a time than its Spark session has task slots, so that the other
+watchers get the rest. The jobs of a watcher that died return to the queue after a minute without heartbeats.
 
-One Spark session serves all rounds. It starts when there is something to run; when it turns out to be gone,
-the next round starts another. What may pass by itself (the catalog or the store do not answer) is logged and
-tried again after the interval.
+One Spark session serves all polls. It starts when there is a job to run. If it is lost, the next poll starts
+another one. Temporary errors, such as an unreachable catalog or store, are logged and retried after the
+interval.
 """
 
 from __future__ import annotations
@@ -40,12 +40,10 @@ _MAX_HISTORY: Final = 100
 
 @dataclass(slots=True)
 class WatcherStatus:
-    """What a watcher has done since it began, for its metrics and its last word.
+    """Counts since the start of a watcher, for its metrics and its final report.
 
-    Failures and cut files are kept as far as the last hundred. `rounds` are those in which jobs were run,
-    `looks` all, and `looks_failed` those that ended early. As of the last look: what waits, for a worker
-    (`jobs_waiting`), for the budget (`jobs_deferred`) or to be planned (ingestion files, with the age of the
-    oldest), and the files that spoil jobs.
+    `siltstone.compaction.watcher_metrics` describes each field. Of failures and cut files, only the last
+    `_MAX_HISTORY` are kept.
     """
 
     run: CompactionRun = field(default_factory=CompactionRun)
@@ -67,7 +65,7 @@ class WatcherStatus:
     orphan_bytes: int = 0
 
     def add(self, outcome: JobOutcome) -> None:
-        """Take in what became of one job."""
+        """Add the outcome of one job."""
         self.run.add(outcome)
         self.jobs_running -= 1
         self.jobs_failed += outcome.failure is not None
@@ -76,7 +74,7 @@ class WatcherStatus:
 
 
 class Watcher:
-    """A long-running scheduler over `rooms`, in the main thread; `watch` is what others may look at."""
+    """Long-running scheduler of compaction, in the main thread; other threads may read `status`."""
 
     def __init__(
         self,
@@ -94,10 +92,10 @@ class Watcher:
         self._planner: PlannerSettings = options.planner(settings)
         self._interval_seconds = interval_seconds
         self._session = session or KeptSession(SparkSettings(master=settings.spark_master))
-        self._log = structlog.get_logger("siltstone.watch")
+        self._log = structlog.get_logger("siltstone.compaction")
 
     def run(self, interrupts: Interrupts) -> WatcherStatus:
-        """Go on until `interrupts` has one. Jobs that are not over then go back to the queue."""
+        """Run until `interrupts` receives a signal; unfinished jobs then return to the queue."""
         try:
             with self._session:
                 while True:
@@ -109,7 +107,7 @@ class Watcher:
         return self.status
 
     def _poll_and_log(self, interrupts: Interrupts) -> bool:
-        """One round; whether there may be more to do at once."""
+        """Poll once; return True if there may be more to do at once."""
         self.status.polls += 1
         try:
             return self._poll(interrupts)
@@ -117,9 +115,7 @@ class Watcher:
             raise
         except RetryableError as error:
             self.status.polls_failed += 1
-            self._log.warning(
-                "a round ended early", error=str(error), again_in_seconds=self._interval_seconds
-            )
+            self._log.warning("poll failed", error=str(error), retry_in_seconds=self._interval_seconds)
             if isinstance(error, SparkUnavailableError):
                 self._session.drop()
             return False
@@ -141,7 +137,7 @@ class Watcher:
         return completed > 0
 
     def _start(self) -> None:
-        """Have a session; not in a held block, as its start may take minutes and is broken off in order."""
+        """Start the session if there is none; not shielded, because the start may take minutes."""
         if not self._session.is_started:
             self._log.info("starting Spark", master=self._settings.spark_master)
             self._session.start()
@@ -164,7 +160,7 @@ class Watcher:
                 plan=self._options.plan,
             )
         except BaseException:
-            release_jobs(self._context.catalog.jobs, jobs)  # those that are over are nobody's, and stay so
+            release_jobs(self._context.catalog.jobs, jobs)  # has no effect on finished jobs
             raise
         finally:
             self.status.jobs_running = 0
@@ -176,22 +172,22 @@ class Watcher:
         job = str(outcome.job.spec.job_id)
         if outcome.failure is not None:
             failure = outcome.failure
-            self._log.warning("job failed", job=job, reason=failure.message, again=failure.released)
+            self._log.warning("job failed", job=job, reason=failure.message, retried=failure.released)
         elif outcome.result is not None:
             counts = outcome.result.counts
             self._log.info(
-                "job done",
+                "job completed",
                 job=job,
                 records_in=counts.get("records_in", 0),
                 records_out=counts.get("records_out", 0),
             )
 
     def _collect(self) -> None:
-        status, left = self.status, self._context.catalog.planning.backlog()
-        status.ingestion_files, status.ingestion_bytes = left.ingestion_files, left.ingestion_bytes
+        status, backlog = self.status, self._context.catalog.planning.backlog()
+        status.ingestion_files, status.ingestion_bytes = backlog.ingestion_files, backlog.ingestion_bytes
         now_ms = self._context.catalog.clock.now_ms()
-        status.ingestion_age_ms = 0 if left.oldest_ms is None else max(0, now_ms - left.oldest_ms)
-        status.suspected_files, status.quarantined_files = left.suspected_files, left.quarantined_files
+        status.ingestion_age_ms = 0 if backlog.oldest_ms is None else max(0, now_ms - backlog.oldest_ms)
+        status.suspected_files, status.quarantined_files = backlog.suspected_files, backlog.quarantined_files
         report = collect(self._context, self._settings)
         self.status.dead_files += report.dead_files
         self.status.dead_bytes += report.dead_bytes

@@ -1,4 +1,4 @@
-"""What a watcher counts, for Prometheus: read from its `Watch` at each scrape, over plain HTTP."""
+"""Prometheus metrics of a watcher, read from its `WatcherStatus` at each scrape."""
 
 from __future__ import annotations
 
@@ -72,9 +72,10 @@ class WatcherCollector(Collector):
 
 @contextlib.contextmanager
 def serve_metrics(status: WatcherStatus, address: tuple[str, int] | None) -> Iterator[tuple[str, int] | None]:
-    """Serve `/metrics` at host and port (0: any free one) for the block; it is given where.
+    """Serve `/metrics` over HTTP during the block, and yield the host and port.
 
-    Without an address, nothing. InvalidInputError when it cannot be listened on.
+    Port 0 takes a free port. Without an address, nothing is served and None is yielded. Raises
+    InvalidInputError if the address cannot be bound.
     """
     if address is None:
         yield None

@@ -1,4 +1,4 @@
-"""The demo's agent: a process of its own, as in earnest, that cannot outlive the demo."""
+"""Agent of the demo: a separate process, as in production, that cannot outlive the demo."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _FREE_PORT = "127.0.0.1:0"
 
 
 class AgentDidNotStartError(FatalError):
-    """The agent's process ended, or said nothing, before it was ready."""
+    """The agent's process ended or timed out before it was ready."""
 
 
 @contextlib.contextmanager
 def running_agent(settings: Settings, log_file: Path) -> Iterator[str]:
-    """Run `siltstone agent` on free ports for as long as the block runs; gives where it serves Kafka clients.
+    """Run `siltstone agent` on free ports while the block runs, and yield its Kafka address.
 
-    The agent stops when its standard input ends, so also when this process is killed. What it logs goes to
-    `log_file`.
+    The agent stops when its standard input ends, and therefore also when this process is killed. Its log is
+    written to `log_file`.
     """
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("wb") as log:
@@ -47,7 +47,7 @@ def running_agent(settings: Settings, log_file: Path) -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=log,
             env=_environment(settings),
-            start_new_session=True,  # ^C reaches the demo alone, which then stops the agent in good order
+            start_new_session=True,  # ^C reaches only the demo, which then stops the agent in order
         )
     try:
         yield _ready_address(process, log_file)
@@ -56,7 +56,10 @@ def running_agent(settings: Settings, log_file: Path) -> Iterator[str]:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """The same settings for the child, on free ports; by its environment, for all may see argument lists."""
+    """Return the environment of the child: the same settings, on free ports.
+
+    Settings are not passed as arguments, which all users of the machine can see.
+    """
     environment = dict(os.environ)
     for name, info in SETTINGS.items():
         value = info.value(settings)
@@ -89,22 +92,22 @@ def _ready_address(process: subprocess.Popen[bytes], log_file: Path) -> str:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_SECONDS)
-        words = log_file.read_text(encoding="utf-8", errors="replace").strip()[-_LOG_TAIL:]
+        log = log_file.read_text(encoding="utf-8", errors="replace").strip()[-_LOG_TAIL:]
         raise AgentDidNotStartError(
-            f"the agent did not start: {words or 'it said nothing'}", remedy=f"its log is {log_file}"
+            f"the agent did not start: {log or 'its log is empty'}", remedy=f"its log is {log_file}"
         )
     return str(address)
 
 
 def _forward_first_line(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
-    """Hand over the first line (empty when the process ends without one) and read the rest away."""
+    """Put the first line into the queue (empty if the process ends without one) and discard the rest."""
     lines.put(stream.readline())
     while stream.read(65536):
         pass
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """In good order if it can: the agent flushes and answers what it took."""
+    """Stop the agent, which finishes its accepted requests; kill it if that takes too long."""
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:

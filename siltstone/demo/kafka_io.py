@@ -1,4 +1,4 @@
-"""The demo as a Kafka client: it produces both topics side by side and reads them back."""
+"""Kafka client of the demo: produces both topics at the same time, and reads them back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from siltstone.demo.comparison import FetchedRecord, RecordOutcome
 from siltstone.kafka_client.connection import connect
-from siltstone.kafka_client.reader import Reader, Start
+from siltstone.kafka_client.reader import Reader, StartPosition
 from siltstone.kafka_client.sender import DEFAULTS
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 _SETTINGS = {**DEFAULTS, "compression.type": "zstd", "linger.ms": "100"}
 _POLL_SECONDS = 0.1
 _ROWS_PER_POLL = 1_000
-_NO_RESPONSE = RecordOutcome(None, None, "it was never answered")
+_NO_RESPONSE = RecordOutcome(None, None, "no response")
 
 
 def produce(
     bootstrap: str, topics: Sequence[tuple[str, Sequence[Row]]], advance: Callable[[int], None]
 ) -> list[list[RecordOutcome]]:
-    """Send the rows of all topics, each in order and all at the same pace; one outcome for each row.
+    """Send the rows of all topics, each in order and all at the same pace; return an outcome for each row.
 
-    A broker takes or refuses a batch as a whole. Rows without a key go by a producer of their own, so that
-    where these are refused nothing else is.
+    A broker accepts or refuses a batch as a whole. Rows without a key are therefore sent by a separate
+    producer, so that only these are refused.
     """
     keyed = connect(Producer, {**_SETTINGS, "bootstrap.servers": bootstrap, "enable.idempotence": "true"})
     keyless = connect(Producer, {**_SETTINGS, "bootstrap.servers": bootstrap})
@@ -57,7 +57,7 @@ def produce(
 
 
 def _interleaved(lengths: list[int]) -> Iterator[tuple[int, int]]:
-    """(list, index) of everything in lists of these lengths, so that all of them end together."""
+    """Yield (list, index) for all items of lists of these lengths, so that all lists end together."""
     longest = max(lengths)
     for step in range(longest):
         for topic_index, length in enumerate(lengths):
@@ -91,11 +91,11 @@ def _record_outcome(
 def read_back(
     bootstrap: str, topic: str, partitions: int, clock: Clock, advance: Callable[[int], None]
 ) -> list[list[FetchedRecord]]:
-    """All records of a topic by partition, in the order in which they come."""
+    """Return all records of a topic by partition, in the order of their arrival."""
     found: list[list[FetchedRecord]] = [[] for _ in range(partitions)]
     reader = Reader({"bootstrap.servers": bootstrap, "group.id": "demo"}, topic, clock)
     try:
-        reader.start_at(None, Start("earliest"))
+        reader.start_at(None, StartPosition("earliest"))
         for messages in reader.batches(follow=False, max_records=None):
             for message in messages:
                 partition, offset = message.partition(), message.offset()

@@ -1,7 +1,7 @@
-"""What the topics must hold in the end, worked out from the input alone with plain dictionaries.
+"""Expected content of the topics, computed from the input alone with dictionaries.
 
-Nothing here is shared with the code that it judges: the placement by murmur2 is written out again, from the
-description of Kafka's default partitioner.
+It shares no code with what it checks: the partitioner is implemented again, from the description of Kafka's
+default partitioner.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SEED = 0x9747B28C
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A record as it must be read back."""
+    """Record that must be read back."""
 
     key: str
     value: str
@@ -29,62 +29,62 @@ class Expected:
 
 
 def murmur2(data: bytes) -> int:
-    """Austin Appleby's MurmurHash2, 32 bits, with the seed that Kafka's producers use."""
+    """Return Austin Appleby's MurmurHash2 with 32 bits and the seed of Kafka's producers."""
     state = _SEED ^ len(data)
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
+    aligned = len(data) & ~3
+    for at in range(0, aligned, 4):
         word = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _MASK
         word = (word ^ word >> 24) * _MULTIPLIER & _MASK
         state = state * _MULTIPLIER & _MASK ^ word
-    if whole < len(data):
-        state = (state ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    if aligned < len(data):
+        state = (state ^ int.from_bytes(data[aligned:], "little")) * _MULTIPLIER & _MASK
     state = (state ^ state >> 13) * _MULTIPLIER & _MASK
     return state ^ state >> 15
 
 
 def partition_of(key: str, partition_count: int) -> int:
-    """Where Kafka's default partitioner puts a key."""
+    """Return the partition that Kafka's default partitioner chooses for a key."""
     return (murmur2(key.encode()) & 0x7FFFFFFF) % partition_count
 
 
 @dataclass(slots=True)
 class ExpectedTopic:
-    """All that a topic must hold: by partition, the surviving records by offset.
+    """Expected content of a topic: for each partition, the surviving records by offset.
 
-    `placements` has (partition, offset) for every row of the input, or None where a compacted topic refuses
-    the row because it has no key.
+    `positions` has (partition, offset) for each row of the input, or None if a compacted topic refuses the
+    row because it has no key.
     """
 
     partitions: list[dict[int, Expected]]
-    placements: list[tuple[int, int] | None] = field(default_factory=list)
+    positions: list[tuple[int, int] | None] = field(default_factory=list)
 
     @property
     def record_count(self) -> int:
-        """How many records must be read back."""
+        """Number of records that must be read back."""
         return sum(len(records) for records in self.partitions)
 
     @property
     def refused(self) -> int:
-        """How many rows must be refused."""
-        return self.placements.count(None)
+        """Number of rows that must be refused."""
+        return self.positions.count(None)
 
 
 def expect(rows: Iterable[Row], partition_count: int, *, compacted: bool) -> ExpectedTopic:
-    """Append every row to its partition; keep the last of each key when `compacted`, else all."""
+    """Append every row to its partition; if `compacted`, keep only the last row of each key."""
     topic = ExpectedTopic([{} for _ in range(partition_count)])
     end_offsets = [0] * partition_count
-    places: dict[str, int] = {}
+    partition_by_key: dict[str, int] = {}
     newest: dict[str, int] = {}
     for row in rows:
         if row.key is None:
-            topic.placements.append(None)
+            topic.positions.append(None)
             continue
-        partition = places.get(row.key)
+        partition = partition_by_key.get(row.key)
         if partition is None:
-            partition = places[row.key] = partition_of(row.key, partition_count)
+            partition = partition_by_key[row.key] = partition_of(row.key, partition_count)
         offset = end_offsets[partition]
         end_offsets[partition] += 1
-        topic.placements.append((partition, offset))
+        topic.positions.append((partition, offset))
         if compacted and row.key in newest:
             del topic.partitions[partition][newest[row.key]]
         newest[row.key] = offset

@@ -1,4 +1,4 @@
-"""What the demo tells in the end: to programs as one JSON object, to people as a page that reads well."""
+"""Report of the demo, as one JSON object for programs and as a page for people."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_VALUE_SHOWN = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFigures:
-    """One topic's way through the system, in records, and in bytes of its extents before and after."""
+    """Records of one topic in each step, and the bytes of its extents before and after compaction."""
 
     name: str
     partitions: int
@@ -40,7 +40,7 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRead:
-    """A record to look at, and where it stands."""
+    """Sample record with its position."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ class SampleRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoReport:
-    """Everything that was counted; `seconds` by phase, in order."""
+    """Results of the demo; `seconds` are by phase, in order."""
 
     flights: TopicFigures
     weather: TopicFigures
@@ -69,7 +69,7 @@ class DemoReport:
     options: str
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the report for `--json`."""
         return {
             "input": {"flights": self.flights.rows, "weather": self.weather.rows},
             "produced": {"flights": self.flights.accepted, "weather": self.weather.accepted},
@@ -92,9 +92,9 @@ class DemoReport:
 
 
 def render(report: DemoReport) -> RenderableType:
-    """The page for people."""
+    """Return the page for people."""
     return Group(
-        Panel(_summary(report), title="A year of flights, all the way through", title_align="left"),
+        Panel(_summary(report), title="A year of flights, from producer to consumer", title_align="left"),
         _topics(report),
         _refusals(report),
         _result(report),
@@ -166,27 +166,28 @@ def _refusals(report: DemoReport) -> RenderableType:
         return Text("Every row had a key; nothing was refused.\n")
     return Text(
         f"{report.flights.refused:,} flights have no tail number. A compacted topic needs keys, so the\n"
-        f"agent refused these and nothing else:\n  {report.first_refusal}\n"
+        f"agent refused these records and no others:\n  {report.first_refusal}\n"
     )
 
 
 def _result(report: DemoReport) -> RenderableType:
     if report.differences == 0:
         return Text(
-            f"✓ An independent oracle agrees: {report.flights.read_back:,} flights, each the last of its\n"
-            f"  tail number, and {report.weather.read_back:,} hours of weather. Key, value, offset and\n"
-            "  timestamp of every one are as they must be.\n",
+            f"✓ Every record matches the independent oracle: "
+            f"{report.flights.read_back:,} flights, the last of\n"
+            f"  each tail number, and {report.weather.read_back:,} hours of weather, each with the expected\n"
+            "  key, value, offset and timestamp.\n",
             style="bold green",
         )
     shown = "\n".join(f"  {each}" for each in report.examples)
     total = count(report.differences, "difference")
-    return Text(f"✗ {total} from the oracle, such as\n{shown}\n", style="bold red")
+    return Text(f"✗ {total} from the oracle, for example:\n{shown}\n", style="bold red")
 
 
 def _samples(report: DemoReport) -> RenderableType:
     if not report.samples:
         return Text("")
-    lines = ["Look for yourself (the agent of the demo has stopped; the first line starts another):\n"]
+    lines = ["To read some records yourself, start another agent; that of the demo has stopped:\n"]
     lines.append(f"  {report.program} agent {report.options}\n")
     for sample in report.samples:
         where = f"-p {sample.partition} -o {sample.offset} -c 1"
@@ -198,12 +199,12 @@ def _samples(report: DemoReport) -> RenderableType:
 
 def _timings(report: DemoReport) -> RenderableType:
     phases = "  ".join(f"{name} {seconds:.1f} s" for name, seconds in report.seconds.items())
-    return Text(f"{sum(report.seconds.values()):.1f} s in all: {phases}\n", style="dim")
+    return Text(f"{sum(report.seconds.values()):.1f} s in total: {phases}\n", style="dim")
 
 
 def _next_steps(report: DemoReport) -> RenderableType:
     return Text(
-        f"The data stays in {report.data_dir} and {report.object_store}. More to try:\n"
+        f"The data is kept in {report.data_dir} and {report.object_store}. Other commands to try:\n"
         f"  {report.program} topics describe flights {report.options}\n"
         f"  {report.program} plan {report.options}\n"
         f"  {report.program} fsck --deep {report.options}\n"

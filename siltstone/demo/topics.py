@@ -1,4 +1,4 @@
-"""The demo's topics: made anew for each run, and never somebody else's."""
+"""Topics of the demo: recreated by each run; topics of other users are never deleted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from catalog.model import Topic
     from siltstone.context import AppContext
 
-NOTE = "demo.json"
+TOPICS_FILE = "demo.json"
 _MAX_JOBS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTopic:
-    """How one of the demo's topics is set up."""
+    """Configuration of one of the demo's topics."""
 
     name: str
     partitions: int
@@ -32,7 +32,7 @@ class DemoTopic:
 
 
 FLIGHTS = DemoTopic(name="flights", partitions=12, compacted=True, config={"cleanup.policy": "compact"})
-# The rows are of 2013: with Kafka's seven days of retention they would expire at once.
+# The rows are from 2013 and would expire at once under Kafka's default retention of seven days.
 WEATHER = DemoTopic(
     name="weather",
     partitions=3,
@@ -42,42 +42,42 @@ WEATHER = DemoTopic(
 
 
 def recreate(context: AppContext, data_dir: Path) -> tuple[Topic, Topic]:
-    """Flights and weather, new and empty.
+    """Create the topics for flights and weather, after deleting those of an earlier run.
 
-    A note in the data directory remembers which topics earlier runs made; only those are deleted. Raises
-    `InvalidInputError` when a topic of the same name is somebody else's.
+    A file in the data directory records which topics earlier runs created; only those are deleted. Raises
+    InvalidInputError if another topic has the same name.
     """
-    note = data_dir / NOTE
-    ours = _remembered(note)
-    _cancel_jobs(context, ours)
+    file = data_dir / TOPICS_FILE
+    own_topics = _recorded_topics(file)
+    _cancel_jobs(context, own_topics)
     for topic in (FLIGHTS, WEATHER):
         try:
             found = context.catalog.topics.get(topic.name)
         except NotFoundError:
             continue
-        if str(found.topic_id) not in ours:
+        if str(found.topic_id) not in own_topics:
             raise InvalidInputError(
-                f"this catalog has a topic {topic.name} that no demo of data directory {data_dir} made",
+                f"topic {topic.name} exists and was not created by a demo of data directory {data_dir}",
                 remedy=f"use another catalog, or delete it with: siltstone topics delete {topic.name}",
             )
         context.catalog.topics.delete(topic.name)
-    made = []
+    created = []
     for topic in (FLIGHTS, WEATHER):
-        made.append(context.catalog.topics.create(topic.name, topic.partitions, dict(topic.config)))
+        created.append(context.catalog.topics.create(topic.name, topic.partitions, dict(topic.config)))
         data_dir.mkdir(parents=True, exist_ok=True)
-        note.write_bytes(orjson.dumps({"topics": [str(each.topic_id) for each in made]}))
-    return made[0], made[1]
+        file.write_bytes(orjson.dumps({"topics": [str(each.topic_id) for each in created]}))
+    return created[0], created[1]
 
 
-def _cancel_jobs(context: AppContext, ours: frozenset[str]) -> None:
-    """Give up what an interrupted run left to be done, where it is for no topic but its own."""
+def _cancel_jobs(context: AppContext, own_topics: frozenset[str]) -> None:
+    """Cancel the jobs of an interrupted run that concern only the demo's own topics."""
     for job in context.catalog.jobs.list((JobState.SUBMITTED, JobState.RUNNING), limit=_MAX_JOBS):
-        if {str(partition.topic_id) for partition in job.spec.partitions} <= ours:
-            context.catalog.jobs.cancel(job.spec.job_id, "another run of the demo makes its topics anew")
+        if {str(partition.topic_id) for partition in job.spec.partitions} <= own_topics:
+            context.catalog.jobs.cancel(job.spec.job_id, "another run of the demo recreates its topics")
 
 
-def _remembered(note: Path) -> frozenset[str]:
+def _recorded_topics(file: Path) -> frozenset[str]:
     try:
-        return frozenset(map(str, orjson.loads(note.read_bytes())["topics"]))
+        return frozenset(map(str, orjson.loads(file.read_bytes())["topics"]))
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
         return frozenset()

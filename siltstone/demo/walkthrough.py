@@ -1,7 +1,7 @@
-"""The main job, end to end on real input: produced, stored, compacted on Spark, read back, compared.
+"""The demo from start to end on real input: produce, store, compact on Spark, read back, compare.
 
-The agent is a process of its own and is spoken to as Kafka clients do; Spark runs in this process. What must
-come out is worked out beforehand, by `siltstone.demo.oracle`, from the input alone.
+The agent is a separate process, and the demo is its Kafka client. Spark runs in the demo's process. The
+expected result is computed beforehand from the input alone, by `siltstone.demo.oracle`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SAMPLES = 2
 
 @dataclass(slots=True)
 class _TopicRun:
-    """One topic on its way: its rows, what must become of them, and what did."""
+    """One topic of the demo: its rows, the expected outcome, and the actual outcome."""
 
     plan: DemoTopic
     topic: Topic
@@ -78,7 +78,7 @@ class _TopicRun:
 
 
 class _PhaseTimer:
-    """Seconds by phase, in order."""
+    """Timer of the phases of the demo, in order."""
 
     def __init__(self, context: AppContext) -> None:
         self._clock = context.clock
@@ -86,32 +86,32 @@ class _PhaseTimer:
 
     @contextlib.contextmanager
     def time(self, name: str) -> Iterator[None]:
-        begun = self._clock.monotonic()
+        started = self._clock.monotonic()
         yield
-        self.seconds[name] = self._clock.monotonic() - begun
+        self.seconds[name] = self._clock.monotonic() - started
 
 
 def run_walkthrough(
     settings: Settings, display: ProgressDisplay, *, rows: int | None, options: str, interrupts: Interrupts
 ) -> DemoReport:
-    """Run the main job; `rows` limits the flights, `options` are what leads other commands to the data."""
+    """Run the demo; `rows` limits the flights, and with `options` other commands find the data."""
     with open_context(settings) as context:
-        watch = _PhaseTimer(context)
-        with watch.time("input"), display.phase("Read the input and work out what must come of it"):
+        timer = _PhaseTimer(context)
+        with timer.time("input"), display.phase("Read the input and compute the expected result"):
             data = load_input(rows)
             topic_runs = _topic_runs(data, recreate(context, settings.data_dir))
         with contextlib.ExitStack() as running:
-            with watch.time("agent"), display.phase("Start an agent, as a process of its own"):
+            with timer.time("agent"), display.phase("Start an agent in a separate process"):
                 bootstrap = running.enter_context(
                     running_agent(settings, settings.data_dir / "demo-agent.log")
                 )
-            with watch.time("produce"):
+            with timer.time("produce"):
                 _produce(bootstrap, topic_runs, display)
             before = [_measure(context, topic_run.topic) for topic_run in topic_runs]
-            with watch.time("compact"):
+            with timer.time("compact"):
                 compaction = compact(context, settings, display, interrupts=interrupts).compaction
             after = [_measure(context, topic_run.topic) for topic_run in topic_runs]
-            with watch.time("read back"):
+            with timer.time("read back"):
                 _read_back(bootstrap, topic_runs, context.clock, display)
         for topic_run, (_, bytes_before), (_, bytes_after) in zip(topic_runs, before, after, strict=True):
             topic_run.bytes_before, topic_run.bytes_after = bytes_before, bytes_after
@@ -122,7 +122,7 @@ def run_walkthrough(
             context,
             topic_runs,
             compaction,
-            watch,
+            timer,
             ingestion_files,
             compacted_files,
             options=options,
@@ -159,7 +159,7 @@ def _record_outcomes(topic_run: _TopicRun, outcomes: list[RecordOutcome]) -> Non
 
 
 def _measure(context: AppContext, topic: Topic) -> tuple[set[tuple[UUID, FileKind]], int]:
-    """The files that a topic's live extents lie in, and how many bytes of them are the topic's."""
+    """Return the files that contain live extents of a topic, and the bytes of these extents."""
     files: set[tuple[UUID, FileKind]] = set()
     size = 0
     for state in context.catalog.topics.partitions(topic.topic_id):
@@ -209,7 +209,7 @@ def _report(
     context: AppContext,
     topic_runs: list[_TopicRun],
     compaction: CompactionReport,
-    watch: _PhaseTimer,
+    timer: _PhaseTimer,
     ingestion_files: int,
     compacted_files: int,
     *,
@@ -226,7 +226,7 @@ def _report(
         differences=sum(topic_run.differences.count for topic_run in topic_runs),
         examples=[example for topic_run in topic_runs for example in topic_run.differences.examples],
         samples=[sample for topic_run in topic_runs for sample in topic_run.samples],
-        seconds=watch.seconds,
+        seconds=timer.seconds,
         data_dir=settings.data_dir,
         object_store=context.store.url,
         program=_program(),
@@ -235,5 +235,5 @@ def _report(
 
 
 def _program() -> str:
-    """What to call this command by, where one stands: its name, or its path if the shell does not find it."""
+    """Return how to call this command: its name, or its path if the shell does not find it."""
     return "siltstone" if shutil.which("siltstone") else shlex.quote(os.path.relpath(sys.argv[0]))

@@ -1,7 +1,7 @@
-"""How commands find the agents of their data directory: each agent leaves a file there while it serves.
+"""Discovery of the agents of a data directory: each agent keeps a file there while it serves.
 
-`agents/<process id>.json` holds its addresses by protocol. The file is a hint and no more: whoever reads it
-asks the agent itself whether it serves, and a file whose agent does not answer is passed over.
+`agents/<process id>.json` contains its addresses by protocol. The file is only a hint: a command sends a
+health check to the agent, and ignores the file if the agent does not respond.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}  # noqa:
 
 
 class NoAgentError(RetryableError):
-    """No agent answers where one was looked for."""
+    """No agent of the data directory responds."""
 
 
 @contextlib.contextmanager
 def announce(data_dir: Path, addresses: Mapping[str, str]) -> Iterator[None]:
-    """Leave this process's addresses in the data directory for as long as the block runs."""
+    """Publish the addresses of this process in the data directory while the block runs."""
     directory = data_dir / "agents"
     directory.mkdir(parents=True, exist_ok=True)
     _remove_stale_files(directory)
@@ -44,49 +44,49 @@ def announce(data_dir: Path, addresses: Mapping[str, str]) -> Iterator[None]:
 
 
 def bootstrap_servers(data_dir: Path) -> str:
-    """Where agents of this data directory that answer serve Kafka clients, as clients take it: `HOST:PORT,…`.
+    """Return the Kafka addresses of the healthy agents of a data directory, as `HOST:PORT,…`.
 
-    The latest to start comes first. Raises `NoAgentError`.
+    The agent that started last comes first. Raises NoAgentError if there is none.
     """
-    tried = []
+    failures = []
     found = []
-    for addresses in _announced_addresses(data_dir / "agents"):
+    for addresses in _published_addresses(data_dir / "agents"):
         url = f"http://{_reachable(addresses['http'])}"
         problem = _problem_of(url)
         if problem is not None:
-            tried.append(f"{url} {problem}")
+            failures.append(f"{url} {problem}")
         elif "kafka" not in addresses:
-            tried.append(f"{url} serves no Kafka clients")
+            failures.append(f"{url} serves no Kafka clients")
         else:
             found.append(_reachable(addresses["kafka"]))
     if found:
         return ",".join(found)
-    seen = f"; {', '.join(tried)}" if tried else ""
+    attempts = f"; {', '.join(failures)}" if failures else ""
     raise NoAgentError(
-        f"no agent serves from data directory {data_dir}{seen}",
+        f"no agent of data directory {data_dir} responds{attempts}",
         remedy=f"start one with: siltstone agent --data-dir {data_dir}, or name a broker with "
         "--bootstrap-server HOST:PORT",
     )
 
 
 def _problem_of(url: str) -> str | None:
-    """What keeps the agent at `url` from serving, as it says itself; None when it is well."""
+    """Return why the agent at `url` cannot serve, from its own health report; None if it is healthy."""
     try:
         response = httpx.get(f"{url}/healthz", timeout=_PROBE_SECONDS, trust_env=False)
     except httpx.HTTPError:
-        return "did not answer"
+        return "did not respond"
     if response.is_success:
         return None
     with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         problems = orjson.loads(response.content)["problems"]
-        return f"is not well: {', '.join(f'{name} {what}' for name, what in problems.items())}"
-    return f"answered {response.status_code}"
+        return f"is unhealthy: {', '.join(f'{name} {what}' for name, what in problems.items())}"
+    return f"responded with status {response.status_code}"
 
 
-def _announced_addresses(directory: Path) -> list[dict[str, str]]:
+def _published_addresses(directory: Path) -> list[dict[str, str]]:
     found: list[tuple[float, dict[str, str]]] = []
     for file in directory.glob("*.json"):
-        # The agent may leave, and take its file along, between any two of these calls.
+        # The agent may stop and delete its file between any two of these calls.
         with contextlib.suppress(OSError, orjson.JSONDecodeError, KeyError, TypeError):
             body = orjson.loads(file.read_bytes())
             addresses = {"http": str(body["http"])}
@@ -97,13 +97,13 @@ def _announced_addresses(directory: Path) -> list[dict[str, str]]:
 
 
 def _reachable(address: str) -> str:
-    """An agent that listens on every interface is reached over loopback."""
+    """Replace a wildcard address by loopback."""
     host, _, port = address.rpartition(":")
     return f"{_LOOPBACK_OF.get(host, host)}:{port}"
 
 
 def _remove_stale_files(directory: Path) -> None:
-    """Remove what agents left that were killed."""
+    """Delete the files of agents that were killed."""
     for file in directory.glob("*.json"):
         if file.stem.isdecimal() and not _is_running(int(file.stem)):
             file.unlink(missing_ok=True)

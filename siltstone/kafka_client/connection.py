@@ -1,7 +1,7 @@
-"""What the commands and the demo share as Kafka clients: properties, the first contact, errors in our words.
+"""Kafka client connections of the commands and the demo: properties, first contact, translation of errors.
 
-The client is librdkafka, by `confluent-kafka`. What it logs is for debugging alone; what goes wrong reaches
-the user as an error that says what to do.
+The client is librdkafka, through `confluent-kafka`. Its own log is only for debugging; users get errors of
+`core.errors` with a remedy.
 """
 
 from __future__ import annotations
@@ -38,30 +38,34 @@ Client = TypeVar("Client", Producer, Consumer, AdminClient)
 
 
 class BrokerUnavailableError(RetryableError):
-    """No broker answers where one was looked for."""
+    """No broker could be reached."""
 
 
 class _ClientLog:
-    """Where librdkafka's own lines go."""
+    """Logger for librdkafka's own messages."""
 
     _logger = logging.getLogger("librdkafka")
 
-    def log(self, level: int, words: str, *arguments: object) -> None:
-        """Whatever their level: what a user must know comes as an error."""
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        """Log a message for debugging, at any level; what users must know arrives as an error."""
         del level
-        self._logger.debug(words, *arguments)
+        self._logger.debug(message, *arguments)
 
 
 @dataclass(slots=True)
 class ClientErrors:
-    """What the client has met: a cause, whether no broker is left, and what it cannot recover from."""
+    """Errors that a client has reported through its callback.
+
+    `cause` is the last specific error, `hopeless` means that retrying will not help, and `fatal` is an error
+    that the client cannot recover from.
+    """
 
     cause: str = ""
     hopeless: bool = False
     fatal: KafkaError | None = None
 
     def note(self, error: KafkaError) -> None:
-        """For the client's `error_cb`."""
+        """Record an error; this is the client's `error_cb`."""
         if error.fatal():
             self.fatal = error
         if error.code() in _HOPELESS:
@@ -70,10 +74,10 @@ class ClientErrors:
             self.cause = error.str()
 
 
-def parse_properties(files: Iterable[Path], words: Iterable[str]) -> dict[str, str]:
-    """Client properties of files, and then of words, each `name=value`; a later one wins.
+def parse_properties(files: Iterable[Path], options: Iterable[str]) -> dict[str, str]:
+    """Return the client properties of files and of options, each `name=value`; later ones override.
 
-    Empty lines of a file, and those that begin with `#`, mean nothing. Raises `InvalidInputError`.
+    Empty lines of a file and lines that start with `#` are ignored. Raises InvalidInputError.
     """
     found: dict[str, str] = {}
     for file in files:
@@ -84,17 +88,17 @@ def parse_properties(files: Iterable[Path], words: Iterable[str]) -> dict[str, s
         for number, line in enumerate(lines, start=1):
             if line.strip() and not line.lstrip().startswith("#"):
                 _add_property(found, line, f"line {number} of {file}")
-    for word in words:
-        _add_property(found, word, "-X")
+    for option in options:
+        _add_property(found, option, "-X")
     return found
 
 
 def _add_property(found: dict[str, str], text: str, where: str) -> None:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
-        raise InvalidInputError(  # not the text: it may hold a password
+        raise InvalidInputError(  # without the text, which may contain a password
             f"a client property ({where}) is not NAME=VALUE",
-            remedy="write it as linger.ms=50; librdkafka's CONFIGURATION.md lists them",
+            remedy="write it as linger.ms=50; librdkafka's CONFIGURATION.md lists the properties",
         )
     found[name.strip()] = value.strip()
 
@@ -102,27 +106,28 @@ def _add_property(found: dict[str, str], text: str, where: str) -> None:
 def connect(
     make: Callable[..., Client], configuration: Mapping[str, Any], errors: ClientErrors | None = None
 ) -> Client:
-    """A client of librdkafka; `troubles` takes what it meets while it is polled."""
+    """Return a client of librdkafka; `errors` records the errors that it reports while it is polled."""
     try:
-        with defer_signals():  # the client's constructor would blame a property for what a handler raises
+        # The constructor would report an exception of a signal handler as a wrong property.
+        with defer_signals():
             return make(
                 {**configuration, "error_cb": (errors or ClientErrors()).note},
                 logger=_ClientLog(),
             )
     except (KafkaException, TypeError, ValueError) as failure:
-        words = failure.args[0].str() if isinstance(failure, KafkaException) else str(failure)
+        message = failure.args[0].str() if isinstance(failure, KafkaException) else str(failure)
         raise InvalidInputError(
-            f"the Kafka client cannot be set up: {words}",
-            remedy="correct the property; librdkafka's CONFIGURATION.md lists them",
+            f"the Kafka client rejects its configuration: {message}",
+            remedy="correct the property; librdkafka's CONFIGURATION.md lists the properties",
         ) from None
 
 
 def fetch_partitions(
     client: Producer | Consumer, topic: str, errors: ClientErrors, clock: Clock
 ) -> list[int]:
-    """The partitions of a topic: the first contact with a broker.
+    """Return the partitions of a topic; this is the first contact with a broker.
 
-    Raises `NotFoundError` for a topic that is not there, and `BrokerAwayError` when no broker is.
+    Raises NotFoundError for an unknown topic, and BrokerUnavailableError if no broker can be reached.
     """
     end = clock.monotonic() + _REACH_SECONDS
     tries = 0
@@ -131,12 +136,12 @@ def fetch_partitions(
         try:
             found = client.list_topics(topic, timeout=_STEP_SECONDS).topics[topic]
         except KafkaException:
-            client.poll(0)  # hear of the cause
-            # Who stood still for a while has not tried for as long as the clock says.
+            client.poll(0)  # lets the client report the cause
+            # Count attempts, too: a process that was suspended has tried for less time than the clock says.
             if errors.hopeless or (clock.monotonic() >= end and tries * _STEP_SECONDS >= _REACH_SECONDS):
                 raise BrokerUnavailableError(
-                    f"no Kafka broker can be reached: {errors.cause or 'none answers'}",
-                    remedy="see whether an agent runs there, and name it with --bootstrap-server HOST:PORT",
+                    f"no Kafka broker can be reached: {errors.cause or 'no response'}",
+                    remedy="check that an agent runs there, or name another: --bootstrap-server HOST:PORT",
                 ) from None
             continue
         if found.error is not None:
@@ -145,16 +150,16 @@ def fetch_partitions(
 
 
 def to_siltstone_error(error: KafkaError | KafkaException, topic: str) -> SiltstoneError:
-    """An error of the client or a broker, in the family that says what to do about it."""
+    """Translate an error of the client or a broker into the error class that says what to do about it."""
     known = error.args[0] if isinstance(error, KafkaException) else error
     if known.code() in _UNKNOWN:
         return NotFoundError(
-            f"there is no topic {topic!r}, or not that partition of it",
-            remedy=f"see: siltstone topics list; make it with: siltstone topics create {topic}",
+            f"topic {topic!r} or the requested partition does not exist",
+            remedy=f"see: siltstone topics list; or create it: siltstone topics create {topic}",
         )
-    words = f"{known.name()}: {known.str()}"
+    message = f"{known.name()}: {known.str()}"
     if known.fatal():
-        return FatalError(f"the Kafka client had to give up: {words}")
+        return FatalError(f"the Kafka client stopped with a fatal error: {message}")
     if known.retriable() or known.code() in _HOPELESS:
-        return RetryableError(f"topic {topic!r}: {words}", remedy="try again later")
-    return InvalidInputError(f"topic {topic!r}: {words}")
+        return RetryableError(f"topic {topic!r}: {message}", remedy="retry later")
+    return InvalidInputError(f"topic {topic!r}: {message}")

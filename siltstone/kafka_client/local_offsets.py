@@ -1,6 +1,6 @@
-"""Where the partitions of a local topic begin and end: their leaders alone know, and are asked as by clients.
+"""Offsets of partitions with `storage.mode=local`, requested from their leaders by the Kafka protocol.
 
-The catalog says who leads and who is there; offsets of `storage.mode=local` never go through it.
+The catalog knows the leaders and the live agents, but not the offsets of local topics.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SPECS = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalOffsets:
-    """One partition: its leader's node, None while nobody leads it, and what that node says.
+    """Offsets of one partition; `leader` is a node id, None if the partition has no leader.
 
-    Offsets are None when it does not answer. Records are readable as soon as they are acknowledged, up to
-    `log_end_offset`.
+    Offsets are None if the leader does not respond. Records are visible as soon as they are acknowledged, so
+    `log_end_offset` is also the high watermark.
     """
 
     partition: int
@@ -39,7 +39,7 @@ class LocalOffsets:
 
 
 def fetch_local_offsets(catalog: Catalog, topic: Topic) -> list[LocalOffsets]:
-    """Of all partitions of a topic with storage.mode=local, in order."""
+    """Return the offsets of all partitions of a topic with `storage.mode=local`, in order."""
     leaders = {
         partition: leader.node_id
         for partition, leader in catalog.local_leaders.of_topic(topic.topic_id).items()
@@ -62,9 +62,9 @@ def fetch_local_offsets(catalog: Catalog, topic: Topic) -> list[LocalOffsets]:
 def _list_offsets(
     topic: str, partitions: Sequence[int], brokers: Sequence[Broker]
 ) -> dict[int, tuple[int, int]]:
-    """First and next offset by partition; those of whom nothing was heard in time are left out.
+    """Return the log start and log end offset by partition; partitions without a timely response are absent.
 
-    All at once, so that leaders that do not answer take no longer than one of them.
+    All leaders are requested at once, so that several unresponsive ones take no longer than one.
     """
     if not partitions:
         return {}

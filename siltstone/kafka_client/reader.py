@@ -1,4 +1,4 @@
-"""Reads a topic with librdkafka, from somewhere to its end or beyond, alone or as a member of a group."""
+"""Reader of a topic with librdkafka, alone or as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 _BATCH_RECORDS = 1_000
 _POLL_SECONDS = 0.1
 _REQUEST_SECONDS = 30.0
-# What ListOffsets takes for a time.
+# Special timestamps of ListOffsets.
 _LATEST = -1
 _EARLIEST = -2
 DEFAULTS = {
     "enable.partition.eof": "true",
-    # For members of groups alone, who commit what is stored: now and then, when they lose a partition, and
-    # when they leave. Records are stored once they are handed over, and never before.
+    # Only members of groups commit. They commit stored offsets periodically, when they lose a partition, and
+    # when they leave. An offset is stored after the caller has processed its record, never before.
     "enable.auto.offset.store": "false",
-    # Records that went away under a reader are no reason to begin elsewhere silently.
+    # If the next records were deleted, report it instead of silently continuing elsewhere.
     "auto.offset.reset": "error",
     "fetch.wait.max.ms": "500",
 }
 
 
-class Start(NamedTuple):
-    """Where reading begins: `earliest`, `latest`, `offset`, `last` (so many before the end), `timestamp`."""
+class StartPosition(NamedTuple):
+    """Position: `earliest`, `latest`, `offset`, `last` (`value` records before the end), `timestamp`."""
 
     kind: str
     value: int = 0
 
 
 class Reader:
-    """A consumer of one topic. Make it, `begin` or `join`, iterate over `batches`, `close`."""
+    """Consumer of one topic: call `start_at` or `join`, iterate over `batches`, then call `close`."""
 
     def __init__(self, configuration: Mapping[str, Any], topic: str, clock: Clock) -> None:
         self._topic = topic
@@ -57,8 +57,8 @@ class Reader:
         self.next_offsets: dict[int, int] = {}
         self.count = 0
 
-    def start_at(self, partition: int | None, start: Start) -> None:
-        """Read one partition or all of them, without a group."""
+    def start_at(self, partition: int | None, start: StartPosition) -> None:
+        """Read one partition, or all of them, without a group."""
         known = self._partitions()
         if partition is not None and partition not in known:
             raise NotFoundError(
@@ -76,7 +76,7 @@ class Reader:
         self._is_assigned = True
 
     def join(self) -> None:
-        """Read what a group assigns, from where it stands."""
+        """Read the partitions that a consumer group assigns, from its committed offsets."""
         self._partitions()
         self._is_member = True
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked)
@@ -85,7 +85,7 @@ class Reader:
         return fetch_partitions(self._consumer, self._topic, self._errors, self._clock)
 
     def _offsets(self, partitions: list[int], time: int) -> dict[int, int]:
-        """Offsets by time (milliseconds, or a word of ListOffsets); -1 where no record is as late."""
+        """Return offsets by timestamp (milliseconds, or a special one); -1 if no record is that late."""
         asked = [TopicPartition(self._topic, each, time) for each in partitions]
         try:
             found = self._consumer.offsets_for_times(asked, timeout=_REQUEST_SECONDS)
@@ -96,7 +96,7 @@ class Reader:
                 raise to_siltstone_error(each.error, self._topic)
         return {each.partition: each.offset for each in found}
 
-    def _first_offsets(self, start: Start, log_start_offsets: dict[int, int]) -> dict[int, int]:
+    def _first_offsets(self, start: StartPosition, log_start_offsets: dict[int, int]) -> dict[int, int]:
         match start.kind:
             case "earliest":
                 return log_start_offsets
@@ -129,7 +129,10 @@ class Reader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all that there was is read: when reading began, or, in a group, when it was last looked."""
+        """Return True if every partition was read to its end.
+
+        Without a group, the end is that of the start; in a group, the one that the client last saw.
+        """
         mine = (
             {each.partition for each in self._consumer.assignment()}
             if self._is_member
@@ -138,9 +141,9 @@ class Reader:
         return self._is_assigned and mine <= self._at_end
 
     def batches(self, *, follow: bool, max_records: int | None) -> Iterator[list[Message]]:
-        """Records as they come, `most` of them at the most; without `follow`, until the end is reached.
+        """Yield records as they arrive, at most `max_records`; without `follow`, stop at the end.
 
-        A batch counts as read, and may be committed, once the next one is asked for.
+        A batch counts as consumed, and may be committed, when the caller requests the next one.
         """
         waiting: deque[Message] = deque()
         while max_records is None or self.count < max_records:
@@ -174,8 +177,8 @@ class Reader:
             return
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001 - its public name
             raise InvalidInputError(
-                f"{self._topic}-{partition} cannot be read on: {error.str()}",
-                remedy="its records were deleted meanwhile; begin again at earliest",
+                f"{self._topic}-{partition} cannot be read further: {error.str()}",
+                remedy="its next records were deleted; start again at earliest",
             )
         if not error.retriable():
             raise to_siltstone_error(error, self._topic)
@@ -191,11 +194,11 @@ class Reader:
         self.next_offsets.update(latest)
         self._at_end |= {each for each, at in latest.items() if at >= self._log_end_offsets.get(each, at + 1)}
         if self._is_member:
-            with suppress(KafkaException):  # a partition that was taken away is for its new reader to commit
+            with suppress(KafkaException):  # a revoked partition is committed by its new consumer
                 self._consumer.store_offsets(
                     offsets=[TopicPartition(self._topic, each, at) for each, at in latest.items()]
                 )
 
     def close(self) -> None:
-        """Leave; as a member of a group, having committed what was handed over."""
+        """Close the consumer; a member of a group commits what was consumed and leaves."""
         self._consumer.close()

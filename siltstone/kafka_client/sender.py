@@ -1,4 +1,4 @@
-"""Sends records with librdkafka and keeps account of every one: acknowledged, refused, or unconfirmed."""
+"""Sender of records with librdkafka that counts each as acknowledged, refused or unconfirmed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ if TYPE_CHECKING:
 
 Tag = TypeVar("Tag")
 DEFAULTS = {
-    # Keys lie where Java's producers put them.
+    # The default partitioner of Kafka's Java producer.
     "partitioner": "murmur2_random",
-    # As Kafka's own producer: two minutes for a record, whatever happens meanwhile.
+    # As in Kafka's Java producer: two minutes for a record, including retries.
     "message.timeout.ms": "120000",
-    # One record may be longer than a batch; the topic's max.message.bytes is the broker's to apply.
+    # The limit that matters is the topic's max.message.bytes, which the broker applies.
     "message.max.bytes": str(16 * 1024 * 1024),
 }
 _POLL_SECONDS = 0.1
 _NOTICE_SECONDS = 5.0
-_SEND_TIME = 0  # what librdkafka takes for: the time of sending
-_HINTS = {
-    KafkaError.INVALID_RECORD: " (a compacted topic takes no record without a key, nor the batch it is in)"
-}
-# After these, nobody knows; after all others the record is not in the log.
+_SEND_TIME = 0  # librdkafka replaces timestamp 0 by the time of sending
+_HINTS = {KafkaError.INVALID_RECORD: " (a compacted topic refuses a batch that has a record without a key)"}
+# After these errors the record may or may not be in the log; after all others it is not.
 _UNCONFIRMED = frozenset(
     {
         KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - its public names for errors of the client's own
@@ -50,7 +48,7 @@ _UNCONFIRMED = frozenset(
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """What has become of the records of one topic so far; `partitions` has the acknowledged ones' bounds."""
+    """Number of records of one topic by outcome; `partitions` has the offset range of acknowledged ones."""
 
     topic: str
     accepted: int = 0
@@ -59,7 +57,7 @@ class DeliveryCounts:
     partitions: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def add(self, partition: int, offset: int) -> None:
-        """Count one that was acknowledged; with acks 0 nobody knows its offset, which is then negative."""
+        """Count an acknowledged record; with acks 0 its offset is unknown, and negative."""
         self.accepted += 1
         counts = self.partitions.get(partition)
         if counts is None:
@@ -70,7 +68,7 @@ class DeliveryCounts:
         counts["last_offset"] = max(counts["last_offset"], offset)
 
     def report(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the counts for `--json`."""
         return {
             "topic": self.topic,
             "accepted": self.accepted,
@@ -81,10 +79,11 @@ class DeliveryCounts:
 
 
 class Sender(Generic[Tag]):
-    """A producer for one topic. `tell` hears of each record that failed: its tag, why, and if that is sure.
+    """Producer for one topic.
 
-    Delivery reports are taken in by a thread while the context is open, so that they come also while the
-    caller waits for input. Leaving it drops what was not delivered: call `finish` before.
+    `on_failure` is called for each failed record with its tag, the reason, and True if the record is
+    unconfirmed. While the context is open, a thread receives delivery reports, also while the caller waits
+    for input. Leaving the context drops undelivered records: call `finish` before.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Sender(Generic[Tag]):
             self.producer.poll(_POLL_SECONDS)
 
     def send(self, tag: Tag, record: OutgoingRecord, partition: int | None = None) -> None:
-        """Hand one record over; waits while the client's queue is full."""
+        """Queue one record; waits while the client's queue is full."""
         chosen = record.partition if partition is None else partition
         delivered = partial(self._delivered, tag)
         while True:
@@ -151,10 +150,10 @@ class Sender(Generic[Tag]):
         self._on_failure(tag, f"{error.name()}: {error.str()}{_HINTS.get(error.code(), '')}", is_unconfirmed)
 
     def finish(self, seconds: float | None = None, waiting: Callable[[int], None] | None = None) -> None:
-        """Wait until every record is accounted for; after `seconds`, those that are not are unconfirmed.
+        """Wait for the outcome of every record; after `seconds`, records without one are unconfirmed.
 
-        Without `seconds` the client's own `message.timeout.ms` sets the end, and `waiting` hears, once and
-        after a few seconds, of how many records nothing is known. The client is silent as long as it tries.
+        Without `seconds`, the client's `message.timeout.ms` is the limit. The client reports nothing while it
+        retries, so `waiting` is called once, after a few seconds, with the number of outstanding records.
         """
         if seconds is None and waiting is not None:
             left = self.producer.flush(_NOTICE_SECONDS)
@@ -165,6 +164,6 @@ class Sender(Generic[Tag]):
             self.producer.flush()
 
     def raise_if_unable(self) -> None:
-        """Raise what the client cannot recover from: going on would only queue."""
+        """Raise an error that the client cannot recover from; further records would only be queued."""
         if self.errors.fatal is not None:
             raise to_siltstone_error(self.errors.fatal, self.tally.topic)

@@ -1,6 +1,6 @@
-"""Records as text: lines that become records, and records that become lines.
+"""Conversion between records and lines of text or JSON.
 
-The JSON of a record is the HTTP API's, so that what one of them gives the other takes.
+The JSON of a record is that of the HTTP API, so that each reads what the other writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RECORD = TypeAdapter(RecordBody)
 
 
 class OutgoingRecord(NamedTuple):
-    """A record to send; what is left out of timestamp and partition, the client chooses."""
+    """Record to send; the client chooses a timestamp or partition that is None."""
 
     key: bytes | None
     value: bytes | None
@@ -46,7 +46,7 @@ class OutgoingRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFormat:
-    """How a line stands for a record: its parts, their encodings, and the text that means null."""
+    """Format of a record as a line: its parts, their encodings, and the text that stands for null."""
 
     key_separator: str | None = None
     key_encoding: str = "text"
@@ -57,7 +57,7 @@ class TextFormat:
 
 
 def read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """The complete lines of whatever there is to read, without waiting for more; then the next such list."""
+    """Yield lists of complete lines, each as soon as it can be read, without waiting for more input."""
     read = getattr(stream, "read1", stream.read)
     rest = b""
     while chunk := read(READ_BYTES):
@@ -71,7 +71,7 @@ def read_lines(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def create_text_parser(form: TextFormat) -> Parse:
-    """Lines are values, or keys and values with a separator between them."""
+    """Return a parser of lines that are values, or keys and values with a separator between them."""
     separator = None if form.key_separator is None else form.key_separator.encode()
     null = None if form.null is None else form.null.encode()
     if separator == b"":
@@ -84,7 +84,7 @@ def create_text_parser(form: TextFormat) -> Parse:
             if not found:
                 raise InvalidInputError(
                     f"{where} has no {form.key_separator!r} between key and value",
-                    remedy="correct --key-separator",
+                    remedy="correct the line, or --key-separator",
                 )
             key = _part(where, "key", text, form.key_encoding, null)
         return OutgoingRecord(key, _part(where, "value", value, form.value_encoding, null), form.headers)
@@ -104,7 +104,7 @@ def _part(where: str, name: str, text: bytes, encoding: str, null: bytes | None)
 
 
 def decode(text: bytes, encoding: str) -> bytes:
-    """The bytes that a text of one of `ENCODINGS` stands for; ValueError where it stands for none."""
+    """Return the bytes that a text in one of `ENCODINGS` stands for; raises ValueError."""
     match encoding:
         case "base64":
             return base64.b64decode(text, validate=True)
@@ -115,7 +115,7 @@ def decode(text: bytes, encoding: str) -> bytes:
 
 
 def encode(data: bytes | None, encoding: str, null: bytes = b"") -> bytes:
-    """The inverse of `decoded`."""
+    """Return the text of bytes in one of `ENCODINGS`; `null` stands for None."""
     if data is None:
         return null
     match encoding:
@@ -128,7 +128,7 @@ def encode(data: bytes | None, encoding: str, null: bytes = b"") -> bytes:
 
 
 def create_json_parser(headers: Headers) -> Parse:
-    """Lines are records as JSON; `headers` come behind those of each record."""
+    """Return a parser of lines that are JSON objects; `headers` are added to those of each record."""
 
     def parse(where: str, line: bytes) -> OutgoingRecord:
         try:
@@ -143,7 +143,7 @@ def create_json_parser(headers: Headers) -> Parse:
             )
         except ValidationError as failure:
             raise InvalidInputError(
-                f"{where} is not a record as JSON: {_explained(failure)}",
+                f"{where} is not a record in JSON: {_describe(failure)}",
                 remedy='write records such as {"key": "k", "value": "v"}',
             ) from None
         except ValueError as failure:
@@ -154,18 +154,18 @@ def create_json_parser(headers: Headers) -> Parse:
 
 def _timestamp(given: int | None) -> int | None:
     if given == 0:
-        raise ValueError("librdkafka takes timestamp 0 for the time of sending; HTTP takes it as it is")
+        raise ValueError("timestamp 0 cannot be sent by librdkafka, which replaces it; use the HTTP API")
     return None if given == -1 else given
 
 
-def _explained(failure: ValidationError) -> str:
+def _describe(failure: ValidationError) -> str:
     detail = failure.errors(include_url=False, include_input=False)[0]
-    place = ".".join(map(str, detail["loc"]))
-    return f"field {place}: {detail['msg']}" if place else detail["msg"]
+    field_path = ".".join(map(str, detail["loc"]))
+    return f"field {field_path}: {detail['msg']}" if field_path else detail["msg"]
 
 
 def create_text_renderer(form: TextFormat) -> Render:
-    """Key, separator, value; without a separator the value alone."""
+    """Return a renderer of key, separator and value, or of the value alone without a separator."""
     separator = None if form.key_separator is None else form.key_separator.encode()
     null = (form.null or "").encode()
 
@@ -179,7 +179,7 @@ def create_text_renderer(form: TextFormat) -> Render:
 
 
 def render_json(message: Message) -> bytes:
-    """Everything that a consumer is given of a record, lossless, as `json_parser` takes it."""
+    """Render all fields of a record without loss, as `create_json_parser` reads them."""
     body: dict[str, object] = {
         "partition": message.partition(),
         "offset": message.offset(),

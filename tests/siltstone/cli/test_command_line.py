@@ -90,7 +90,7 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
         (["agent", "--object-store", "s3:/x"], 2, "two slashes"),
         (["topics", "list", "--config", "absent.toml"], 2, "absent.toml does not exist"),
         (["topics", "list", "--catalog", "postgresql://nobody@127.0.0.1:9/x"], 75, "127.0.0.1"),
-        (["produce", "t"], 75, "no agent serves from data directory"),
+        (["produce", "t"], 75, "no agent of data directory"),
         (["agent", "--kafka", "nowhere"], 2, "setting kafka (from the command line, --kafka)"),
         (["produce", "t", "-b", "127.0.0.1:9"], 75, "no Kafka broker can be reached: 127.0.0.1:9"),
         (["produce", "t", "-b", "http://127.0.0.1:9"], 75, "No brokers configured"),
@@ -98,8 +98,8 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
         (["produce", "t", "-b", "127.0.0.1:9", "-X", "secret"], 1, "(-X) is not NAME=VALUE"),
         (["produce", "t", "-b", "127.0.0.1:9", "-F", "absent"], 1, "properties in absent cannot be read"),
         (["produce", "t", "-b", "127.0.0.1:9", "--acks", "1", "--idempotence"], 1, "`acks` must be set"),
-        (["produce", "t", "-b", "127.0.0.1:9", "-k", "a", "-K", ":"], 2, "give one of them"),
-        (["produce", "t", "-b", "127.0.0.1:9", "--json-lines", "-K", ":"], 2, "no meaning with --json-lines"),
+        (["produce", "t", "-b", "127.0.0.1:9", "-k", "a", "-K", ":"], 2, "cannot be combined"),
+        (["produce", "t", "-b", "127.0.0.1:9", "--json-lines", "-K", ":"], 2, "combined with --json-lines"),
         (["produce", "t", "-b", "127.0.0.1:9", "-H", "name"], 2, "NAME=VALUE"),
         (["produce", "t", "-b", "127.0.0.1:9", "--whole-files"], 2, "needs FILES"),
         (["produce", "t", "-b", "127.0.0.1:9", "-K", ""], 2, "--key-separator is empty"),
@@ -107,8 +107,8 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
         (["consume", "t", "-b", "127.0.0.1:9"], 75, "no Kafka broker can be reached: 127.0.0.1:9"),
         (["consume", "t", "-b", "127.0.0.1:9", "--offset", "7"], 2, "needs --partition"),
         (["consume", "t", "-b", "127.0.0.1:9", "--offset", "soon"], 2, "not earliest, latest or a number"),
-        (["consume", "t", "-b", "127.0.0.1:9", "--offset", "7", "--timestamp", "1"], 2, "one of them"),
-        (["consume", "t", "-b", "127.0.0.1:9", "-G", "g", "-p", "1"], 2, "which partitions are read"),
+        (["consume", "t", "-b", "127.0.0.1:9", "--offset", "7", "--timestamp", "1"], 2, "cannot be combined"),
+        (["consume", "t", "-b", "127.0.0.1:9", "-G", "g", "-p", "1"], 2, "group assigns the partitions"),
         (["consume", "t", "-b", "127.0.0.1:9", "--timestamp", "noon"], 1, "is not a time"),
         (["nonsense"], 2, "No such command"),
     ],
@@ -137,7 +137,7 @@ def test_an_error_is_a_sentence_and_an_exit_code(
 )
 def test_a_command_that_looks_makes_nothing(arguments: list[str], tmp_path: Path) -> None:
     answer = CliRunner().invoke(cli, [*arguments, "--data-dir", str(tmp_path / "typo")])
-    assert "there is nothing in data directory" in answer.output
+    assert "has no catalog" in answer.output
     assert answer.exit_code == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -148,7 +148,7 @@ def test_a_data_directory_that_cannot_be_is_an_error_with_a_remedy(command: str,
     file.touch()
     for place in (file, file / "below"):
         answer = CliRunner().invoke(cli, [*command.split(), "--data-dir", str(place)])
-        assert f"data directory {place} cannot be made" in answer.output
+        assert f"data directory {place} cannot be created" in answer.output
         assert "--data-dir" in answer.output
         assert answer.exit_code == 1
 

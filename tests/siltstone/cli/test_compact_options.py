@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--watch", "--once"], "--once is for a single run, not for --watch"),
-        (["--watch", "--rounds", "2"], "--rounds is for a single run, not for --watch"),
-        (["--watch", "--dry-run"], "--dry-run is for a single run, not for --watch"),
-        (["--interval", "5"], "--interval is for --watch"),
-        (["--metrics", "127.0.0.1:0"], "--metrics is for --watch"),
+        (["--watch", "--once"], "--once cannot be combined with --watch"),
+        (["--watch", "--rounds", "2"], "--rounds cannot be combined with --watch"),
+        (["--watch", "--dry-run"], "--dry-run cannot be combined with --watch"),
+        (["--interval", "5"], "--interval needs --watch"),
+        (["--metrics", "127.0.0.1:0"], "--metrics needs --watch"),
         (["--watch", "--metrics", "nine"], "'nine' is not HOST:PORT"),
         (["--watch", "--interval", "0"], "0.0 is not in the range"),
-        (["--once", "--rounds", "3"], "--once is --rounds 1"),
-        (["--dry-run", "--plan", "task"], "--dry-run runs none"),
+        (["--once", "--rounds", "3"], "--once means --rounds 1"),
+        (["--dry-run", "--plan", "task"], "--plan has no effect"),
         (["--plan", "fastest"], "'fastest' is not one of 'auto', 'task', 'shuffle'"),
     ],
 )

@@ -67,5 +67,8 @@ def test_nobody_is_forgotten_while_an_agent_or_a_driver_is_at_work(
         scene = Scene.set_up(catalog, SeededIds(3, clock))
         assert "--restored" in fsck("--force", *where).stderr
         assert len(catalog.sessions.active()) == 1
-        assert "Forgot 1 session and 1 open job." in fsck("--restored", "--force", *where).stdout
+        assert (
+            "Removed 1 session and 1 unfinished job of the backup."
+            in fsck("--restored", "--force", *where).stdout
+        )
         assert catalog.sessions.active() == []

@@ -56,7 +56,7 @@ def test_policies_stand_side_by_side(small: str, tmp_path: Path, how: list[str])
     assert answer.exit_code == 0, answer.output
     report = orjson.loads(answer.stdout)
     assert [each["policy"] for each in report["policies"]] == [
-        "in force",
+        "current",
         "thrifty",
         "merge_fan_in=2,force=true",
     ]

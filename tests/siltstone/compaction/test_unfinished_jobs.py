@@ -26,21 +26,21 @@ def _job(application_id: str | None, heartbeat_ms: int | None) -> Job:
     ("jobs", "sentences"),
     [
         ([], []),
-        ([_job(None, None)], ["1 job is in the queue, for siltstone compact to run."]),
+        ([_job(None, None)], ["1 job is in the queue; siltstone compact runs the queue."]),
         (
             [_job("a", 5_000), _job("b", 9_000), _job("b", 8_000)],
             [
                 (
-                    "1 job is held by a run last heard of 5 s ago; it is taken over by siltstone "
-                    "compact after 60 s of silence."
+                    "1 job is claimed by a run whose last heartbeat was 5 s ago; siltstone compact takes "
+                    "over after 60 s without a heartbeat."
                 ),
                 (
-                    "2 jobs are held by a run last heard of 1 s ago; they are taken over by siltstone "
-                    "compact after 60 s of silence."
+                    "2 jobs are claimed by a run whose last heartbeat was 1 s ago; siltstone compact takes "
+                    "over after 60 s without a heartbeat."
                 ),
             ],
         ),
     ],
 )
-def test_jobs_that_are_not_over_are_described_by_who_has_them(jobs: list[Job], sentences: list[str]) -> None:
+def test_unfinished_jobs_are_described_by_state_and_run(jobs: list[Job], sentences: list[str]) -> None:
     assert describe_jobs(jobs, 10_000) == sentences

@@ -43,7 +43,7 @@ def test_murmur2_is_kafkas(key: str, hashed: int) -> None:
 def test_the_last_of_each_key_is_expected_at_its_own_offset() -> None:
     topic = expect(ROWS, 1, compacted=True)
     assert topic.partitions == [{1: Expected("b", "2", 20), 2: Expected("a", "4", 5)}]
-    assert topic.placements == [(0, 0), (0, 1), None, (0, 2)]
+    assert topic.positions == [(0, 0), (0, 1), None, (0, 2)]
     assert topic.refused == 1
 
 
@@ -88,7 +88,7 @@ def test_every_kind_of_difference_is_seen(records: list[FetchedRecord], count: i
     assert words in " ".join(differences.examples)
 
 
-def test_answers_to_a_request_are_held_against_the_placements() -> None:
+def test_outcomes_are_compared_with_the_expected_positions() -> None:
     expected = expect(ROWS, 1, compacted=True)
     right = [
         RecordOutcome(0, 1, None),
@@ -102,20 +102,20 @@ def test_answers_to_a_request_are_held_against_the_placements() -> None:
     assert differences.count == 2
     check_outcomes("t", [2], [RecordOutcome(0, 7, None)], expected, differences)
     assert differences.examples[-1] == (
-        "t, row 2: expected a refusal, the agent answered partition 0, offset 7"
+        "t, row 2: expected a refusal, the agent returned partition 0, offset 7"
     )
     check_outcomes("t", [2], [RecordOutcome(None, None, "_MSG_TIMED_OUT")], expected, differences)
     assert differences.count == 4
 
 
-def test_only_so_many_differences_are_spelt_out() -> None:
+def test_only_the_first_differences_have_a_text() -> None:
     differences = Differences()
     for number in range(1_000):
         differences.add(str(number))
     assert (differences.count, len(differences.examples)) == (1_000, 10)
 
 
-def test_the_input_is_what_the_package_holds() -> None:
+def test_the_input_is_read_from_the_package() -> None:
     data = load_input(limit=1_000)
     assert len(data.flights) == 1_000
     assert len(data.weather) == 26_115 * 1_000 // 336_776

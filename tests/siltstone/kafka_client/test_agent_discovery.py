@@ -47,7 +47,7 @@ def listening(health: bytes) -> Iterator[str]:
 def test_an_agent_is_found_while_it_serves(tmp_path: Path, listening: str) -> None:
     with announce(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}):
         assert bootstrap_servers(tmp_path) == "127.0.0.1:9092"
-    with pytest.raises(NoAgentError, match=r"no agent serves from data directory .*siltstone agent"):
+    with pytest.raises(NoAgentError, match=r"no agent of data directory .*siltstone agent"):
         bootstrap_servers(tmp_path)
 
 
@@ -77,7 +77,7 @@ def test_what_a_killed_agent_left_is_passed_over_and_swept(tmp_path: Path, liste
     left.parent.mkdir()
     left.write_text('{"http": "127.0.0.1:9", "kafka": "127.0.0.1:10"}')
     (tmp_path / "agents" / "1.json").write_text("not JSON")
-    with pytest.raises(NoAgentError, match=r"http://127\.0\.0\.1:9 did not answer"):
+    with pytest.raises(NoAgentError, match=r"http://127\.0\.0\.1:9 did not respond"):
         bootstrap_servers(tmp_path)
     with announce(tmp_path, {"http": listening, "kafka": "127.0.0.1:11"}):
         assert not left.exists()
@@ -90,9 +90,9 @@ def test_what_a_killed_agent_left_is_passed_over_and_swept(tmp_path: Path, liste
     [
         (
             b'{"problems": {"catalog": "every call has failed for 32 seconds"}}',
-            "is not well: catalog every call",
+            "is unhealthy: catalog every call",
         ),
-        (b"<html>", "answered 503"),
+        (b"<html>", "responded with status 503"),
     ],
 )
 def test_an_agent_that_is_not_well_is_quoted(tmp_path: Path, listening: str, words: str) -> None:

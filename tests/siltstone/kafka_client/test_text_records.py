@@ -98,12 +98,12 @@ def test_text_that_is_not_of_its_encoding_is_named(encoding: str) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b"{", "line 3 is not a record as JSON: Invalid JSON"),
-        (b"[1]", "line 3 is not a record as JSON: Input should be"),
-        (b'{"key": 1}', "line 3 is not a record as JSON: field key"),
+        (b"{", "line 3 is not a record in JSON: Invalid JSON"),
+        (b"[1]", "line 3 is not a record in JSON: Input should be"),
+        (b'{"key": 1}', "line 3 is not a record in JSON: field key"),
         (b'{"kay": "1"}', "field kay"),
         (b'{"key": "!", "key_encoding": "base64"}', "line 3: key is not base64"),
-        (b'{"timestamp": 0}', "line 3: librdkafka takes timestamp 0"),
+        (b'{"timestamp": 0}', "line 3: timestamp 0 cannot be sent"),
     ],
 )
 def test_a_line_that_is_no_json_record_is_named(line: bytes, words: str) -> None:
