@@ -64,7 +64,7 @@ class Settings(BaseModel):
 
     data_dir: Path = Field(
         default=Path("siltstone-data"),
-        description="Directory of the embedded catalog, of the local object store, and of the files that announce "
+        description="Directory of the embedded catalog, the local object store, and the files that announce "
         "running agents to commands.",
     )
     object_store: str | None = Field(
@@ -101,7 +101,7 @@ class Settings(BaseModel):
     )
     local_dirs: str | None = Field(
         default=None,
-        description="Comma-separated directories on an agent's own disks, for tail copies and for topics "
+        description="Comma-separated directories on an agent's own disks, for the tail cache and for topics "
         "with `storage.mode=local`. Unset: a directory below `local-logs` in the data directory; `none`: no "
         "disks are used.",
     )
