@@ -45,7 +45,7 @@ from object_store.open import StoreConfig, open_store
 from spark_jobs.compact import run_jobs
 from spark_jobs.session.spark_session import SparkSettings, spark_session
 from spark_jobs.shuffle.plan import PlanChoice, plan_shuffle
-from spark_jobs.shuffle.query import ShuffleKernel, survivors_of
+from spark_jobs.shuffle.query import StageFunctions, survivors_of
 from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
 
@@ -176,7 +176,7 @@ class Bench:
         """Seconds of the first two stages of the shuffle plan: those that passed, and of processors."""
         plan = plan_shuffle(job.spec)
         packed = PackedJob(job.spec.job_id, self.ids.new_uuid(), pack_spec(job.spec), plan)
-        found = survivors_of(self.spark, ShuffleKernel(self.config, packed, plan), plan)
+        found = survivors_of(self.spark, StageFunctions(self.config, packed, plan), plan)
         processor, begin = processor_seconds_of_children(), time.perf_counter()
         found.selectExpr("sum(length(data))").collect()
         return time.perf_counter() - begin, processor_seconds_of_children() - processor

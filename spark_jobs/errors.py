@@ -1,4 +1,4 @@
-"""What can go wrong between a compaction job and the cluster that runs it."""
+"""Errors between a compaction job and the cluster that runs it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from core.errors import InvalidInputError, RetryableError
 
 
 class JavaNotFoundError(InvalidInputError):
-    """No Java that Spark can run on."""
+    """No Java that Spark can use was found."""
 
 
 class SparkUnavailableError(RetryableError):
-    """Spark did not start, or its server does not answer."""
+    """Spark did not start, or its server does not respond."""
 
 
 class IncompleteShuffleError(RetryableError):
-    """Rows of a stage did not all reach the next: an answer might lose records, and was not given."""
+    """A stage did not receive all rows of the stage before, so its result was discarded."""
 
 
 class JobCancelledError(RetryableError):
-    """The work was stopped before its end, at the wish of whoever started it; nothing was published."""
+    """The caller stopped the work before its end; nothing was published."""

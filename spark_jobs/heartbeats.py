@@ -1,4 +1,4 @@
-"""Keeps claimed jobs alive in the catalog, whatever else the process waits for."""
+"""Heartbeats that keep claimed jobs alive in the catalog while the driver waits for Spark."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ HEARTBEAT_SECONDS: Final = 5.0
 
 
 class Pulse(Protocol):
-    """What a heartbeat needs of the catalog: `Catalog.jobs`, which many threads may call."""
+    """The part of the catalog (`Catalog.jobs`) that a heartbeat needs; safe for many threads."""
 
     def heartbeat(self, job_id: UUID, attempt_id: UUID) -> None:
-        """Keep a running attempt from being taken for dead; StaleStateError when it is not running."""
+        """Renew a running attempt. Raise StaleStateError if it is not running."""
 
 
 class Heartbeats:
-    """A thread that tells of each of `jobs` that it lives, every few seconds, until it is dropped.
+    """Context manager with a thread that renews each of `jobs` every few seconds until it is dropped.
 
-    A context manager. It has a thread of its own because publishing a result, or whoever shows progress, may
-    take longer than the catalog waits. What the catalog answers is not looked at: an attempt that is lost
-    shows when its result is refused.
+    The thread is separate because publishing a result, or the caller's progress display, may take longer than
+    the lease of an attempt. Failed heartbeats are ignored: a lost attempt shows when the catalog refuses its
+    result.
     """
 
     def __init__(self, pulse: Pulse, jobs: Iterable[Job], *, seconds: float = HEARTBEAT_SECONDS) -> None:
@@ -50,7 +50,7 @@ class Heartbeats:
         self._thread.join()
 
     def drop(self, job_id: UUID) -> None:
-        """The job is over."""
+        """Stop the heartbeats of a finished job."""
         with self._lock:
             self._attempts.pop(job_id, None)
 
@@ -66,7 +66,7 @@ class Heartbeats:
 
 
 def attempt_of(job: Job) -> UUID:
-    """The attempt by which a job was claimed; InvalidInputError when it was not."""
+    """Return the attempt by which a job was claimed. Raise InvalidInputError if it was not claimed."""
     if job.attempt_id is None:
         raise InvalidInputError(f"job {job.spec.job_id} is {job.state}", remedy="claim it before running it")
     return job.attempt_id

@@ -1,10 +1,10 @@
-"""Runs packed jobs as Spark queries, on classic Spark and on Spark Connect alike.
+"""Packed jobs as Spark queries, on classic Spark and on Spark Connect alike.
 
-A job is one task, or a query of its own where the shuffle plan spreads it. The former share a bounded number
-of queries that run at the same time, so that results come in as they are ready, while Spark alone decides
-which task runs where and when. A query dies as a whole when one of its tasks does not answer in any of
-Spark's attempts (its worker was killed, its executor lost): each of its jobs is then tried alone, so that
-only the one that cannot be done fails.
+A job is one task, or a query of its own if its shuffle plan spreads it. Jobs of one task share a bounded
+number of concurrent queries, so that results arrive as they are ready, while Spark alone decides where and
+when each task runs. A query fails as a whole when one of its tasks returns no row in any of Spark's attempts,
+because its worker was killed or its executor lost. Each of its jobs is then tried alone, so that only the job
+that cannot run fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.report import JobFailure
 from spark_jobs.session.spark_session import is_classic
 from spark_jobs.shuffle.query import run_shuffled
-from spark_jobs.task.entry import ANSWER_SCHEMA, JobKernel, PackedJob, read_answer
+from spark_jobs.task.entry import RESULT_SCHEMA, JobFunction, PackedJob, read_result_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,9 +39,9 @@ _INTERRUPT_SECONDS = 1.0
 
 
 class JobQueries:
-    """Queries in flight over `jobs`; a context manager, whose end cancels what still runs.
+    """Context manager for queries in flight over `jobs`; leaving it cancels what still runs.
 
-    `tag` must be this run's own: it is what Spark cancels by.
+    `tag` must be unique to this run: Spark cancels queries by tag.
     """
 
     def __init__(
@@ -52,9 +52,11 @@ class JobQueries:
         self._tag = tag
         whole = [job for job in jobs if job.shuffle is None]
         spread = [job for job in jobs if job.shuffle is not None]
-        self._groups = [tuple(spread[start : start + 1]) for start in range(len(spread))]  # they take longest
+        self._groups = [
+            tuple(spread[start : start + 1]) for start in range(len(spread))
+        ]  # first, because they take longest
         self._groups += [tuple(whole[start::MAX_QUERIES]) for start in range(min(MAX_QUERIES, len(whole)))]
-        self._answers: queue.SimpleQueue[tuple[UUID, JobResult | JobFailure]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[UUID, JobResult | JobFailure]] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._running: set[Future[None]] = set()
         self._threads = ThreadPoolExecutor(
@@ -68,16 +70,16 @@ class JobQueries:
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
         running = wait(self._running, timeout=0).not_done
-        while running:  # again and again: a query may have been about to start
+        while running:  # repeat, because a query may have been about to start
             with suppress(PySparkException, Py4JError):  # Spark is gone, and its queries with it
                 self._interrupt()
             running = wait(running, timeout=_INTERRUPT_SECONDS).not_done
         self._threads.shutdown()
 
-    def next_answer(self, timeout_seconds: float) -> tuple[UUID, JobResult | JobFailure] | None:
-        """The next job that is over, with its result or failure; None when none is within the time."""
+    def next_outcome(self, timeout_seconds: float) -> tuple[UUID, JobResult | JobFailure] | None:
+        """Return the next finished job with its result or failure; None if none finishes in time."""
         with suppress(queue.Empty):
-            return self._answers.get(timeout=timeout_seconds)
+            return self._outcomes.get(timeout=timeout_seconds)
         return None
 
     def _run_group(self, group: tuple[PackedJob, ...]) -> None:
@@ -87,36 +89,36 @@ class JobQueries:
         for job in group:
             alone = failure if len(group) == 1 else self._try((job,))
             if alone is not None:
-                self._answers.put((job.job_id, JobFailure.of(job.job_id, alone)))
+                self._outcomes.put((job.job_id, JobFailure.of(job.job_id, alone)))
 
     def _try(self, jobs: tuple[PackedJob, ...]) -> Exception | None:
-        """Run one query and hand on its answers, or say why it died."""
+        """Run one query and queue its outcomes; return the error if the query failed."""
         if self._stopped.is_set():
             return SparkUnavailableError("the run was stopped before the job began")
         try:
-            for job, answer in self._answers_of(jobs):
-                self._answers.put((job.job_id, answer))
-        except Exception as error:  # noqa: BLE001 -- whatever it is, somebody waits for these jobs
-            return SparkUnavailableError(f"Spark could not run the job to its end: {_reason(error)}")
+            for job, outcome in self._outcomes_of(jobs):
+                self._outcomes.put((job.job_id, outcome))
+        except Exception as error:  # noqa: BLE001 -- the caller waits for these jobs, whatever the error
+            return SparkUnavailableError(f"Spark could not finish the job: {_reason(error)}")
         return None
 
-    def _answers_of(self, jobs: tuple[PackedJob, ...]) -> Iterator[tuple[PackedJob, JobResult | JobFailure]]:
+    def _outcomes_of(self, jobs: tuple[PackedJob, ...]) -> Iterator[tuple[PackedJob, JobResult | JobFailure]]:
         self._mark_thread()
         count = len(jobs)
         plan = jobs[0].shuffle
         if plan is not None:
             yield jobs[0], run_shuffled(self._spark, self._store, jobs[0], plan)
             return
-        kernel = JobKernel(self._store, jobs)
-        rows = self._spark.range(0, count, 1, count).mapInArrow(kernel.answers, ANSWER_SCHEMA).collect()
+        function = JobFunction(self._store, jobs)
+        rows = self._spark.range(0, count, 1, count).mapInArrow(function.results, RESULT_SCHEMA).collect()
         for row in rows:
-            yield jobs[row["job"]], read_answer(row.asDict())
+            yield jobs[row["job"]], read_result_row(row.asDict())
 
     def _mark_thread(self) -> None:
-        """Let what this thread runs be found by the tag.
+        """Tag the queries of this thread so that they can be cancelled.
 
-        A classic session keeps the tags of one thread apart from those of another, so that none could
-        interrupt another's; its context does not.
+        A classic session keeps the tags of each thread apart, so that no thread could cancel another's
+        queries. Its SparkContext does not.
         """
         if is_classic(self._spark):
             self._spark.sparkContext.addJobTag(self._tag)
@@ -132,6 +134,6 @@ class JobQueries:
 
 
 def _reason(error: Exception) -> str:
-    """What an exception says in one line; what Java has thrown begins on the second line."""
+    """Return an exception's message in one line; a Java exception has it on the second line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[1].removeprefix(": ") if isinstance(error, Py4JJavaError) and lines[1:] else lines[0]

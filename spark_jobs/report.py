@@ -1,4 +1,4 @@
-"""What a run of compaction jobs did, in the names that metrics and the command line use."""
+"""Results of a run of compaction jobs, under the names that metrics and the command line use."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ PEAKS: Final[Mapping[str, str]] = {
     "largest_buffer_bytes": "Largest buffer of a task",
     "peak_rss_bytes": "Largest resident memory of a task",
 }
-# Milliseconds of a task, summed, by the name of the seconds in a report: first the phases, one after the
-# other, then what takes time within them.
+# Milliseconds of a task, by the name of their sum in a report: the phases of a task, then the kinds of work
+# within the phases.
 _MILLISECONDS: Final = {
     "find_survivors": "find_survivors_ms",
     "write": "write_ms",
@@ -89,10 +89,10 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailure:
-    """Why a job was not done.
+    """The reason that a job failed.
 
-    `kind` is the error's place in `core.errors`: retryable, stale, invalid, corrupt or fatal. A job with a
-    retryable failure goes back to the catalog's queue (`released`) until it was tried too often.
+    `kind` is the kind of error in `core.errors`: retryable, stale, invalid, corrupt or fatal. A job with a
+    retryable failure returns to the catalog's queue (`released`) until it has been tried too often.
     """
 
     job_id: str
@@ -103,20 +103,20 @@ class JobFailure:
 
     @classmethod
     def of(cls, job_id: UUID, error: Exception) -> JobFailure:
-        """The failure that an exception stands for; one that is not ours is a bug, so fatal."""
+        """Return the failure for an exception; an exception that is not ours is a bug and therefore fatal."""
         kind = next((name for name, family in _KINDS if isinstance(error, family)), "fatal")
         message = str(error) if isinstance(error, SiltstoneError) else f"{type(error).__name__}: {error}"
         return cls(job_id=str(job_id), kind=kind, error=type(error).__name__, message=message)
 
     @property
     def retryable(self) -> bool:
-        """Whether the same job may succeed later."""
+        """Return True if the same job may succeed later."""
         return self.kind == "retryable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutFile:
-    """An input file that was not read by one task: by which shares of its job, and up to which bytes each."""
+    """An input file that several shares read: which ones, and where the range of each ends."""
 
     job_id: str
     object_name: str
@@ -126,7 +126,7 @@ class CutFile:
 
 
 def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The counts of several tasks as one: sums, and the largest of what is a peak."""
+    """Merge the counters of several tasks: sums, and the maximum for peaks."""
     merged: dict[str, int] = {}
     for each in counts:
         for name, count in each.items():
@@ -137,21 +137,22 @@ def merge_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 @dataclass(slots=True, kw_only=True)
 class CompactionReport:
-    """The sum over the jobs of a run; counts are of jobs whose results were published.
+    """Totals over the jobs of a run; counters cover jobs whose results were published.
 
-    `get_requests` is what the tasks' object stores counted for reading inputs, without the `resumes` of
-    broken streams; like all counts it is of the executions of which the results are made, and not of what
-    Spark ran in vain. An input file goes whole to one task, which reads it by two GETs, unless it is one of
-    the `input_files_cut`: those were read in `stretches`, each by one share of its job and two ranged GETs,
-    and `cut_files` says which. `input_files_read_once` are those of the whole files for which one pass was
-    enough: they had nothing to deduplicate, as had `stretches_read_once`, or the first pass has left nothing
-    to do. Bytes are those that went over the wire. `table_bytes`, `largest_buffer_bytes` and `peak_rss_bytes`
-    are the largest of any task.
-    `shuffled_jobs` were spread over `shares` of their input, and their keys over `buckets`, by
-    `shuffle_bytes` of fingerprints. `seconds` says how long the run took (`total`) and how long its tasks
-    spent in each phase (`find_survivors`, `write`, `complete`), all tasks together; and, whatever the phase,
-    in reading objects (`read_objects`), in writing them (`write_objects`), and in the engine between the two:
-    in the codecs' libraries (`decompress`, `compress`), and to parse, hash, look up and filter (`kernels`).
+    Counters cover the task executions whose results were used, not executions that Spark repeated.
+
+    - `get_requests` counts GETs for inputs, without the `resumes` of broken streams.
+    - `input_files_read_once` are files for which one pass was enough: they had nothing to deduplicate, or
+      pass 1 left nothing for pass 2.
+    - `input_files_cut` are files that were divided among shares, in `stretches`: byte ranges, each read by
+      one share with two ranged GETs, or one (`stretches_read_once`). `cut_files` lists them.
+    - `bytes_in` and `bytes_out` are bytes on the wire.
+    - `table_bytes`, `largest_buffer_bytes` and `peak_rss_bytes` are maxima over tasks.
+    - `shuffled_jobs` were spread over `shares` of their input and `buckets` of keys, with `shuffle_bytes` of
+      fingerprints.
+    - `seconds` has the duration of the run (`total`), and times summed over tasks: by phase
+      (`find_survivors`, `write`, `complete`), and within the phases by work: `read_objects`, `write_objects`,
+      `decompress`, `compress`, and `kernels` for parsing, hashing, table look-ups and filtering.
     """
 
     jobs: int = 0
@@ -190,10 +191,10 @@ class CompactionReport:
 
     @property
     def get_requests_per_input_file(self) -> float:
-        """How often a file was asked for that both passes read; a file read once, by one GET, is left out.
+        """GETs for each file that both passes read; files read once, with one GET, are left out.
 
-        Without any file that both passes read, how often each of the others was; 0 without any file. A file
-        that was cut counts as its stretches.
+        If no file was read by both passes, the GETs for each of the others; 0 without files. Each byte range
+        of a cut file counts as a file.
         """
         once = self.input_files_read_once + self.stretches_read_once
         both = self.input_files - self.input_files_cut + self.stretches - once
@@ -202,7 +203,7 @@ class CompactionReport:
         return self.get_requests / once if once else 0.0
 
     def gets_in_words(self) -> str:
-        """The GETs of each input file for people; never rounded to a whole number that it is not."""
+        """Describe the GETs per input file for people; a ratio is never rounded to a whole number."""
         ratio = self.get_requests_per_input_file
         shown = f"{ratio:.1f}" if ratio.is_integer() else f"{ratio:.3f}"
         once = self.input_files_read_once
@@ -215,12 +216,12 @@ class CompactionReport:
             words.append(f"{shown} for each of {whole:,} input files")
         if self.input_files_cut:
             words.append(
-                f"{shown} for each of {self.stretches:,} stretches of {self.input_files_cut:,} that were cut"
+                f"{shown} for each of {self.stretches:,} byte ranges of {self.input_files_cut:,} cut files"
             )
         return ", ".join(words)
 
     def add(self, result: JobResult, cut_files: Iterable[CutFile] = ()) -> None:
-        """Take in a job whose result was published."""
+        """Add a job whose result was published."""
         self.jobs_completed += 1
         self.cut_files += cut_files
         counts = result.counts
@@ -232,5 +233,5 @@ class CompactionReport:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + counts.get(name, 0) / 1000
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: every field, and `get_requests_per_input_file`."""
+        """Return every field and `get_requests_per_input_file`, for JSON."""
         return {**asdict(self), "get_requests_per_input_file": self.get_requests_per_input_file}

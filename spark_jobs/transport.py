@@ -1,4 +1,4 @@
-"""How jobs travel to Spark tasks, and results back: compact bytes, nothing that executes when it is read."""
+"""Serialization of jobs for Spark tasks, and of results for the driver; decoding never executes anything."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from object_format.codecs.codec import Codec, CompressedDataError, compress, dec
 if TYPE_CHECKING:
     from catalog.model import JobSpec
 
-_LARGEST_SPEC = 1 << 30  # bytes before compression
+_MAX_SPEC_BYTES = 1 << 30  # bytes before compression
 
 
 def pack_spec(spec: JobSpec) -> bytes:
-    """The bytes of a job for its task: the catalog's own JSON, compressed about tenfold."""
+    """Return a job as bytes: the catalog's JSON, compressed about tenfold."""
     return compress(Codec.ZSTD, write_spec(spec))
 
 
 def unpack_spec(data: bytes) -> JobSpec:
-    """The mirror of `pack_spec`; raises CorruptDataError when the bytes are not its."""
+    """Reverse `pack_spec`. Raise CorruptDataError for other bytes."""
     try:
-        plain = bytes(decompress(Codec.ZSTD, data, limit=_LARGEST_SPEC))
+        plain = bytes(decompress(Codec.ZSTD, data, limit=_MAX_SPEC_BYTES))
     except CompressedDataError as error:
-        raise CorruptDataError(f"these bytes are no packed compaction job: {error}") from error
+        raise CorruptDataError(f"not a packed compaction job: {error}") from error
     return read_spec(plain)
 
 
 def pack_result(result: JobResult) -> bytes:
-    """The bytes of a result, as JSON."""
+    """Return a result as JSON."""
     return orjson.dumps(asdict(result))
 
 
 def unpack_result(data: bytes) -> JobResult:
-    """The mirror of `pack_result`; raises CorruptDataError when the bytes are not its."""
+    """Reverse `pack_result`. Raise CorruptDataError for other bytes."""
     try:
         plain = orjson.loads(data)
         return JobResult(
@@ -49,7 +49,7 @@ def unpack_result(data: bytes) -> JobResult:
             counts={name: int(count) for name, count in plain["counts"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptDataError(f"these bytes are no result of a compaction job: {error}") from error
+        raise CorruptDataError(f"not a result of a compaction job: {error}") from error
 
 
 def _output_file_of(plain: dict[str, Any]) -> OutputFile:

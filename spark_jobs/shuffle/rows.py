@@ -1,4 +1,4 @@
-"""The rows that travel between the stages of the shuffle plan: few and large, as Arrow record batches."""
+"""Rows that travel between the stages of the shuffle plan, as Arrow record batches: few and large."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ FAILURE: Final = 0
 REPORT: Final = 1
 END: Final = 2
 PAYLOAD: Final = 3
-"""Kinds of rows, as they are sorted: a failure goes to every task of the next stage, an end as well
-(`spark_jobs.shuffle.ends`), a report to one."""
+"""Kinds of rows, in sort order. A failure and an end go to every task of the next stage
+(`spark_jobs.shuffle.row_counts`), a report goes to one.
+"""
 
 BLOB_SCHEMA: Final = "judge int, kind int, number int, first_offset long, share int, run int, data binary"
 SURVIVOR_SCHEMA: Final = (
-    "share int, kind int, judge int, place int, run int, outside long, data binary, tombstones binary"
+    "share int, kind int, judge int, partition_index int, run int, outside long, data binary,"
+    " tombstones binary"
 )
 
 _BLOB_ROWS: Final = pa.schema(
@@ -41,7 +43,7 @@ _SURVIVOR_ROWS: Final = pa.schema(
         ("share", pa.int32()),
         ("kind", pa.int32()),
         ("judge", pa.int32()),
-        ("place", pa.int32()),
+        ("partition_index", pa.int32()),
         ("run", pa.int32()),
         ("outside", pa.int64()),
         ("data", pa.binary()),
@@ -53,9 +55,9 @@ _BATCH_ROWS: Final = 1024
 
 
 class BlobRow(NamedTuple):
-    """A blob of bucket `number`, or a report for share `number`; task `judge` of the second stage gets it.
+    """A blob of bucket `number`, or a report for share `number`, for task `judge` of the second stage.
 
-    A blob is of one `run` of one `share`; a failure or an end is of a `share`.
+    A blob belongs to one `run` of one `share`; a failure or an end belongs to a `share`.
     """
 
     judge: int
@@ -68,7 +70,7 @@ class BlobRow(NamedTuple):
 
 
 class SurvivorRow(NamedTuple):
-    """What a bucket leaves of one run: two bitmaps, or (in `data`) something else for the share; by a judge.
+    """The survivors of a bucket in one run, as two bitmaps, or other `data` for the share, from one judge.
 
     `outside` counts records of the bucket whose keys were not in the table.
     """
@@ -76,7 +78,7 @@ class SurvivorRow(NamedTuple):
     share: int
     kind: int
     judge: int
-    place: int = 0
+    partition_index: int = 0
     run: int = 0
     outside: int = 0
     data: bytes | memoryview = b""
@@ -84,39 +86,39 @@ class SurvivorRow(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Counts of a task, or why it failed."""
+    """Counters of a task, or the reason that it failed."""
 
     counts: dict[str, int]
     failure: JobFailure | None = None
 
     def pack(self) -> bytes:
-        """As bytes, for the `data` of a row."""
+        """Return the bytes for the `data` of a row."""
         return orjson.dumps({"counts": self.counts, "failure": self.failure and asdict(self.failure)})
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> Report:
-        """The mirror of `pack`."""
+        """Reverse `pack`."""
         plain = orjson.loads(data)
         return cls(plain["counts"], JobFailure(**plain["failure"]) if plain["failure"] else None)
 
 
-def united_counts(counts: Mapping[str, int], reports: Iterable[Report]) -> dict[str, int]:
-    """The counts of a task with those that were reported to it."""
+def merge_reports(counts: Mapping[str, int], reports: Iterable[Report]) -> dict[str, int]:
+    """Merge the counters of a task with the ones that were reported to it."""
     return merge_counts([counts, *(report.counts for report in reports)])
 
 
 def write_blob_rows(rows: Iterable[BlobRow]) -> Iterator[pa.RecordBatch]:
-    """Rows of `BLOB_SCHEMA`."""
+    """Yield record batches of `BLOB_SCHEMA`."""
     return _batches(rows, _BLOB_ROWS)
 
 
 def write_survivor_rows(rows: Iterable[SurvivorRow]) -> Iterator[pa.RecordBatch]:
-    """Rows of `SURVIVOR_SCHEMA`."""
+    """Yield record batches of `SURVIVOR_SCHEMA`."""
     return _batches(rows, _SURVIVOR_ROWS)
 
 
 def read_blob_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[BlobRow]:
-    """The mirror of `write_blob_rows`; a row's data lies in its batch."""
+    """Reverse `write_blob_rows`; a row's data is a view of its batch."""
     for batch in batches:
         judges, kinds, numbers, offsets, shares, runs = (
             batch.column(index).to_pylist() for index in range(6)
@@ -134,9 +136,9 @@ def read_blob_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[BlobRow]:
 
 
 def read_survivor_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[SurvivorRow]:
-    """The mirror of `write_survivor_rows`."""
+    """Reverse `write_survivor_rows`; a row's data is a view of its batch."""
     for batch in batches:
-        shares, kinds, judges, places, runs, outsides = (
+        shares, kinds, judges, partitions, runs, outsides = (
             batch.column(index).to_pylist() for index in range(6)
         )
         for row in range(batch.num_rows):
@@ -144,7 +146,7 @@ def read_survivor_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[SurvivorRo
                 shares[row],
                 kinds[row],
                 judges[row],
-                places[row],
+                partitions[row],
                 runs[row],
                 outsides[row],
                 _bytes_at(batch, 6, row),
@@ -153,22 +155,22 @@ def read_survivor_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[SurvivorRo
 
 
 def _bytes_at(batch: pa.RecordBatch, column: int, row: int) -> memoryview:
-    """A cell, where it lies."""
+    """Return a view of a cell."""
     return memoryview(batch.column(column)[row].as_buffer())
 
 
 def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows in batches that are bounded in bytes and rows."""
-    held: list[tuple[Any, ...]] = []
+    """Yield rows in batches that are bounded in bytes and rows."""
+    pending: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:
-        held.append(row)
+        pending.append(row)
         size += sum(len(cell) for cell in row if not isinstance(cell, int))
-        if size >= _BATCH_BYTES or len(held) >= _BATCH_ROWS:
-            yield _batch(held, schema)
-            held, size = [], 0
-    if held:
-        yield _batch(held, schema)
+        if size >= _BATCH_BYTES or len(pending) >= _BATCH_ROWS:
+            yield _batch(pending, schema)
+            pending, size = [], 0
+    if pending:
+        yield _batch(pending, schema)
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:

@@ -1,6 +1,6 @@
-"""What the tasks of the shuffle plan do, one function per stage; `spark_jobs.shuffle.plan` says why.
+"""The tasks of the shuffle plan, one function per stage; `spark_jobs.shuffle.plan` explains them.
 
-Nothing here knows Spark: rows come in and go out.
+This module does not know Spark: rows come in and go out.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from object_format.dedupe import KeyTable, Survivors
 from object_format.dedupe.buckets import CHUNK_RECORDS, BucketSplitter, BucketSurvivorFinder
 from object_format.record_batch.decompression import Scratch
 from spark_jobs.errors import IncompleteShuffleError
-from spark_jobs.shuffle.ends import Arrivals, Departures, JudgesPost
 from spark_jobs.shuffle.plan import keys_expected
-from spark_jobs.shuffle.rows import END, FAILURE, PAYLOAD, REPORT, BlobRow, Report, SurvivorRow, united_counts
+from spark_jobs.shuffle.row_counts import JudgeExchange, ReceivedRows, SentRows
+from spark_jobs.shuffle.rows import END, FAILURE, PAYLOAD, REPORT, BlobRow, Report, SurvivorRow, merge_reports
 from spark_jobs.shuffle.shares import runs_of
 from spark_jobs.task.arrangement import arrange, input_uses
 from spark_jobs.task.compaction_task import stream_buffer, table_bytes_for
 from spark_jobs.task.counts import TaskCounts
-from spark_jobs.task.input_pass import InputPass, placed
+from spark_jobs.task.input_pass import InputPass, located
 from spark_jobs.task.output_files import OutputFiles
 from spark_jobs.task.partition_writer import PartitionWriter
 
@@ -48,7 +48,7 @@ _VERDICT_COUNTS: Final = ("keys", "keys_outside_table", "tombstones_dropped", "r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
-    """What every task of a job knows; `check` raises to stop it."""
+    """Constants of a job that every task needs; `check` may raise to stop the task."""
 
     spec: JobSpec
     plan: ShufflePlan
@@ -57,44 +57,47 @@ class StageContext:
 
 
 def cut_share(context: StageContext, share: int, store: ObjectStore) -> Iterator[BlobRow]:
-    """Stage 1: the blobs of a share, a report for its writer, and the ends. `store` is the task's own."""
+    """Stage 1: yield the blobs of a share, a report for its writer, and the markers.
+
+    `store` belongs to the task alone.
+    """
     spec, plan = context.spec, context.plan
     counts = TaskCounts(store, context.clock)
     runs = runs_of(arrange(spec), plan.shares[share])
     uses = input_uses([run.work for run in runs], deduplicated_only=True)
-    survey = _pass_over(context, store, uses, counts)
+    reader = _pass_over(context, store, uses, counts)
     ends = plan.bucket_ends
-    sent = Departures(share, plan.judges)
+    sent = SentRows(share, plan.judges)
     try:
         for position, run in enumerate(runs):
-            bits = plan.bits[run.place]
+            bits = plan.bits[run.partition_index]
             if bits is None:
                 continue
-            for blob in _blobs(spec, run.work, bits, survey, counts):
-                bucket = ends[run.place] - (1 << bits) + blob.bucket
+            for blob in _blobs(spec, run.work, bits, reader, counts):
+                bucket = ends[run.partition_index] - (1 << bits) + blob.bucket
                 counts.add("shuffle_bytes", len(blob.data))
                 row = BlobRow(
                     bucket % plan.judges, PAYLOAD, bucket, blob.first_offset, share, run.number, blob.data
                 )
                 yield sent.add(row, blob.records)
-            survey.close_after(position)
+            reader.close_after(position)
     finally:
-        survey.close()
-    counts.at_least("largest_buffer_bytes", survey.largest_buffer)
+        reader.close()
+    counts.at_least("largest_buffer_bytes", reader.largest_buffer)
     report = Report(counts.finish()).pack()
     yield sent.add(BlobRow(share % plan.judges, REPORT, share, 0, share, 0, report))
     yield from sent.ends()
 
 
 def failed_cut(plan: ShufflePlan, share: int, failure: JobFailure) -> Iterator[BlobRow]:
-    """What stage 1 of a share sends instead of its ends: every judge must know, whatever it has read."""
+    """Yield the rows that stage 1 sends instead of markers after a failure: every judge must know of it."""
     data = Report({}, failure).pack()
     for judge in range(plan.judges):
         yield BlobRow(judge, FAILURE, share, 0, share, 0, data)
 
 
 def failed_judging(plan: ShufflePlan, judge: int, failure: JobFailure) -> Iterator[SurvivorRow]:
-    """What a task of stage 2 sends instead of its ends: every share must know, so that none writes."""
+    """Yield the rows that stage 2 sends to every share after a failure, so that none writes."""
     data = Report({}, failure).pack()
     for share in range(len(plan.shares)):
         yield SurvivorRow(share, FAILURE, judge, data=data)
@@ -114,9 +117,9 @@ def _pass_over(
 
 
 def _blobs(
-    spec: JobSpec, work: PartitionWork, bits: int, survey: InputPass, counts: TaskCounts
+    spec: JobSpec, work: PartitionWork, bits: int, reader: InputPass, counts: TaskCounts
 ) -> Iterator[Blob]:
-    """Pass 1 of a run, oldest first."""
+    """Yield the blobs of a run, oldest first."""
     chunk = min(max(work.records_in, 1), CHUNK_RECORDS)
     cutter = BucketSplitter(
         spec.hash_seed,
@@ -127,8 +130,8 @@ def _blobs(
     )
     counts.at_least("largest_buffer_bytes", cutter.nbytes)
     for part in work.parts:
-        for piece, extent, place in survey.pieces(work, part):
-            with counts.timed("find_survivors_ms"), counts.timed("kernels_ms"), placed(place):
+        for piece, extent, location in reader.pieces(work, part):
+            with counts.timed("find_survivors_ms"), counts.timed("kernels_ms"), located(location):
                 blobs = list(cutter.feed(piece.batches, offset_shift=extent.offset_shift))
             yield from blobs
     yield from cutter.flush()
@@ -136,14 +139,14 @@ def _blobs(
 
 
 def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
-    """Stage 2: the survivors of each bucket by run, the reports, and the ends; or the first failure.
+    """Stage 2: yield the survivors of each bucket by run, the reports and the markers; or the first failure.
 
-    Rows come by kind, bucket by bucket, newest first. Raises IncompleteShuffleError, when they are over,
-    unless all rows of all shares were among them.
+    Rows arrive by kind, bucket by bucket, newest first. At their end, raise IncompleteShuffleError unless all
+    rows of all shares arrived.
     """
     plan = context.plan
-    post = JudgesPost(len(plan.shares))
-    judging = _Judging(context, post)
+    exchange = JudgeExchange(len(plan.shares))
+    judging = _Judging(context, exchange)
     for (kind, number), group in groupby(rows, key=lambda row: (row.kind, row.number)):
         if kind == FAILURE:
             row = next(group)
@@ -151,27 +154,27 @@ def judge_buckets(context: StageContext, rows: Iterable[BlobRow]) -> Iterator[Su
             assert failure is not None
             yield from failed_judging(plan, row.judge, failure)
             return
-        taken = map(post.take, group)
+        taken = map(exchange.take, group)
         if kind == PAYLOAD:
-            yield from map(post.send, judging.bucket(number, taken))
+            yield from map(exchange.send, judging.bucket(number, taken))
             continue
         for row in taken:
             if kind == REPORT:
-                yield post.send(SurvivorRow(number, REPORT, row.judge, data=bytes(row.data)))
-    post.check(f"job {context.spec.job_id}")
-    for judge in post.judges[:1]:
-        yield post.send(SurvivorRow(0, REPORT, judge, data=Report(judging.counts.finish()).pack()))
-    yield from post.ends()
+                yield exchange.send(SurvivorRow(number, REPORT, row.judge, data=bytes(row.data)))
+    exchange.check(f"job {context.spec.job_id}")
+    for judge in exchange.judges[:1]:
+        yield exchange.send(SurvivorRow(0, REPORT, judge, data=Report(judging.counts.finish()).pack()))
+    yield from exchange.ends()
 
 
 class _Judging:
     """Verdicts of a task of stage 2, bucket by bucket, with one key table."""
 
-    def __init__(self, context: StageContext, post: JudgesPost) -> None:
+    def __init__(self, context: StageContext, exchange: JudgeExchange) -> None:
         spec, plan = context.spec, context.plan
         self.counts = TaskCounts(None, context.clock)
         self._context = context
-        self._post = post
+        self._exchange = exchange
         self._works = arrange(spec)
         self._expected = [
             0 if bits is None else keys_expected(work.records_in, bits)
@@ -179,57 +182,57 @@ class _Judging:
         ]
         self._table = KeyTable(table_bytes_for(max(self._expected, default=0), spec.table_bytes))
         self.counts.at_least("table_bytes", self._table.table_bytes)
-        self._place_of = _place_finder(plan)
+        self._partition_of = _partition_finder(plan)
 
     def bucket(self, number: int, rows: Iterable[BlobRow]) -> Iterator[SurvivorRow]:
-        """The survivors of one bucket; `rows` are its blobs, newest first."""
-        place = self._place_of(number)
+        """Return the survivors of one bucket; `rows` are its blobs, newest first."""
+        partition = self._partition_of(number)
         judge = BucketSurvivorFinder(
             self._table,
-            reaches_log_start=self._works[place].partition.reaches_log_start,
-            expected_keys=self._expected[place],
+            reaches_log_start=self._works[partition].partition.reaches_log_start,
+            expected_keys=self._expected[partition],
         )
-        runs: list[_RunSeen] = []
+        runs: list[_SeenRun] = []
         for row in rows:
             self._context.check()
             if not runs or (runs[-1].share, runs[-1].number) != (row.share, row.run):
-                runs.append(_RunSeen(row.share, row.run))
+                runs.append(_SeenRun(row.share, row.run))
             runs[-1].first_offset = row.first_offset
             with self.counts.timed("find_survivors_ms"), self.counts.timed("kernels_ms"):
-                self._post.judged(row.judge, row.share, judge.feed(row.data))
+                self._exchange.judged(row.judge, row.share, judge.feed(row.data))
         survivors = judge.finish()
         for name in _VERDICT_COUNTS:
             self.counts.add(name, getattr(survivors, name))
-        return _survivor_rows(survivors, number % self._context.plan.judges, place, runs)
+        return _survivor_rows(survivors, number % self._context.plan.judges, partition, runs)
 
 
 @dataclass(slots=True)
-class _RunSeen:
-    """A run of which a bucket has records; none lies before `first_offset`."""
+class _SeenRun:
+    """A run that has records in a bucket; `first_offset` is the lowest of their chunks' first offsets."""
 
     share: int
     number: int
     first_offset: int = 0
 
 
-def _place_finder(plan: ShufflePlan) -> Callable[[int], int]:
-    """The partition of a bucket, for buckets that come in ascending order."""
+def _partition_finder(plan: ShufflePlan) -> Callable[[int], int]:
+    """Return a function that finds the partition of a bucket, for buckets in ascending order."""
     ends = plan.bucket_ends
-    place = 0
+    partition = 0
 
     def find(bucket: int) -> int:
-        nonlocal place
-        while ends[place] <= bucket:
-            place += 1
-        return place
+        nonlocal partition
+        while ends[partition] <= bucket:
+            partition += 1
+        return partition
 
     return find
 
 
 def _survivor_rows(
-    survivors: Survivors, judge: int, place: int, runs: Iterable[_RunSeen]
+    survivors: Survivors, judge: int, partition_index: int, runs: Iterable[_SeenRun]
 ) -> Iterator[SurvivorRow]:
-    """The bitmaps cut by run, of which the newest comes first; one without survivors here gets none."""
+    """Yield the bitmaps cut by run, newest run first; a run without survivors gets none."""
     end = survivors.offsets.max() + 1 if survivors.offsets else 0
     for run in runs:
         first, end, last = run.first_offset, run.first_offset, end
@@ -240,7 +243,7 @@ def _survivor_rows(
             run.share,
             PAYLOAD,
             judge,
-            place,
+            partition_index,
             run.number,
             survivors.keys_outside_table,
             offsets.serialize(),
@@ -249,20 +252,20 @@ def _survivor_rows(
 
 
 @dataclass(slots=True)
-class KnownShare:
-    """What the last stage knows of one share before it writes: reports, and united survivors by run.
+class ShareInput:
+    """Input of the last stage for one share: reports, and the merged survivors by run.
 
-    `arrivals` are those of the judges' rows.
+    `arrivals` counts the judges' rows.
     """
 
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    arrivals: ReceivedRows = field(default_factory=ReceivedRows)
     reports: list[Report] = field(default_factory=list)
     offsets: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
     tombstones: defaultdict[tuple[int, int], BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
     outside: defaultdict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, row: SurvivorRow) -> None:
-        """Take in a row."""
+        """Take a row."""
         if row.kind == END:
             self.arrivals.end(row.judge, row.data)
             return
@@ -270,16 +273,16 @@ class KnownShare:
         if row.kind in {FAILURE, REPORT}:
             self.reports.append(Report.unpack(row.data))
             return
-        key = row.place, row.run
+        key = row.partition_index, row.run
         self.offsets[key] |= BitMap64.deserialize(bytes(row.data))
         self.tombstones[key] |= BitMap64.deserialize(bytes(row.tombstones))
         self.outside[key] += row.outside
 
     def survivors(self, run: Run) -> Survivors | None:
-        """Those of a run, which are then let go; None for a partition that is not deduplicated."""
+        """Remove and return the survivors of a run; None for a partition that is not deduplicated."""
         if not run.work.partition.deduplicate:
             return None
-        key = run.place, run.number
+        key = run.partition_index, run.number
         return Survivors(
             offsets=self.offsets.pop(key, BitMap64()),
             tombstones=self.tombstones.pop(key, BitMap64()),
@@ -293,12 +296,12 @@ class KnownShare:
 
 
 def write_share(
-    context: StageContext, share: int, known: KnownShare, store: ObjectStore, attempt_id: UUID, ids: Ids
+    context: StageContext, share: int, known: ShareInput, store: ObjectStore, attempt_id: UUID, ids: Ids
 ) -> JobResult:
-    """Stage 3: pass 2 of a share; its files, and the counts of all tasks that reported to it.
+    """Stage 3: run pass 2 of a share; return its files and the merged counters.
 
-    Raises IncompleteShuffleError, and leaves nothing behind, unless all rows of all judges are known and they
-    have judged as many records as pass 2 reads.
+    Raise IncompleteShuffleError, and abort the uploads, unless all rows of all judges arrived and the judges
+    judged as many records as pass 2 reads.
     """
     spec, plan = context.spec, context.plan
     where = f"job {spec.job_id}, share {share}"
@@ -307,13 +310,13 @@ def write_share(
     counts = TaskCounts(store, context.clock)
     runs = runs_of(arrange(spec), plan.shares[share])
     works = [run.work for run in runs]
-    copied = input_uses(works, deduplicated_only=False)
-    surveyed = input_uses(works, deduplicated_only=True)
-    what = "input_files" if plan.shares[share].stretch is None else "stretches"
-    counts.add(what, len(copied))
-    counts.add(f"{what}_read_once", len(copied.keys() - surveyed.keys()))
+    pass2_uses = input_uses(works, deduplicated_only=False)
+    pass1_uses = input_uses(works, deduplicated_only=True)
+    counter = "input_files" if plan.shares[share].byte_range is None else "stretches"
+    counts.add(counter, len(pass2_uses))
+    counts.add(f"{counter}_read_once", len(pass2_uses.keys() - pass1_uses.keys()))
     outputs = OutputFiles(store, spec, attempt_id, ids, counts)
-    inputs = _pass_over(context, store, copied, counts)
+    inputs = _pass_over(context, store, pass2_uses, counts)
     writer = PartitionWriter(spec, inputs, outputs, counts)
     try:
         for position, run in enumerate(runs):
@@ -323,7 +326,7 @@ def write_share(
             read += 0 if survivors is None else records
             inputs.close_after(position)
         if read != judged:
-            raise IncompleteShuffleError(f"{where}: pass 2 read {read} records, where {judged} were judged")
+            raise IncompleteShuffleError(f"{where}: pass 2 read {read} records, but {judged} were judged")
         with counts.timed("complete_ms"):
             files = outputs.complete()
     finally:
@@ -337,5 +340,5 @@ def write_share(
         job_id=spec.job_id,
         attempt_id=attempt_id,
         files=files,
-        counts=united_counts(counts.finish(), known.reports),
+        counts=merge_reports(counts.finish(), known.reports),
     )

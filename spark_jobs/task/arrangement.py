@@ -1,4 +1,4 @@
-"""Who is read when: a job's extents, sorted into the one order in which every input only goes forward."""
+"""The order in which a job's extents are read, so that every input file is read only forward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from catalog.jobs.byte_ranges import span_of
 from catalog.model import PartitionId
 from core.errors import InvalidInputError
-from spark_jobs.task.retention_windows import spells_of
+from spark_jobs.task.retention_windows import windows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """The blocks of a file that begin at or after byte `start` and before byte `end`."""
+class ByteRange:
+    """The blocks of a file that start at or after byte `start` and before byte `end`."""
 
     start: int
     end: int
@@ -28,57 +28,57 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class InputPart:
-    """The extents of one partition in one input file, by offset; `input_index` counts the job's inputs.
+    """The extents of one partition in one input file, in offset order.
 
-    With a `stretch`, only those of their blocks that begin in it. What comes of parts of different `spell`s
-    goes into different sections.
+    `input_index` is the file's index in the job's inputs. With a `byte_range`, the part has only the blocks
+    that start in that range. Parts of different retention `window`s go into different output sections.
     """
 
     input_index: int
     extents: tuple[Extent, ...]
-    stretch: Stretch | None = None
-    spell: int = 0
+    byte_range: ByteRange | None = None
+    window: int = 0
 
     @property
     def has_bytes(self) -> bool:
-        """Whether there is anything to read."""
+        """Return True if the part has bytes to read."""
         return any(extent.length for extent in self.extents)
 
     @property
     def data_start(self) -> int:
-        """The byte of the file where the section's data begins; for a part that has bytes."""
+        """First byte of the section's data. Only for a part that has bytes."""
         return span_of(self.extents).start
 
     @property
     def data_end(self) -> int:
-        """The byte behind the section's data; for a part that has bytes."""
+        """Byte after the section's data. Only for a part that has bytes."""
         return span_of(self.extents).end
 
     @property
     def read_start(self) -> int:
-        """The byte from which on its blocks begin: that of its data, or of its stretch."""
-        return self.data_start if self.stretch is None else max(self.data_start, self.stretch.start)
+        """Byte from which blocks of the part start: the start of its data or of its byte range."""
+        return self.data_start if self.byte_range is None else max(self.data_start, self.byte_range.start)
 
     @property
     def read_end(self) -> int:
-        """The byte before which its blocks begin."""
-        return self.data_end if self.stretch is None else min(self.data_end, self.stretch.end)
+        """Byte before which blocks of the part start."""
+        return self.data_end if self.byte_range is None else min(self.data_end, self.byte_range.end)
 
     @property
     def cut_before(self) -> bool:
-        """Whether the section's data begins before the stretch."""
-        return self.stretch is not None and self.has_bytes and self.data_start < self.stretch.start
+        """Return True if the section's data starts before the byte range."""
+        return self.byte_range is not None and self.has_bytes and self.data_start < self.byte_range.start
 
     @property
     def cut_behind(self) -> bool:
-        """Whether the section's data goes on behind the stretch."""
-        return self.stretch is not None and self.has_bytes and self.stretch.end < self.data_end
+        """Return True if the section's data continues after the byte range."""
+        return self.byte_range is not None and self.has_bytes and self.byte_range.end < self.data_end
 
     def offset_of(self, stored: int | None) -> int:
-        """The offset from which on a block's records are whose first batch is stored with offset `stored`.
+        """Return the first offset of a block whose first batch has the stored offset `stored`.
 
-        Batches that belong to no extent have no offsets: theirs is that of the next extent, or the part's
-        end. None stands for what is behind the last block.
+        A batch that no extent covers has no offset. For such a block, return the base offset of the next
+        extent, or the end of the part. None stands for the position after the last block.
         """
         for extent in self.extents:
             if stored is not None and extent.length and stored <= extent.last_offset - extent.offset_shift:
@@ -95,27 +95,27 @@ class PartitionWork:
 
     @property
     def records_in(self) -> int:
-        """How many records the catalog counts."""
+        """Number of records according to the catalog."""
         return sum(extent.record_count for part in self.parts for extent in part.extents)
 
     @property
     def unique_keys(self) -> bool:
-        """Whether no key can be there twice, whatever is done: all is one part that has each key once."""
+        """Return True if no key can occur twice: at most one part has bytes, and it has each key once."""
         parts = [part for part in self.parts if part.has_bytes]
         return len(parts) <= 1 and all(extent.unique_keys for part in parts for extent in part.extents)
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Topic and partition, for messages."""
         return f"{self.partition.topic_name}-{self.partition.partition}"
 
     @property
     def partition_id(self) -> PartitionId:
-        """Which section of each file this is."""
+        """Identifier of the partition's section in each file."""
         return PartitionId(self.partition.topic_id, self.partition.partition)
 
     def narrowed(self, parts: Sequence[InputPart]) -> PartitionWork:
-        """Those of the parts alone, which follow each other."""
+        """Return the same partition with only these consecutive parts."""
         partition = replace(
             self.partition,
             base_offset=parts[0].extents[0].base_offset,
@@ -123,20 +123,20 @@ class PartitionWork:
         )
         return PartitionWork(partition, tuple(parts))
 
-    def by_spell(self) -> list[PartitionWork]:
-        """What goes into a section each."""
-        if self.parts[0].spell == self.parts[-1].spell:
+    def by_window(self) -> list[PartitionWork]:
+        """Split the parts by retention window; each result becomes one output section."""
+        if self.parts[0].window == self.parts[-1].window:
             return [self]
-        groups = groupby(self.parts, key=lambda part: part.spell)
+        groups = groupby(self.parts, key=lambda part: part.window)
         return [self.narrowed(tuple(parts)) for _, parts in groups]
 
 
 def arrange(spec: JobSpec) -> list[PartitionWork]:
-    """The job's partitions in the order of sections in files, each with its parts in the order of offsets.
+    """Return the job's partitions in the order of sections in files, each with its parts in offset order.
 
-    Partitions that cover no offsets are left out. Costs one pass over the extents and their sorting. Raises
+    Partitions without offsets are left out. The cost is one pass over the extents and sorting them. Raise
     InvalidInputError unless the extents of every partition cover [base_offset, upper_offset) without gap or
-    overlap, and no input's part reaches into another's.
+    overlap, and no input's part overlaps another's.
     """
     partitions = {PartitionId(each.topic_id, each.partition): each for each in spec.partitions}
     parts: defaultdict[PartitionId, list[InputPart]] = defaultdict(list)
@@ -144,8 +144,8 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
         for partition_id, extents in _by_partition(job_input.extents).items():
             if partition_id not in partitions:
                 raise InvalidInputError(
-                    f"job {spec.job_id}: {job_input.object_name} gives an extent of"
-                    f" {_name(partition_id)}, which is no partition of the job"
+                    f"job {spec.job_id}: {job_input.object_name} has an extent of"
+                    f" {_name(partition_id)}, which is not a partition of the job"
                 )
             parts[partition_id].append(InputPart(index, extents))
     work = []
@@ -154,37 +154,43 @@ def arrange(spec: JobSpec) -> list[PartitionWork]:
         ordered = tuple(sorted(parts[partition_id], key=lambda part: part.extents[0].base_offset))
         _check_cover(spec, partition, [extent for part in ordered for extent in part.extents])
         if ordered:
-            work.append(PartitionWork(partition, _with_spells(partition, ordered, spec.now_ms)))
+            work.append(PartitionWork(partition, _with_windows(partition, ordered, spec.now_ms)))
     return work
 
 
-def _with_spells(partition: JobPartition, parts: tuple[InputPart, ...], now_ms: int) -> tuple[InputPart, ...]:
+def _with_windows(
+    partition: JobPartition, parts: tuple[InputPart, ...], now_ms: int
+) -> tuple[InputPart, ...]:
     if not partition.deduplicate or partition.expires_after_ms is None:
         return parts
     newest_ms = [max(extent.max_timestamp for extent in part.extents) for part in parts]
-    spells = spells_of(newest_ms, partition.expires_after_ms, now_ms)
-    return tuple(replace(part, spell=spell) for part, spell in zip(parts, spells, strict=True))
+    windows = windows_of(newest_ms, partition.expires_after_ms, now_ms)
+    return tuple(replace(part, window=window) for part, window in zip(parts, windows, strict=True))
 
 
 class InputUse(NamedTuple):
-    """Up to where a pass needs an input: the last partition, by its place, its part, and the data's end."""
+    """How long a pass needs an input file.
 
-    last_place: int
+    `last_position` is the index of the last partition that reads the file, `last_part` its part there, and
+    `end` the byte after the last data that is read.
+    """
+
+    last_position: int
     last_part: InputPart
     end: int
 
 
 def input_uses(work: Sequence[PartitionWork], *, deduplicated_only: bool) -> dict[int, InputUse]:
-    """For each input index that anything reads, how long it is needed."""
+    """Return how long each input is needed, by input index; inputs that nothing reads are left out."""
     uses: dict[int, InputUse] = {}
-    for place, each in enumerate(work):
+    for position, each in enumerate(work):
         if deduplicated_only and not each.partition.deduplicate:
             continue
         for part in each.parts:
             if part.has_bytes:
                 before = uses.get(part.input_index)
                 end = max(before.end if before is not None else 0, part.data_end)
-                uses[part.input_index] = InputUse(place, part, end)
+                uses[part.input_index] = InputUse(position, part, end)
     return uses
 
 

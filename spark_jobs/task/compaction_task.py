@@ -1,24 +1,23 @@
-"""One compaction job, in one process: two passes over its inputs, of which each only goes forward.
+"""One compaction job in one process: two passes over its inputs, each only forward.
 
-For each partition, in the order of sections in every segment file:
+For each partition, in the order of sections in segment files:
 
-1. Pass 1 (deduplicated partitions only) reads the partition's sections newest first and finds the survivors:
-   one Roaring bitmap of offsets.
-   While it has compressed batches open, it thins them for pass 2, as far as there is room for what is left
-   (`object_format.dedupe.early_filter`).
-2. Pass 2 reads the same sections oldest first and writes what survives into the output file of the
-   partition's cleanup policy; what is not deduplicated is copied as it stands. Sections of which pass 1 has
-   all that is left are not read. What expires at different times goes into files of its own (`spells`).
+1. Pass 1 (deduplicated partitions only) reads the partition's sections, newest first, and finds the
+   survivors: one Roaring bitmap of offsets. While it has compressed batches open, it already filters them for
+   pass 2, as far as memory allows (`object_format.dedupe.early_filter`).
+2. Pass 2 reads the same sections, oldest first, and writes the survivors into the output file of the
+   partition's cleanup policy. Sections that are not deduplicated are copied. Sections that pass 1 has
+   filtered completely are not read again. Records of different retention windows go into different files.
 
-Each pass has a stream of its own in each input, opened when it is first needed, at that section, and closed
-after the last section that it is needed for: two ranged GETs per input file, whatever the number of
-partitions, and one where a file has nothing to deduplicate, or nothing that is to be read again. What is held
-does not depend on the size of files: the key table, a buffer for each open stream, the parts of an upload for
-each cleanup policy and spell, the bitmap of one partition, and what is thinned ahead.
+Each pass has one stream per input. It opens a stream at the first section that it needs, and closes it after
+the last one. So each input file costs two ranged GETs, however many partitions it has, or one GET if one pass
+suffices. Memory does not depend on the size of files: it holds the key table, one buffer for each open
+stream, upload parts for each cleanup policy and window, the bitmap of one partition, and the batches that
+pass 1 has filtered early.
 
-Nothing here knows Spark or the catalog. Nothing is visible before every partition is done and what was read
-agrees with what the catalog counts: the attempt's outputs then become objects, and part of the log only when
-the catalog takes the result.
+This module knows neither Spark nor the catalog. Outputs become visible only after every partition is done and
+the records read agree with the catalog's counts. They become part of the log only when the catalog publishes
+the result.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from object_format.dedupe import EarlyFilter, KeyTable, SurvivorFinder, Survivor
 from object_format.record_batch.decompression import Scratch
 from spark_jobs.task.arrangement import arrange, input_uses
 from spark_jobs.task.counts import TaskCounts
-from spark_jobs.task.input_pass import InputPass, placed
+from spark_jobs.task.input_pass import InputPass, located
 from spark_jobs.task.output_files import OutputFiles, OutputPolicy
 from spark_jobs.task.partition_writer import PartitionWriter, rewriting_of
 
@@ -46,27 +45,27 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
     from spark_jobs.task.arrangement import PartitionWork
 
-_STREAM_BUFFERS = 64 << 20  # bytes that all open streams share
-_LARGEST_STREAM_BUFFER = 1 << 20
-_SMALLEST_STREAM_BUFFER = 64 << 10
+_STREAM_BUFFERS = 64 << 20  # bytes, shared by all open streams
+_MAX_STREAM_BUFFER = 1 << 20
+_MIN_STREAM_BUFFER = 64 << 10
 _TABLE_BYTES_PER_RECORD = 24  # room for a table that is at most half full
-_SMALLEST_TABLE = 1 << 16
+_MIN_TABLE_BYTES = 1 << 16
 
 
 def _go_on() -> None:
-    """Never stops the work."""
+    """Never stop the work."""
 
 
 def _say_nothing(_done: int, _total: int) -> None:
-    """Reports to nobody."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHooks:
-    """How whoever started a task follows it.
+    """Callbacks for the caller that started a task.
 
-    `check` is called between blocks, and raises to stop the work; `progress` after each partition, with how
-    many are done and how many there are.
+    The task calls `check` between blocks; it may raise to stop the work. The task calls `progress` after each
+    partition with the number done and the total.
     """
 
     check: Callable[[], None] = _go_on
@@ -82,11 +81,11 @@ def run_compaction(
     ids: Ids,
     hooks: TaskHooks | None = None,
 ) -> JobResult:
-    """Does the job and returns what the catalog needs to publish it.
+    """Run the job and return the result that the catalog publishes.
 
-    `store` is this task's own, so that its counts are the job's. Raises InvalidInputError for a job that does
-    not fit together, CorruptDataError when an input is not what the catalog says, and the store's errors;
-    after any of them, and after whatever `hooks.check` raises, the uploads are aborted.
+    `store` belongs to this task alone, so that its request counts are the job's. Raise InvalidInputError for
+    an inconsistent job, CorruptDataError if an input disagrees with the catalog, and the store's errors.
+    After any error, also one raised by `hooks.check`, the uploads are aborted.
     """
     task = _Task(spec, store, attempt_id, clock, ids, hooks or TaskHooks())
     try:
@@ -106,22 +105,22 @@ class _Task:
         self._counts = TaskCounts(store, clock)
         self._outputs = OutputFiles(store, spec, attempt_id, ids, self._counts)
         self._table = self._make_table()
-        surveyed = input_uses(self._work, deduplicated_only=True)
-        copied = input_uses(self._work, deduplicated_only=False)
-        self._inputs = copied.keys()
-        self._counts.add("input_files", len(copied))
-        read_size = stream_buffer(len(surveyed) + len(copied))
-        self._survey, self._copy = (
+        pass1_uses = input_uses(self._work, deduplicated_only=True)
+        pass2_uses = input_uses(self._work, deduplicated_only=False)
+        self._inputs = pass2_uses.keys()
+        self._counts.add("input_files", len(pass2_uses))
+        read_size = stream_buffer(len(pass1_uses) + len(pass2_uses))
+        self._pass1, self._pass2 = (
             InputPass(spec, store, uses, read_size=read_size, check=self._hooks.check, counts=self._counts)
-            for uses in (surveyed, copied)
+            for uses in (pass1_uses, pass2_uses)
         )
-        self._writer = PartitionWriter(spec, self._copy, self._outputs, self._counts)
+        self._writer = PartitionWriter(spec, self._pass2, self._outputs, self._counts)
         self._early_filter = EarlyFilter(timers=self._counts.codec_timers)
         self._scratch = Scratch(self._counts.codec_timers)
 
     def run(self) -> JobResult:
         counts = self._counts
-        for place, work in enumerate(self._work):
+        for position, work in enumerate(self._work):
             self._hooks.check()
             survivors = None
             if work.partition.deduplicate and self._table is not None:
@@ -130,12 +129,12 @@ class _Task:
             with counts.timed("write_ms"):
                 self._write(work, survivors)
             counts.add("partitions", 1)
-            self._survey.close_after(place)
-            self._copy.close_after(place)
-            self._hooks.progress(place + 1, len(self._work))
+            self._pass1.close_after(position)
+            self._pass2.close_after(position)
+            self._hooks.progress(position + 1, len(self._work))
         with counts.timed("complete_ms"):
             files = self._outputs.complete()
-        read_once = self._inputs - (self._survey.opened & self._copy.opened)
+        read_once = self._inputs - (self._pass1.opened & self._pass2.opened)
         counts.add("input_files_read_once", len(read_once))
         counts.at_least("largest_buffer_bytes", self._early_filter.peak_bytes)
         counts.add("compacted_files", len(files))
@@ -145,15 +144,15 @@ class _Task:
         )
 
     def close(self) -> None:
-        """Let go of everything; what is not complete is dropped."""
+        """Close all streams and abort incomplete uploads."""
         try:
             self._outputs.abort()
         finally:
-            self._survey.close()
-            self._copy.close()
+            self._pass1.close()
+            self._pass2.close()
 
     def _make_table(self) -> KeyTable | None:
-        """One table for all partitions, as large as the largest can need and the job allows."""
+        """Return one key table for all partitions, sized for the largest; None if none is needed."""
         records = [work.records_in for work in self._work if work.partition.deduplicate]
         if not records:
             return None
@@ -177,13 +176,13 @@ class _Task:
             if not part.has_bytes:
                 continue
             finder.begin_section(unique_keys=all(extent.unique_keys for extent in part.extents))
-            for piece, extent, place in self._survey.pieces(work, part):
-                with self._counts.timed("kernels_ms"), placed(place):
+            for piece, extent, location in self._pass1.pieces(work, part):
+                with self._counts.timed("kernels_ms"), located(location):
                     finder.feed(
                         piece.batches,
                         offset_shift=extent.offset_shift,
                         leader_epoch=extent.leader_epoch,
-                        origin=place,
+                        origin=location,
                     )
             with self._counts.timed("kernels_ms"):
                 finder.end_section()
@@ -192,13 +191,13 @@ class _Task:
         for name in ("keys", "keys_outside_table", "tombstones_dropped", "records_invalid"):
             self._counts.add(name, getattr(survivors, name))
         self._counts.at_least("largest_buffer_bytes", survivors.max_buffer_bytes)
-        self._counts.at_least("largest_buffer_bytes", self._survey.largest_buffer)
+        self._counts.at_least("largest_buffer_bytes", self._pass1.largest_buffer)
         return survivors
 
     def _write(self, work: PartitionWork, survivors: Survivors | None) -> None:
         policy = OutputPolicy.of(work.partition.cleanup_policy)
         ahead = self._ahead_of(work) if survivors else {}
-        sections = work.by_spell()
+        sections = work.by_window()
         begin = 0
         for series, each in enumerate(sections):
             here = survivors
@@ -209,22 +208,22 @@ class _Task:
                 here,
                 file_number=self._outputs.next_number(policy, series),
                 series=series,
-                ahead={place - begin: done for place, done in ahead.items() if place >= begin},
+                ahead={index - begin: done for index, done in ahead.items() if index >= begin},
             )
             begin += len(each.parts)
 
     def _ahead_of(self, work: PartitionWork) -> dict[int, FilteredSection]:
-        """What pass 1 has left of parts, by their place."""
-        fed = [place for place, part in enumerate(work.parts) if part.has_bytes]
-        return dict(zip(reversed(fed), self._early_filter.sections, strict=True))
+        """Return the batches that pass 1 has already filtered, by index of the part."""
+        read = [index for index, part in enumerate(work.parts) if part.has_bytes]
+        return dict(zip(reversed(read), self._early_filter.sections, strict=True))
 
 
-def table_bytes_for(records: int, most: int) -> int:
-    """The size of a key table for so many records of one partition, within the job's bound."""
-    return min(most, max(_SMALLEST_TABLE, _TABLE_BYTES_PER_RECORD * records))
+def table_bytes_for(records: int, limit: int) -> int:
+    """Return the size of a key table for that many records of one partition, at most `limit`."""
+    return min(limit, max(_MIN_TABLE_BYTES, _TABLE_BYTES_PER_RECORD * records))
 
 
 def stream_buffer(streams: int) -> int:
-    """The buffer of each of so many streams, in bytes."""
+    """Return the buffer size in bytes for each of that many streams."""
     share = _STREAM_BUFFERS // max(streams, 1)
-    return max(_SMALLEST_STREAM_BUFFER, min(_LARGEST_STREAM_BUFFER, share))
+    return max(_MIN_STREAM_BUFFER, min(_MAX_STREAM_BUFFER, share))

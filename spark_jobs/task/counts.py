@@ -1,16 +1,19 @@
-"""What a task counts on its way, by the names that reports use."""
+"""Counters of one task, under the names that reports use."""
 
 from __future__ import annotations
 
+import re
+import resource
+import sys
 from collections import defaultdict
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from object_format.record_batch.decompression import CodecTimers
 from object_store.accounting import RequestKind
 from object_store.interface import Purpose
-from spark_jobs.task.peak_memory import peak_rss_bytes, reset_peak
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,22 +21,29 @@ if TYPE_CHECKING:
     from core.clock import Clock
     from object_store.interface import ForwardStream, ObjectStore
 
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_HIGH_WATER = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
 
 class TimedSource:
-    """A stream whose reads count as time in the object store."""
+    """Stream whose read time counts as time in the object store."""
 
     def __init__(self, source: ForwardStream, counts: TaskCounts) -> None:
         self._source = source
         self._counts = counts
 
     def readinto(self, target: memoryview) -> int:
-        """As the stream's."""
+        """Read into `target`, as the wrapped stream does."""
         with self._counts.timed("read_objects_ms"):
             return self._source.readinto(target)
 
 
 class TaskCounts:
-    """Counts from here on; `store`, if the task has one, is its own, so that its requests are the task's."""
+    """Counters from construction on.
+
+    `store`, if given, belongs to the task alone, so that its requests are the task's.
+    """
 
     def __init__(self, store: ObjectStore | None, clock: Clock) -> None:
         reset_peak()
@@ -47,16 +57,16 @@ class TaskCounts:
         )
 
     def add(self, name: str, count: int) -> None:
-        """Count up."""
+        """Add `count` to the counter."""
         self._counts[name] += count
 
     def at_least(self, name: str, count: int) -> None:
-        """Note what may be the largest of its name so far."""
+        """Raise the counter to `count` if it is lower; for peaks."""
         self._counts[name] = max(self._counts[name], count)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Count the block's time; `name` ends in `_ms`."""
+        """Add the duration of the block to the counter; `name` ends in `_ms`."""
         begin = self._clock.monotonic()
         try:
             yield
@@ -64,18 +74,18 @@ class TaskCounts:
             self._seconds[name] += self._clock.monotonic() - begin
 
     def timed_source(self, source: ForwardStream) -> TimedSource:
-        """Count the time that reading from `source` takes."""
+        """Wrap `source` so that its read time is counted."""
         return TimedSource(source, self)
 
     def finish(self) -> dict[str, int]:
-        """All of them, with the store's requests and the peak of memory."""
-        # Codecs run inside of kernels' time, which is to be that of the rest.
+        """Return all counters, including the store's requests and the peak of resident memory."""
+        # Codecs run inside the time of kernels: subtract them, so that the figures add up.
         self._seconds["kernels_ms"] -= self._seconds["decompress_ms"] + self._seconds["compress_ms"]
         self._counts.update({name: round(1000 * each) for name, each in self._seconds.items()})
         if self._store is not None and self._before is not None:
-            did = self._store.counts.snapshot() - self._before
-            gets = did.of(RequestKind.GET, Purpose.COMPACTION)
-            everything = did.of(purpose=Purpose.COMPACTION)
+            made = self._store.counts.snapshot() - self._before
+            gets = made.of(RequestKind.GET, Purpose.COMPACTION)
+            everything = made.of(purpose=Purpose.COMPACTION)
             self._counts["get_requests"] = gets.requests - gets.resumes
             self._counts["resumes"] = gets.resumes
             self._counts["retries"] = everything.retries
@@ -83,3 +93,23 @@ class TaskCounts:
             self._counts["bytes_out"] = everything.bytes_out
         self._counts["peak_rss_bytes"] = peak_rss_bytes()
         return dict(self._counts)
+
+
+def reset_peak() -> None:
+    """Restart the measurement of peak memory, if the system can: a worker runs many tasks."""
+    try:
+        _CLEAR_REFS.write_text("5")  # proc(5): resets the peak resident set size
+    except OSError:
+        return
+
+
+def peak_rss_bytes() -> int:
+    """Return the peak resident set since `reset_peak`, or since the process started."""
+    try:
+        found = _HIGH_WATER.search(_STATUS.read_text())
+    except OSError:
+        found = None
+    if found:
+        return int(found[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

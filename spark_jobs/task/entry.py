@@ -1,7 +1,7 @@
-"""What a Spark task does: take a packed job, run it, and answer with one row, whatever happens.
+"""Entry point of a Spark task: take a packed job, run it, and return one row in every case.
 
-Errors of a job are an answer, not a failure of the task: the object store has had its retries, and the other
-jobs of the query must not suffer. Spark's own retries are for tasks that die without an answer.
+An error of a job is a result, not a failure of the task: the object store client has already retried, and the
+other jobs of the query must not suffer. Spark's own retries are for tasks that die without returning a row.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from core.ids import SystemIds
 from object_store.open import open_store
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.report import JobFailure
-from spark_jobs.session.worker_gc import settle
 from spark_jobs.task.compaction_task import TaskHooks, run_compaction
+from spark_jobs.task.worker_gc import freeze_loaded_objects
 from spark_jobs.transport import pack_result, unpack_result, unpack_spec
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from object_store.open import StoreConfig
     from spark_jobs.shuffle.plan import ShufflePlan
 
-ANSWER_SCHEMA = "job int, done boolean, answer binary"
-_ARROW_SCHEMA = pa.schema([("job", pa.int32()), ("done", pa.bool_()), ("answer", pa.binary())])
+RESULT_SCHEMA = "job int, done boolean, result binary"
+_ARROW_SCHEMA = pa.schema([("job", pa.int32()), ("done", pa.bool_()), ("result", pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
 class PackedJob:
-    """A job and the attempt that runs it, as they travel in the closure of a query.
+    """A job and its attempt, as they travel in the closure of a query.
 
-    With `shuffle` it is spread over tasks (`spark_jobs.shuffle.plan`); else it is one task.
+    With `shuffle`, the job is spread over many tasks (`spark_jobs.shuffle.plan`); otherwise it is one task.
     """
 
     job_id: UUID
@@ -47,23 +47,23 @@ class PackedJob:
     shuffle: ShufflePlan | None = None
 
 
-class JobKernel:
-    """`answers` is the function that `mapInArrow` calls: the id of a row says which of `jobs` to run.
+class JobFunction:
+    """Picklable function for `mapInArrow`; the id in a row selects one of `jobs`.
 
-    It is pickled by reference to this module, which workers import: kernels are compiled once, not per job.
+    It is pickled by reference to this installed module, so that workers compile kernels once and not per job.
     """
 
     def __init__(self, store: StoreConfig, jobs: tuple[PackedJob, ...]) -> None:
         self._store = store
         self._jobs = jobs
 
-    def answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row of `ANSWER_SCHEMA` for each job."""
+    def results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the selected jobs and yield one row of `RESULT_SCHEMA` for each."""
         for batch in batches:
-            for place in batch.column(0).to_pylist():
-                done, answer = self._run(self._jobs[place])
-                yield answer_rows(place, done=done, answer=answer)
-        settle("job")
+            for number in batch.column(0).to_pylist():
+                done, result = self._run(self._jobs[number])
+                yield result_row(number, done=done, result=result)
+        freeze_loaded_objects("job")
 
     def _run(self, job: PackedJob) -> tuple[bool, bytes]:
         clock = SystemClock()
@@ -81,25 +81,25 @@ class JobKernel:
                 )
             finally:
                 store.close()
-        except Exception as error:  # noqa: BLE001 -- an error of one job is its answer, see above
+        except Exception as error:  # noqa: BLE001 -- an error of a job is its result, see above
             return False, orjson.dumps(JobFailure.of(job.job_id, error))
         return True, pack_result(result)
 
 
-def answer_rows(number: int, *, done: bool, answer: bytes) -> pa.RecordBatch:
-    """The row of `ANSWER_SCHEMA` of one task; `number` is that of the job in its query, or of the share."""
-    return pa.RecordBatch.from_pylist([{"job": number, "done": done, "answer": answer}], schema=_ARROW_SCHEMA)
+def result_row(number: int, *, done: bool, result: bytes) -> pa.RecordBatch:
+    """Return one row of `RESULT_SCHEMA`; `number` is the index of the job in its query, or of the share."""
+    return pa.RecordBatch.from_pylist([{"job": number, "done": done, "result": result}], schema=_ARROW_SCHEMA)
 
 
-def read_answer(row: dict[str, object]) -> JobResult | JobFailure:
-    """What a row of `ANSWER_SCHEMA` says."""
-    answer = row["answer"]
-    assert isinstance(answer, bytes)
-    return unpack_result(answer) if row["done"] else JobFailure(**orjson.loads(answer))
+def read_result_row(row: dict[str, object]) -> JobResult | JobFailure:
+    """Parse a row of `RESULT_SCHEMA`."""
+    result = row["result"]
+    assert isinstance(result, bytes)
+    return unpack_result(result) if row["done"] else JobFailure(**orjson.loads(result))
 
 
 def parent_watch() -> Callable[[], None]:
-    """A check that stops the work of a worker whose Spark is gone: nobody would take its answer."""
+    """Return a check that raises when the Spark executor that started this worker is gone."""
     parent = os.getppid()
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""Which batches of a block belong to which extent: a walk over batch headers."""
+"""Assignment of the batches of a block to extents, by a walk over batch headers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _NONE = int(Fault.NONE)
 _OFFSET_RANGE = int(Fault.OFFSET_RANGE)
-_STRADDLES = -1  # ours, where the others are faults of the batch
+_STRADDLES = -1  # not a Fault: the batch is sound, but lies across the end of an extent
 
 
 class Piece(NamedTuple):
-    """Batches that lie side by side and belong to one extent, by its place among those given."""
+    """Adjacent batches of one extent; `extent_index` is its index among the given extents."""
 
     batches: memoryview
     extent_index: int
@@ -42,10 +42,10 @@ def _cut(
     pieces: npt.NDArray[np.int64],
     previous: int,
 ) -> tuple[int, int, int, int]:
-    """Fill `pieces` (start, end, index, batches, records) for batches behind the stored offset `previous`.
+    """Fill `pieces` with (start, end, extent index, batches, records) for batches after `previous`.
 
-    `bounds` has the first and last stored offset of each extent, ascending and disjoint. Returns the number
-    of pieces, a fault, its position, and the last stored offset.
+    `bounds` has the first and last stored offset of each extent, ascending and disjoint. Return the number of
+    pieces, a fault, its position, and the last stored offset.
     """
     count = 0
     start = 0
@@ -64,7 +64,7 @@ def _cut(
         if index < len(bounds) and bounds[index, 0] <= last:
             if first < bounds[index, 0] or last > bounds[index, 1]:
                 return count, _STRADDLES, start, previous
-            if count == 0 or pieces[count - 1, 2] != index:  # an extent's batches lie together
+            if count == 0 or pieces[count - 1, 2] != index:  # batches of one extent are adjacent
                 pieces[count] = (start, start, index, 0, 0)
                 count += 1
             pieces[count - 1, 1] = start + size
@@ -75,10 +75,10 @@ def _cut(
 
 
 class ExtentCutter:
-    """Sorts the batches of one section's blocks by extent; batches of none are left out.
+    """Sorts the batches of one section's blocks by extent; batches that no extent covers are left out.
 
-    `extents` are those of one section, in the order of their offsets. A batch belongs to the extent in whose
-    [base_offset, last_offset] its stored base offset lies after the extent's shift.
+    `extents` belong to one section and are in offset order. A batch belongs to the extent whose [base_offset,
+    last_offset] contains its stored base offset plus the extent's shift.
     """
 
     def __init__(self, extents: Sequence[Extent]) -> None:
@@ -98,10 +98,10 @@ class ExtentCutter:
         self._last_offset = -1
 
     def pieces(self, block: memoryview) -> list[Piece]:
-        """The batches of the section's next block, extent by extent.
+        """Return the batches of the section's next block by extent.
 
-        Raises CorruptDataError when the block is not whole v2 batches in ascending order, or a batch lies
-        across the end of an extent.
+        Raise CorruptDataError if the block does not hold whole v2 batches in ascending order, or if a batch
+        crosses the end of an extent.
         """
         count, fault, position, self._last_offset = _cut(
             readable(block), self._bounds, self._pieces, self._last_offset

@@ -1,4 +1,4 @@
-"""One pass over the inputs of a job: batches by extent, counted against what the catalog says."""
+"""One pass over a job's inputs: batches by extent, with record counts checked against the catalog."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class InputPass:
-    """The streams of one pass, one for each input that the pass needs; `check` raises to stop it.
+    """The streams of one pass, one for each input that the pass needs.
 
-    `uses` gives the inputs, and how long each is needed: a stream is closed once the last part of its input
-    was read, so that a partition in any number of files has one of them open at a time.
+    `uses` says how long each input is needed. A stream is closed after the last part of its input, so that a
+    partition that is spread over many files has one of them open at a time. `check` is called between blocks
+    and may raise to stop the pass.
     """
 
     def __init__(
@@ -47,21 +48,24 @@ class InputPass:
         self._uses = uses
         self._closings: defaultdict[int, list[int]] = defaultdict(list)
         for index, use in uses.items():
-            self._closings[use.last_place].append(index)
+            self._closings[use.last_position].append(index)
         self.largest_buffer = 0
 
     def read(self, work: PartitionWork, part: InputPart, take: Callable[[Piece, Extent], None]) -> None:
-        """Hand the part's batches over, extent by extent; they are valid during the call of `take` only.
+        """Pass the part's batches to `take`, extent by extent; they are valid only during the call.
 
-        Raises CorruptDataError, naming file and place, also for malformed batches that `take` finds, and when
-        an extent does not have as many records as the catalog counts.
+        Raise CorruptDataError, with file and position, for malformed batches (also those that `take` finds),
+        and if an extent does not have as many records as the catalog counts.
         """
-        for piece, extent, place in self.pieces(work, part):
-            with placed(place):
+        for piece, extent, location in self.pieces(work, part):
+            with located(location):
                 take(piece, extent)
 
     def pieces(self, work: PartitionWork, part: InputPart) -> Iterator[tuple[Piece, Extent, str]]:
-        """As `read`, each valid until the next; what is done with them is `placed` by the text with them."""
+        """Yield the part's batches, their extent and their location; each is valid until the next.
+
+        The caller processes each piece inside `located(text)`. Raises as `read` does.
+        """
         extents = [extent for extent in part.extents if extent.length]
         if not extents:
             return
@@ -72,32 +76,34 @@ class InputPass:
         for block in stream.blocks(work.partition_id, part):
             self._check()
             self.largest_buffer = max(self.largest_buffer, stream.buffer_size)
-            place = f"{name}: partition {work.name}, block at byte {block.position}"
-            with placed(place):
+            location = f"{name}: partition {work.name}, block at byte {block.position}"
+            with located(location):
                 pieces = cutter.pieces(block.payload)
             for piece in pieces:
                 found[piece.extent_index] += piece.record_count
-                yield piece, extents[piece.extent_index], place
-        cut = part.cut_before or part.cut_behind  # then only all stretches together have what is counted
+                yield piece, extents[piece.extent_index], location
+        cut = (
+            part.cut_before or part.cut_behind
+        )  # then only all byte ranges together have the counted records
         for extent, count in zip(extents, found, strict=True):
             if count > extent.record_count or (count < extent.record_count and not cut):
                 raise CorruptDataError(
                     f"{name}: partition {work.name} has {count} records at offsets {extent.base_offset} to"
-                    f" {extent.last_offset}, where the catalog counts {extent.record_count}"
+                    f" {extent.last_offset}, but the catalog counts {extent.record_count}"
                 )
-        # Behind a cut, the stream has yet to tell where the next stretch begins.
+        # After a cut the stream is still needed to find where the next byte range starts.
         if part is self._uses[part.input_index].last_part and not part.cut_behind:
             stream.close()
 
     def first_offset(self, work: PartitionWork) -> int | None:
-        """The offset at which the work begins, which is read next; None when a stretch has nothing of it."""
+        """Return the work's first offset; None if no block of it starts in the byte range."""
         part = work.parts[0]
         if not part.cut_before:
             return work.partition.base_offset
         return self._streams[part.input_index].first_offset(work.partition_id, part)
 
     def end_offset(self, work: PartitionWork) -> int:
-        """The offset behind the work, which was read to its end."""
+        """Return the offset after the work, which has been read to its end."""
         part = work.parts[-1]
         if not part.cut_behind:
             return work.partition.upper_offset
@@ -105,12 +111,12 @@ class InputPass:
 
     @property
     def opened(self) -> set[int]:
-        """The inputs that were asked for so far."""
+        """Indexes of the inputs that have been requested from the store so far."""
         return {index for index, stream in self._streams.items() if stream.was_opened}
 
-    def close_after(self, place: int) -> None:
-        """Close the streams that nothing after `place` needs."""
-        for index in self._closings.pop(place, ()):
+    def close_after(self, position: int) -> None:
+        """Close the streams that no partition after index `position` needs."""
+        for index in self._closings.pop(position, ()):
             self._streams[index].close()
 
     def close(self) -> None:
@@ -120,8 +126,8 @@ class InputPass:
 
 
 @contextmanager
-def placed(where: str) -> Iterator[None]:
-    """Adds file and place to an error about batches."""
+def located(where: str) -> Iterator[None]:
+    """Add the location to an error about batches."""
     try:
         yield
     except MalformedBatchError as error:

@@ -1,4 +1,4 @@
-"""The files that one task writes: one or more for each cleanup policy, begun by the first section of each."""
+"""The files that one task writes: one or more for each cleanup policy."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class OutputPolicy(StrEnum):
-    """What sorts partitions into files: topics that are compacted live longer than those that only expire."""
+    """Groups partitions into files, because compacted topics live longer than topics that only expire."""
 
     COMPACT = "compact"
     DELETE = "delete"
 
     @classmethod
     def of(cls, cleanup_policy: str) -> OutputPolicy:
-        """That of a topic's `cleanup.policy`, a list such as `compact,delete`."""
+        """Return the group of a topic's `cleanup.policy`, which is a list such as `compact,delete`."""
         policies = {policy.strip() for policy in cleanup_policy.split(",")}
         return cls.COMPACT if cls.COMPACT in policies else cls.DELETE
 
 
 class OutputFiles:
-    """Uploads under the attempt's own names; what is visible before the catalog knows it is nobody's."""
+    """Uploads under names of this attempt; until the catalog publishes them, no reader knows the objects."""
 
     def __init__(
         self, store: ObjectStore, spec: JobSpec, attempt_id: UUID, ids: Ids, counts: TaskCounts
@@ -50,13 +50,13 @@ class OutputFiles:
         self._done: list[OutputFile] = []
 
     def writer(self, policy: OutputPolicy, number: int = 0, series: int = 0) -> SegmentFileWriter:
-        """The writer of a file for `policy`; one file has at most one section of each partition.
+        """Return the writer of a file for `policy`; a file has at most one section of each partition.
 
-        Files of a series are written one after the other, those of several at a time.
+        Files of one series are written one after another, files of different series at the same time.
         """
         key = policy, series, number
         if key not in self._open:
-            # The name is new at every execution of the task: Spark may run two of one attempt at a time.
+            # A new name for every execution of the task: Spark may run one attempt twice at the same time.
             file_id = self._ids.new_uuid()
             name = compacted_name(self._spec.job_id, self._attempt_id, file_id)
             upload = self._store.start_upload(name, purpose=Purpose.COMPACTION)
@@ -75,20 +75,20 @@ class OutputFiles:
             upload.write(data)
 
     def next_number(self, policy: OutputPolicy, series: int = 0) -> int:
-        """The number of the file for the next partition; one that has the job's `output_bytes` is ended."""
+        """Return the number of the next partition's file; complete a file that has `output_bytes`."""
         number = self._numbers.get((policy, series), 0)
-        opened, limit = self._open.get((policy, series, number)), self._spec.output_bytes
-        if opened is not None and limit is not None and opened[3].data_bytes >= limit:
-            self._complete_one(*opened)
+        current, limit = self._open.get((policy, series, number)), self._spec.output_bytes
+        if current is not None and limit is not None and current[3].data_bytes >= limit:
+            self._complete_one(*current)
             del self._open[policy, series, number]
             number += 1
             self._numbers[policy, series] = number
         return number
 
     def complete(self) -> tuple[OutputFile, ...]:
-        """End every file, make it visible and durable, and say what all of them hold."""
-        for opened in self._open.values():
-            self._complete_one(*opened)
+        """Complete every file, make it visible and durable, and return their contents."""
+        for current in self._open.values():
+            self._complete_one(*current)
         return tuple(self._done)
 
     def _complete_one(self, file_id: UUID, name: str, upload: Upload, writer: SegmentFileWriter) -> None:
@@ -106,7 +106,7 @@ class OutputFiles:
         )
 
     def abort(self) -> None:
-        """Drop what was uploaded and is not complete."""
+        """Abort every upload that is not complete."""
         for _, _, upload, _ in self._open.values():
             upload.abort()
 

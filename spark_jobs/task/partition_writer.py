@@ -1,4 +1,4 @@
-"""Pass 2 of one partition: what survives, or everything, goes into an output file as one section."""
+"""Pass 2 of one partition: write its survivors, or all records, into an output file as one section."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOTHING: Final = FilteredSection()
 
 
 class PartitionWriter:
-    """Writes the partitions of a job, or stretches of them, from `inputs` into `outputs`."""
+    """Writes partitions of a job, or byte ranges of them, from `inputs` into `outputs`."""
 
     def __init__(self, spec: JobSpec, inputs: InputPass, outputs: OutputFiles, counts: TaskCounts) -> None:
         self._spec = spec
@@ -52,12 +52,12 @@ class PartitionWriter:
         series: int = 0,
         ahead: Mapping[int, FilteredSection] | None = None,
     ) -> int:
-        """Read the work's parts, oldest first; without `survivors` everything stays as it stands.
+        """Read the work's parts, oldest first, write the survivors, and return the number of records read.
 
-        Returns how many records were read.
-        `file_number` and `series` tell apart files of one cleanup policy; `ahead` has what pass 1 has done
-        already, by the place of the part. Nothing is written when the work is a stretch of a file in which
-        nothing begins. Raises CorruptDataError when pass 1 has seen other records than are there.
+        Without `survivors` every record is kept. `file_number` and `series` select a file of the cleanup
+        policy. `ahead` has the batches that pass 1 has already filtered, by index of the part. Nothing is
+        written if no block of the work starts in its byte range. Raise CorruptDataError if pass 1 has seen
+        other records than pass 2.
         """
         base_offset = self._inputs.first_offset(work)
         records_in = 0
@@ -88,8 +88,8 @@ class PartitionWriter:
             self._counts.add("merged_bytes_saved", filtered.merged_bytes_saved)
             self._counts.at_least("largest_buffer_bytes", filtered.buffer_bytes)
 
-        for place, part in enumerate(work.parts):
-            done = ahead.get(place, _NOTHING)
+        for index, part in enumerate(work.parts):
+            done = ahead.get(index, _NOTHING)
             if done.is_complete:
                 for each in done.pieces:
                     assert each is not None
@@ -121,7 +121,7 @@ class PartitionWriter:
             raise CorruptDataError(
                 f"partition {work.name}: pass 1 found {len(survivors.offsets)} survivors,"
                 f" pass 2 {section.record_count}",
-                remedy="an input changed between the passes, which no object of ours does: check the store",
+                remedy="an input changed between the passes, but objects never change: check the store",
             )
         self._end_section(work, section, survivors.offsets, unique_keys=survivors.exact)
 
@@ -158,12 +158,12 @@ class PartitionWriter:
 
 
 class _Section:
-    """An output section, and its numbers while it is written; it begins with its first batch, or its end."""
+    """An output section and its statistics while it is written."""
 
     def __init__(
         self, work: PartitionWork, base_offset: int, outputs: OutputFiles, file: tuple[int, int]
     ) -> None:
-        """`file` is its number and its series."""
+        """`file` is the file's number and series."""
         self.base_offset = base_offset
         self.records_in = 0
         self.record_count = 0
@@ -175,11 +175,11 @@ class _Section:
         self._writer: SegmentFileWriter | None = None
 
     def append(self, batches: bytes | memoryview) -> None:
-        """Write batches, which are the caller's again on return."""
+        """Write batches; the caller may reuse the buffer on return."""
         self._open().append(batches)
 
     def end(self, last_offset: int, offsets: BitMap64, *, unique_keys: bool) -> None:
-        """Write its end; `offsets` are those that have a record."""
+        """Write the end of the section; `offsets` are the offsets that have a record."""
         self._open().end_section(
             base_offset=self.base_offset,
             last_offset=last_offset,
@@ -198,7 +198,7 @@ class _Section:
         return self._writer
 
     def add(self, record_count: int, min_timestamp: int | None, max_timestamp: int | None) -> None:
-        """Take in records, if there are any."""
+        """Count records, if there are any."""
         if record_count == 0 or min_timestamp is None or max_timestamp is None:
             return
         if self.record_count == 0:
@@ -210,12 +210,12 @@ class _Section:
 
 
 def rewriting_of(spec: JobSpec, partition: JobPartition, *, exact: bool) -> RewriteOptions:
-    """How survivors of a partition are written, when the answer is, or is not, exact.
+    """Return how the survivors of a partition are written; `exact` says whether each key occurs once.
 
-    Tombstones that become clean by this job get a delete horizon, from which on they may go. A tombstone is
-    clean once no older record of its key is left. While one may be, outside the job's range or because the
-    key table was full, a reader may still meet it, and must have delete.retention.ms from the moment it goes
-    to learn of the delete.
+    A tombstone that becomes clean by this job gets a delete horizon, after which it may be dropped. A
+    tombstone is clean when no older record of its key is left. If an older record may be left, outside the
+    job's range or because the key table was full, a reader may still meet it. Then the tombstone must stay
+    for delete.retention.ms after that record is gone.
     """
     clean = partition.reaches_log_start and exact
     return RewriteOptions(
@@ -227,7 +227,7 @@ def rewriting_of(spec: JobSpec, partition: JobPartition, *, exact: bool) -> Rewr
 
 
 def _codec_of(compression_type: str) -> Codec | None:
-    """The topic's own codec, for batches that are merged; None where the producer's stays."""
+    """Return the topic's codec for merged batches; None to keep the producer's."""
     if compression_type == "producer":
         return None
     return Codec.NONE if compression_type == "uncompressed" else Codec[compression_type.upper()]

@@ -1,13 +1,14 @@
-"""Which parts of a partition may expire together: what comes of others goes into an extent of its own.
+"""Retention windows: split a cleaned partition so that its oldest records can expire.
 
-An extent expires as a whole, with its newest record. Were a partition that is cleaned and expires written as
-one extent, from its log start on, none of it would ever expire as long as it is cleaned again in time. So
-time is cut into *spells*, each a quarter of `retention.ms`. A part belongs to the spell of the newest record
-up to its end, for nothing goes before what is in front of it. Spells begin at multiples of their length: were
-they counted from the oldest record, or from now, they would move along with each cleaning, and the oldest one
-would never be over.
+An extent expires as a whole, when its newest record expires. If every cleaning wrote a `compact,delete`
+partition as one extent, the extent would always contain new records and nothing would ever expire. Therefore
+time is cut into windows of a quarter of `retention.ms`, and each window gets an extent of its own. A part
+belongs to the window of the newest record up to its end, because expiry removes a prefix of the log.
 
-There are six at the most: all that is over for so long that it may go is one spell, and now's is the last.
+Windows start at multiples of their length. If they were counted from now or from the oldest record, they
+would move with each cleaning, and the oldest one would never end.
+
+There are at most six: everything old enough to expire is one window, and the current one is the last.
 """
 
 from __future__ import annotations
@@ -18,17 +19,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SPELLS_OF_RETENTION: Final = 4
+_WINDOWS_OF_RETENTION: Final = 4
 
 
-def spells_of(newest_ms: Sequence[int], expires_after_ms: int, now_ms: int) -> list[int]:
-    """For the newest timestamp of each part, oldest part first, the number of its spell; they never fall.
+def windows_of(newest_ms: Sequence[int], expires_after_ms: int, now_ms: int) -> list[int]:
+    """Return the window number of each part; numbers never decrease.
 
-    A part of which no record has a timestamp (-1) goes with what is before it, or behind it at the beginning.
+    `newest_ms` has the newest timestamp of each part, oldest part first. A part without timestamps (-1) joins
+    the part before it, or the first dated part if there is none before.
     """
-    length = max(1, -(-expires_after_ms // _SPELLS_OF_RETENTION))  # rounded up: retention is in five at most
-    over, current = (now_ms - expires_after_ms) // length - 1, now_ms // length
+    length = max(
+        1, -(-expires_after_ms // _WINDOWS_OF_RETENTION)
+    )  # rounded up, so that retention.ms spans at most five windows
+    expired, current = (now_ms - expires_after_ms) // length - 1, now_ms // length
     dated = next((each for each in newest_ms if each >= 0), 0)
     newest_so_far = accumulate(newest_ms, max, initial=dated)
     next(newest_so_far)
-    return [min(max(each // length, over), current) for each in newest_so_far]
+    return [min(max(each // length, expired), current) for each in newest_so_far]

@@ -1,4 +1,4 @@
-"""One pass over the sections of an input file that a job takes: a ranged GET, made when first needed."""
+"""One pass over the sections of an input file that a job needs: one ranged GET, sent when first needed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class SectionStream:
-    """The parts of an input file, asked for in the order of the file; it only goes forward.
+    """Forward-only stream over the parts of one input file, requested in file order.
 
-    The object is asked for when the first part's data is: from the beginning of that section, or from where
-    a stretch of it begins, up to byte `end`, behind which nobody wants anything. It is read no further than
-    the last block that was asked for, or, where a part is cut behind that, the header of the next one. What
-    lies between two parts is read and passed over: it costs less than another request, and is not looked at.
+    The object is requested when the first part's data is needed: from the start of that section, or from
+    where its byte range starts, up to byte `end`, the last byte that the job needs. The stream reads to the
+    last block that was requested or, if a part is cut after that, to the header of the next block. Bytes
+    between two parts are read and skipped, which costs less than another request.
 
-    What is handed on has proved to be of this file, at this place in it, and of the partition that was asked
-    for, where the part has the beginning of its section.
+    Every returned block has been verified to belong to this file, to this position, and to the requested
+    partition if the part includes the start of its section.
     """
 
     def __init__(
@@ -45,34 +45,34 @@ class SectionStream:
 
     @property
     def buffer_size(self) -> int:
-        """Bytes that reading holds at the moment."""
+        """Bytes that the reader holds at the moment."""
         return self._reader.buffer_size if self._reader is not None else 0
 
     @property
     def was_opened(self) -> bool:
-        """Whether the object was asked for."""
+        """Return True if the object was requested."""
         return self._was_opened
 
     def first_offset(self, partition: PartitionId, part: InputPart) -> int | None:
-        """Goes to the part's first block and tells its offset; None when no block of it begins here."""
+        """Advance to the part's first block and return its offset; None if no block of the part starts here."""
         if self._entered is None or self._entered[0] != partition:
             self._entered = partition, self._enter(partition, part)
         return self._entered[1]
 
     def blocks(self, partition: PartitionId, part: InputPart) -> Iterator[DataBlock]:
-        """The part's DATA blocks; each is valid until the next.
+        """Yield the part's DATA blocks; each is valid until the next.
 
-        Raises CorruptDataError when the bytes are not those that the catalog means.
+        Raise CorruptDataError if the bytes are not the ones that the catalog describes.
         """
         if self.first_offset(partition, part) is not None and part.has_bytes:
             yield from self._open(part).blocks(part.read_end)
 
     def end_offset(self, part: InputPart) -> int:
-        """The offset behind the part, after its blocks: where the next stretch begins, or the part ends."""
+        """Return the offset after the part: where the next byte range starts, or the part ends."""
         return part.offset_of(self._open(part).next_base_offset() if part.cut_behind else None)
 
     def close(self) -> None:
-        """Let go of the object; the stream cannot be used again."""
+        """Close the object; the stream cannot be used again."""
         self._closed = True
         if self._source is not None:
             self._source.close()
@@ -89,7 +89,7 @@ class SectionStream:
         if part.data_start < reader.position:
             raise CorruptDataError(
                 f"{self._input.object_name} has no section of {partition.topic_id}/{partition.partition} at"
-                f" byte {part.data_start}, where the catalog has an extent of it: another one's data is there"
+                f" byte {part.data_start}, although the catalog has an extent there: it is another partition's data"
             )
         reader.skip_to_data(part.data_start)
         return part.extents[0].base_offset

@@ -45,7 +45,7 @@ def main(master: str) -> None:
     job = PackedJob(UUID(int=1), UUID(int=2), poison(time.sleep, 10_000))
     with spark_session(SparkSettings(master=master)) as spark:
         with JobQueries(spark, StoreConfig("/nowhere"), [job], tag="endless") as running:
-            sys.stdout.write(f"{running.next_answer(3)}\n")
+            sys.stdout.write(f"{running.next_outcome(3)}\n")
         sys.stdout.write("stopped\n")
 
 

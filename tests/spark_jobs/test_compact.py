@@ -126,7 +126,7 @@ class Driver:
             def __exit__(self, *_: object) -> None:
                 pass
 
-            def next_answer(_self, seconds: float) -> tuple[UUID, Answer] | None:  # noqa: N805
+            def next_outcome(_self, seconds: float) -> tuple[UUID, Answer] | None:  # noqa: N805
                 self.clock.advance(seconds)
                 answer = next(left)
                 if isinstance(answer, BaseException):

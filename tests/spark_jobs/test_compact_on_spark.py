@@ -172,7 +172,7 @@ def test_a_worker_that_dies_takes_only_its_own_job_along(
 
     with JobQueries(spark.session, store_config, jobs, tag="deadly") as running:
         while len(answers) < 2:
-            answer = running.next_answer(180)
+            answer = running.next_outcome(180)
             assert answer is not None
             answers[answer[0]] = answer[1]
 

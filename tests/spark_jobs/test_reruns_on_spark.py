@@ -83,10 +83,15 @@ def test_workers_that_die_at_every_stage_of_the_exact_plan(rerun: Rerun, clock: 
     report = rerun.run(clock, PlanChoice.SHUFFLE)
 
     rerun.check(report)
-    begun = rerun.strikes.executions()
-    assert begun.keys() == TASKS
-    assert {task for task, times in begun.items() if times > 1} == {"cut-1", "judge-2", "write-3", "write-4"}
-    assert set(begun.values()) == {1, 2}
+    started = rerun.strikes.executions()
+    assert started.keys() == TASKS
+    assert {task for task, times in started.items() if times > 1} == {
+        "cut-1",
+        "judge-2",
+        "write-3",
+        "write-4",
+    }
+    assert set(started.values()) == {1, 2}
     assert rerun.strikes.passages(ASKED).total() == report.get_requests + 2
     assert rerun.collect(clock) == 1
 
@@ -101,11 +106,11 @@ def test_outputs_that_are_lost_between_stages_are_made_again(
     report = rerun.run(clock, PlanChoice.SHUFFLE)
 
     rerun.check(report)
-    begun = rerun.strikes.executions()
-    assert begun.keys() == TASKS
-    assert min(begun[f"cut-{share}"] for share in range(SHARES)) > 1
+    started = rerun.strikes.executions()
+    assert started.keys() == TASKS
+    assert min(started[f"cut-{share}"] for share in range(SHARES)) > 1
     stage = where.partition("-")[0]
-    again = [begun[f"{stage}-{number}"] > 1 for number in range(3)]
+    again = [started[f"{stage}-{number}"] > 1 for number in range(3)]
     assert again.count(stage == "judge") >= 2  # one of the three may not have been over by then
     assert rerun.strikes.passages(ASKED).total() >= report.get_requests + FILES
     uploads = rerun.strikes.passages(UPLOADED).total()
@@ -132,7 +137,7 @@ def test_outputs_that_cannot_be_made_again_fail_the_job(
 
 
 def test_workers_that_die_in_a_job_that_is_one_task(rerun: Rerun, clock: ManualClock) -> None:
-    """In the second pass, with an upload begun, and when the file is there but no answer is."""
+    """In the second pass, with an upload started, and when the file is there but no answer is."""
     rerun.strikes.arm("job-0.1", "after upload.write", Deed.KILL)
     rerun.strikes.arm("job-0.2", UPLOADED, Deed.KILL)
 
@@ -201,8 +206,8 @@ def test_copies_of_tasks_and_the_death_of_an_executor(
 
     assert ran.returncode == 0, ran.stderr
     log.check(CompactionReport(**json.loads(ran.stdout.splitlines()[-1])))
-    begun = strikes.executions()
-    assert begun.keys() == TASKS
-    assert min(begun[task] for task in ("cut-1", "judge-2", "write-0", "write-7")) > 1
+    started = strikes.executions()
+    assert started.keys() == TASKS
+    assert min(started[task] for task in ("cut-1", "judge-2", "write-0", "write-7")) > 1
     log.collect(clock)
     assert leftovers(tmp_path) == []

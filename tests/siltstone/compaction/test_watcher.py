@@ -28,8 +28,8 @@ from siltstone.settings.sources import load_settings
 from spark_jobs.compact import JobOutcome
 from spark_jobs.errors import JobCancelledError, SparkUnavailableError
 from spark_jobs.report import CompactionReport
-from spark_jobs.session.manager import KeptSession
 from spark_jobs.session.spark_session import SparkSettings
+from spark_jobs.session_manager import SparkSessionManager
 from spark_jobs.task.compaction_task import run_compaction
 from tests.spark_jobs.model_log import batch
 from tests.spark_jobs.published_log import PublishedLog
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.integration
 PATIENCE_SECONDS = 240
 
 
-class HereSession(KeptSession):
+class HereSession(SparkSessionManager):
     """Runs jobs in the caller's thread; `before` is called with each, and may raise."""
 
     def __init__(self, slots: int, before: Callable[[Job], None] = lambda _job: None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from catalog.model import PartitionId
-from spark_jobs.session.worker_memory import MIN_TABLE_BYTES, TASK_BYTES, fitted, worker_limit_bytes
+from spark_jobs.session.worker_memory import MIN_TABLE_BYTES, TASK_BYTES, fit_table, worker_limit_bytes
 from spark_jobs.shuffle.plan import plan_shuffle
 from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import batch
@@ -54,11 +54,11 @@ def test_less_memory_makes_smaller_tables_and_more_buckets(tmp_path: Path) -> No
     bench.log.ingest({here: [batch(*((b"%d" % each, b"v") for each in range(1000)))]})
     spec = bench.log.job(table_bytes=128 * MIB)
 
-    assert fitted(spec, None) is spec
-    assert fitted(spec, 2000 * MIB, idle_bytes=500 * MIB) is spec
-    assert fitted(spec, 500 * MIB + TASK_BYTES + 9 * MIB, idle_bytes=500 * MIB).table_bytes == 9 * MIB
-    assert fitted(spec, 1, idle_bytes=500 * MIB).table_bytes == MIN_TABLE_BYTES
-    assert fitted(spec, 1).table_bytes == MIN_TABLE_BYTES
+    assert fit_table(spec, None) is spec
+    assert fit_table(spec, 2000 * MIB, idle_bytes=500 * MIB) is spec
+    assert fit_table(spec, 500 * MIB + TASK_BYTES + 9 * MIB, idle_bytes=500 * MIB).table_bytes == 9 * MIB
+    assert fit_table(spec, 1, idle_bytes=500 * MIB).table_bytes == MIN_TABLE_BYTES
+    assert fit_table(spec, 1).table_bytes == MIN_TABLE_BYTES
 
     buckets = [plan_shuffle(replace(spec, table_bytes=size)).buckets for size in (8192, 2048, 512)]
     assert buckets == sorted(set(buckets))

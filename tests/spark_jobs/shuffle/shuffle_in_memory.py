@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from catalog.model import JobResult
 from core.clock import SystemClock
-from spark_jobs.shuffle.query import unite_answers
+from spark_jobs.shuffle.query import unite_results
 from spark_jobs.shuffle.rows import (
     BlobRow,
     SurvivorRow,
@@ -16,7 +16,7 @@ from spark_jobs.shuffle.rows import (
     write_blob_rows,
     write_survivor_rows,
 )
-from spark_jobs.shuffle.stages import KnownShare, StageContext, cut_share, judge_buckets, write_share
+from spark_jobs.shuffle.stages import ShareInput, StageContext, cut_share, judge_buckets, write_share
 from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
 
@@ -49,12 +49,12 @@ def run_in_memory(
             to_write[survivors.share].append(survivors)
     results: list[tuple[int, JobResult | JobFailure]] = []
     for share in range(len(plan.shares)):
-        known = KnownShare()
+        known = ShareInput()
         for survivors in to_write[share]:
             known.add(survivors)
         store = open_task_store()
         results.append((share, write_share(context, share, known, store, attempt_id, ids)))
         store.close()
-    united = unite_answers(PackedJob(spec.job_id, attempt_id, pack_spec(spec), plan), plan, results)
+    united = unite_results(PackedJob(spec.job_id, attempt_id, pack_spec(spec), plan), plan, results)
     assert isinstance(united, JobResult)
     return united

@@ -17,7 +17,7 @@ from object_store.local.store import LocalStore
 from spark_jobs.report import CompactionReport
 from spark_jobs.shuffle.plan import plan_shuffle
 from spark_jobs.shuffle.shares import Share, ShareSizes, make_shares, runs_of
-from spark_jobs.task.arrangement import InputPart, PartitionWork, Stretch
+from spark_jobs.task.arrangement import ByteRange, InputPart, PartitionWork
 from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import BatchToWrite, batch
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from catalog.model import JobResult, JobSpec
     from spark_jobs.shuffle.plan import ShufflePlan
 
-SMALL = ShareSizes(share_bytes=4000, least_piece_bytes=1000)
+SMALL = ShareSizes(share_bytes=4000, min_piece_bytes=1000)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def run(bench: Bench, spec: JobSpec, plan: ShufflePlan) -> JobResult:
 
 
 def test_one_section_of_one_file_is_spread(bench: Bench) -> None:
-    """Exact, with two GETs for each stretch; the stretches are sections that lie side by side."""
+    """Exact, with two GETs for each byte_range; the stretches are sections that lie side by side."""
     here = PartitionId(bench.topic(), 0)
     bench.log.ingest({here: batches(40, keys=130)}, block_target=900)
     spec = bench.log.job(table_bytes=1024)
@@ -118,7 +118,7 @@ def test_batches_that_were_refused_belong_to_no_stretch(bench: Bench, piece: int
     ]
     bench.log.ingest({here: refused}, block_target=1)
     spec = bench.log.job(table_bytes=1024)
-    plan = plan_shuffle(spec, ShareSizes(share_bytes=piece, least_piece_bytes=piece))
+    plan = plan_shuffle(spec, ShareSizes(share_bytes=piece, min_piece_bytes=piece))
 
     result = run(bench, spec, plan)
 
@@ -146,30 +146,32 @@ SECTIONS = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 300)), min_si
 def test_every_byte_of_data_is_in_one_share(sections: list[tuple[int, int]], files: int, piece: int) -> None:
     """Of a file that is cut, each section is in stretches that follow one another."""
     works = works_of(sections, files)
-    shares = make_shares(works, ShareSizes(share_bytes=piece, least_shares=3, least_piece_bytes=piece))
+    shares = make_shares(works, ShareSizes(share_bytes=piece, min_shares=3, min_piece_bytes=piece))
 
-    whole = [index for share in shares if share.stretch is None for index in share.inputs]
+    whole = [index for share in shares if share.byte_range is None for index in share.inputs]
     assert len(whole) == len(set(whole))
     for index in range(files):
-        stretches = [share.stretch for share in shares if share.stretch and share.inputs == (index,)]
+        stretches = [share.byte_range for share in shares if share.byte_range and share.inputs == (index,)]
         if index in whole:
             assert not stretches
             continue
         assert stretches[0].start == 0
         assert [each.start for each in stretches[1:]] == [each.end for each in stretches[:-1]]
         assert stretches[-1].end == max(part.data_end for work in works for part in work.parts)
-    seen: dict[tuple[int, int], list[Stretch | None]] = {}
+    seen: dict[tuple[int, int], list[ByteRange | None]] = {}
     for share in shares:
         for run in runs_of(works, share):
             parts = run.work.parts
-            assert all(part.stretch is None for part in parts) or len(parts) == 1
+            assert all(part.byte_range is None for part in parts) or len(parts) == 1
             for part in parts:
-                seen.setdefault((run.place, part.input_index), []).append(part.stretch)
+                seen.setdefault((run.place, part.input_index), []).append(part.byte_range)
     assert seen.keys() == {
         (place, part.input_index) for place, work in enumerate(works) for part in work.parts
     }
     for each in seen.values():  # whole, or by every share of its file that has any of it
-        assert each == [None] or each == sorted(each, key=lambda stretch: stretch.start if stretch else -1)
+        assert each == [None] or each == sorted(
+            each, key=lambda byte_range: byte_range.start if byte_range else -1
+        )
 
 
 def works_of(sections: list[tuple[int, int]], files: int) -> list[PartitionWork]:
@@ -221,18 +223,18 @@ def works_of(sections: list[tuple[int, int]], files: int) -> list[PartitionWork]
 def test_cuts_keep_to_the_borders_of_sections_that_are_near() -> None:
     shares = make_shares(
         works_of([(1000, 20), (1050, 20), (950, 20)], 1),
-        ShareSizes(share_bytes=1000, least_shares=1, least_piece_bytes=1),
+        ShareSizes(share_bytes=1000, min_shares=1, min_piece_bytes=1),
     )
 
     assert shares == (
-        Share((0,), Stretch(0, 1040)),
-        Share((0,), Stretch(1040, 2090)),
-        Share((0,), Stretch(2090, 3060)),
+        Share((0,), ByteRange(0, 1040)),
+        Share((0,), ByteRange(1040, 2090)),
+        Share((0,), ByteRange(2090, 3060)),
     )
 
 
 def test_files_that_hardly_exceed_a_share_are_not_cut() -> None:
-    shares = make_shares(works_of([(1400, 20)], 2), ShareSizes(share_bytes=1000, least_shares=1))
+    shares = make_shares(works_of([(1400, 20)], 2), ShareSizes(share_bytes=1000, min_shares=1))
 
-    assert [share.stretch for share in shares] == [None] * len(shares)
+    assert [share.byte_range for share in shares] == [None] * len(shares)
     assert [index for share in shares for index in share.inputs] == [0, 1]

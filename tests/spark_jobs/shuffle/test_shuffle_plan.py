@@ -68,7 +68,7 @@ def new_bench(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Bench]:
 
 
 def test_one_partition_is_spread_over_tasks_and_buckets(bench: Bench) -> None:
-    """Each task writes a stretch of it, no key is there twice, and each file is read twice."""
+    """Each task writes a byte_range of it, no key is there twice, and each file is read twice."""
     here = PartitionId(bench.topic(), 0)
     for index in range(20):
         bench.log.ingest({here: [numbered(100, modulo=300, first=70 * index)]})
@@ -99,7 +99,7 @@ def test_the_buckets_of_a_tiny_table_are_many(bench: Bench) -> None:
 
 
 def test_files_in_another_order_in_each_partition_make_more_files(bench: Bench) -> None:
-    """A share whose parts of a partition are no neighbours writes one section for each stretch."""
+    """A share whose parts of a partition are no neighbours writes one section for each byte_range."""
     topic = bench.topic()
     first, second = PartitionId(topic, 0), PartitionId(topic, 1)
     for value in (b"1", b"2", b"3"):
@@ -212,7 +212,7 @@ def test_the_log_is_what_dictionaries_say(
         if not extents:
             continue
         if shuffled:
-            sizes = piece_bytes and ShareSizes(share_bytes=piece_bytes, least_piece_bytes=piece_bytes)
+            sizes = piece_bytes and ShareSizes(share_bytes=piece_bytes, min_piece_bytes=piece_bytes)
             result = compact(bench, extents, sizes=sizes or None)
             assert result.counts.get("keys_outside_table", 0) == 0
         else:

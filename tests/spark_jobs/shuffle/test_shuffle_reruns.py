@@ -19,9 +19,9 @@ from object_store.open import StoreConfig
 from spark_jobs.errors import IncompleteShuffleError
 from spark_jobs.report import JobFailure
 from spark_jobs.shuffle import query as shuffle_query
-from spark_jobs.shuffle.ends import Tally
 from spark_jobs.shuffle.plan import plan_shuffle
-from spark_jobs.shuffle.query import ShuffleKernel, unite_answers
+from spark_jobs.shuffle.query import StageFunctions, unite_results
+from spark_jobs.shuffle.row_counts import Tally
 from spark_jobs.shuffle.rows import (
     END,
     FAILURE,
@@ -32,7 +32,7 @@ from spark_jobs.shuffle.rows import (
     write_blob_rows,
 )
 from spark_jobs.shuffle.shares import ShareSizes
-from spark_jobs.shuffle.stages import KnownShare, failed_judging
+from spark_jobs.shuffle.stages import ShareInput, failed_judging
 from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec, unpack_result
 from tests.spark_jobs.bench import Bench
@@ -64,11 +64,11 @@ class Cluster:
             self.bench.log.ingest({each: [batch(*pairs)] for each in here})
         self.spec = self.bench.log.job()
         self.plan = plan_shuffle(
-            self.spec, ShareSizes(share_bytes=1, least_shares=SHARES, least_piece_bytes=1 << 30)
+            self.spec, ShareSizes(share_bytes=1, min_shares=SHARES, min_piece_bytes=1 << 30)
         )
         assert (len(self.plan.shares), self.plan.judges) == (SHARES, JUDGES)
         self.job = PackedJob(self.spec.job_id, self.bench.ids.new_uuid(), pack_spec(self.spec), self.plan)
-        self.kernel = ShuffleKernel(StoreConfig(str(directory)), self.job, self.plan)
+        self.kernel = StageFunctions(StoreConfig(str(directory)), self.job, self.plan)
         self.cuts = [list(self.kernel._cut(share)) for share in range(SHARES)]
 
     def fail_cut(self, share: int, after: int) -> list[BlobRow]:
@@ -96,13 +96,13 @@ class Cluster:
 
     def write_all(self, rows: Iterable[SurvivorRow]) -> JobResult | JobFailure:
         """Stage 3, and the job's answer."""
-        known: defaultdict[int, KnownShare] = defaultdict(KnownShare)
+        known: defaultdict[int, ShareInput] = defaultdict(ShareInput)
         for row in rows:
             known[row.share].add(row)
         answers = [(share, self.write(share, known[share])) for share in range(SHARES)]
-        return unite_answers(self.job, self.plan, answers)
+        return unite_results(self.job, self.plan, answers)
 
-    def write(self, share: int, known: KnownShare) -> JobResult | JobFailure:
+    def write(self, share: int, known: ShareInput) -> JobResult | JobFailure:
         """Stage 3 of one share."""
         done, answer = self.kernel._write(share, known)
         return unpack_result(answer) if done else JobFailure(**orjson.loads(answer))
@@ -125,8 +125,8 @@ def kept_cluster(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     return Cluster(tmp_path_factory.mktemp("cluster"))
 
 
-def known_of(share: int, rows: Iterable[SurvivorRow]) -> KnownShare:
-    known = KnownShare()
+def known_of(share: int, rows: Iterable[SurvivorRow]) -> ShareInput:
+    known = ShareInput()
     for row in rows:
         if row.share == share:
             known.add(row)
@@ -261,7 +261,7 @@ def test_each_share_answers_once(kept_cluster: Cluster) -> None:
     answers = [(0, kept_cluster.write(0, known_of(0, judged))) for _ in range(SHARES)]
 
     with pytest.raises(IncompleteShuffleError, match=r"\[0, 0\]"):
-        unite_answers(kept_cluster.job, kept_cluster.plan, answers)
+        unite_results(kept_cluster.job, kept_cluster.plan, answers)
 
 
 def test_executions_of_pass_two_share_no_object(kept_cluster: Cluster) -> None:
@@ -315,9 +315,9 @@ def test_no_mixture_of_executions_loses_a_record(kept_cluster: Cluster, data: st
     judged = kept_cluster.judge_all(rows)
     given_up = data.draw(st.integers(-1, JUDGES - 1))
     if given_up >= 0:  # another execution of this judge fails, and only share 1 reads what it sends
-        begun = [row for row in judged if row.judge == given_up][: data.draw(st.integers(0, 5))]
+        sent = [row for row in judged if row.judge == given_up][: data.draw(st.integers(0, 5))]
         failure = JobFailure.of(kept_cluster.job.job_id, StoreIsBusyError("the worker answers 503"))
-        told = [*begun, *failed_judging(kept_cluster.plan, given_up, failure)]
+        told = [*sent, *failed_judging(kept_cluster.plan, given_up, failure)]
         judged = [row for row in judged if (row.judge, row.share) != (given_up, 1)]
         judged += [row for row in told if row.share == 1]
 

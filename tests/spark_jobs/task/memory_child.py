@@ -31,9 +31,9 @@ from spark_jobs.shuffle.rows import (
     write_blob_rows,
     write_survivor_rows,
 )
-from spark_jobs.shuffle.stages import KnownShare, StageContext, cut_share, judge_buckets, write_share
+from spark_jobs.shuffle.stages import ShareInput, StageContext, cut_share, judge_buckets, write_share
 from spark_jobs.task.compaction_task import run_compaction
-from spark_jobs.task.peak_memory import peak_rss_bytes, reset_peak
+from spark_jobs.task.counts import peak_rss_bytes, reset_peak
 from tests.spark_jobs.task.fabricated_store import FabricatedFile, FabricatedStore
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Worker:
                         end += os.pwrite(file.fileno(), bytes(each.data) + bytes(each.tombstones), end)
             for share in range(len(plan.shares)):
                 with self.task("write") as store:
-                    known = KnownShare()  # its bitmaps are the task's
+                    known = ShareInput()  # its bitmaps are the task's
                     for each in _survivor_rows(file.fileno(), found, share):
                         known.add(each)
                     result = write_share(context, share, known, store, self.ids.new_uuid(), self.ids)

@@ -29,9 +29,9 @@ from object_store.open import open_store
 from spark_jobs import queries
 from spark_jobs.shuffle import query as shuffle_query
 from spark_jobs.shuffle import rows as shuffle_rows
-from spark_jobs.shuffle.query import ShuffleKernel
+from spark_jobs.shuffle.query import StageFunctions
 from spark_jobs.task import entry as job_kernel
-from spark_jobs.task.entry import JobKernel
+from spark_jobs.task.entry import JobFunction
 from tests.crash.fail_points import FailPoints, guard_store
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Strikes:
         return not list((self.directory / "armed").iterdir())
 
     def executions(self) -> Counter[str]:
-        """How often each task was begun."""
+        """How often each task was with_grace_from."""
         return Counter(page.stem for page in self._pages())
 
     def passages(self, point: str) -> Counter[str]:
@@ -102,8 +102,8 @@ class Strikes:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Have queries take kernels that are struck."""
-        patch.setattr(queries, "JobKernel", partial(StruckJobs, self))
-        patch.setattr(shuffle_query, "ShuffleKernel", partial(StruckShuffle, self))
+        patch.setattr(queries, "JobFunction", partial(StruckJobs, self))
+        patch.setattr(shuffle_query, "StageFunctions", partial(StruckShuffle, self))
 
     def follow(
         self,
@@ -212,7 +212,7 @@ class _Passing(FailPoints):
         return lambda config, clock, ids: guard_store(real(config, clock, ids), self)
 
 
-class StruckJobs(JobKernel):
+class StruckJobs(JobFunction):
     """The kernel of jobs that are one task each."""
 
     def __init__(self, strikes: Strikes, *arguments: object) -> None:
@@ -220,11 +220,11 @@ class StruckJobs(JobKernel):
         self._strikes = strikes
 
     @override
-    def answers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self._strikes.follow("job", super().answers, batches)
+    def results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._strikes.follow("job", super().results, batches)
 
 
-class StruckShuffle(ShuffleKernel):
+class StruckShuffle(StageFunctions):
     """The kernel of a job that goes through the shuffle."""
 
     def __init__(self, strikes: Strikes, *arguments: object) -> None:

@@ -135,7 +135,7 @@ def test_a_stretch_of_a_file_is_read_from_its_first_section(bench: Bench) -> Non
     sections = {PartitionId(topic, each): batches(10, keys=35) for each in range(20)}
     bench.log.ingest(sections, block_target=900)
     spec = bench.log.job({key: bench.log.extents[key] for key in wanted}, table_bytes=1024)
-    plan = plan_shuffle(spec, ShareSizes(share_bytes=1 << 20, least_shares=2, least_piece_bytes=1000))
+    plan = plan_shuffle(spec, ShareSizes(share_bytes=1 << 20, min_shares=2, min_piece_bytes=1000))
 
     result = run_in_memory(spec, plan, lambda: LocalStore(bench.directory, bench.ids), bench.ids)
 
@@ -162,7 +162,7 @@ def test_shares_of_whole_files_are_even_by_what_is_read_of_them() -> None:
         for work, others in zip(wide, near, strict=True)
     ]
 
-    shares = make_shares(works, ShareSizes(share_bytes=700, least_shares=1))
+    shares = make_shares(works, ShareSizes(share_bytes=700, min_shares=1))
 
     assert [share.inputs for share in shares] == [(0,), (1, 2, 3, 4, 5, 6)]
 

@@ -141,7 +141,7 @@ def test_the_server_sees_two_ranged_gets_for_each_stretch_of_a_file_that_is_cut(
     log.ingest({here: many})
     log.ingest({here: many[:2]})
     spec = log.job(table_bytes=1024)
-    plan = plan_shuffle(spec, ShareSizes(share_bytes=20_000, least_piece_bytes=10_000))
+    plan = plan_shuffle(spec, ShareSizes(share_bytes=20_000, min_piece_bytes=10_000))
 
     result = run_in_memory(spec, plan, lambda: open_store(s3_config, log.clock, log.ids), log.ids)
 
@@ -151,9 +151,9 @@ def test_the_server_sees_two_ranged_gets_for_each_stretch_of_a_file_that_is_cut(
     cut, whole = (seen[f"{each.file_id}.seg"] for each in spec.inputs)
     span = span_of(spec.inputs[0].extents)
     starts = [
-        max(stretch.start, span.start - SECTION_START_LENGTH)
-        for stretch in (plan.shares[number].stretch for number in shares)
-        if stretch is not None
+        max(byte_range.start, span.start - SECTION_START_LENGTH)
+        for byte_range in (plan.shares[number].byte_range for number in shares)
+        if byte_range is not None
     ]
     assert cut == {f"bytes={start}-{span.end - 1}": 2 for start in starts}
     assert whole == {whole_range(spec.inputs[1]): 2}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 BORDERS = [1 << 31, 1 << 32]
 PLANS = ["task", "shuffle"]
-SMALL = ShareSizes(share_bytes=1500, least_piece_bytes=500)
+SMALL = ShareSizes(share_bytes=1500, min_piece_bytes=500)
 _BEGINNING = 68  # magic and FILE_HEADER
 
 

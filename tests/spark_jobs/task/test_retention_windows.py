@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from catalog.model import PartitionId
 from object_store.local.store import LocalStore
 from spark_jobs.shuffle.plan import plan_shuffle
-from spark_jobs.task.retention_windows import spells_of
+from spark_jobs.task.retention_windows import windows_of
 from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import BatchToWrite
 from tests.spark_jobs.shuffle.shuffle_in_memory import run_in_memory
@@ -36,13 +36,13 @@ STEP_MS = 900
 @example(newest_ms=list(range(101)), retention_ms=7, now_ms=100)
 @example(newest_ms=list(range(101)), retention_ms=40, now_ms=99)
 def test_spells_are_few_and_short(newest_ms: list[int], retention_ms: int, now_ms: int) -> None:
-    """By the newest record so far, what is in one spell, and may not go yet, lies within a quarter."""
-    spells = spells_of(newest_ms, retention_ms, now_ms)
+    """By the newest record so far, what is in one window, and may not go yet, lies within a quarter."""
+    windows = windows_of(newest_ms, retention_ms, now_ms)
 
-    assert all(one <= other for one, other in pairwise(spells))
-    assert len(set(spells)) <= 6
+    assert all(one <= other for one, other in pairwise(windows))
+    assert len(set(windows)) <= 6
     so_far = list(accumulate(newest_ms, max))
-    for _, group in groupby(zip(so_far, spells, strict=True), key=lambda each: each[1]):
+    for _, group in groupby(zip(so_far, windows, strict=True), key=lambda each: each[1]):
         kept = [min(newest, now_ms) for newest, _ in group if newest > now_ms - retention_ms and newest >= 0]
         if kept:
             assert kept[-1] - kept[0] <= retention_ms // 4
@@ -50,10 +50,10 @@ def test_spells_are_few_and_short(newest_ms: list[int], retention_ms: int, now_m
 
 @given(st.lists(st.integers(0, 40_000), min_size=1), st.integers(4, 10_000), st.integers(0, 40_000))
 def test_spells_begin_at_moments_that_stay(newest_ms: list[int], retention_ms: int, now_ms: int) -> None:
-    """As time passes, what was in two spells comes together once both are over, and not before."""
+    """As time passes, what was in two windows comes together once both are over, and not before."""
     newest_ms = [min(each, now_ms) for each in newest_ms]
     for later_ms in (now_ms + 1, now_ms + retention_ms // 3):
-        before, after = (spells_of(newest_ms, retention_ms, at) for at in (now_ms, later_ms))
+        before, after = (windows_of(newest_ms, retention_ms, at) for at in (now_ms, later_ms))
         for place, (one, other) in enumerate(pairwise(after)):
             if one == other and before[place] != before[place + 1]:
                 assert max(newest_ms[: place + 2]) <= later_ms - retention_ms

@@ -1,4 +1,4 @@
-"""A Spark session that lives as long as it is good for something: started late, and anew when it has died."""
+"""A Spark session that is started when it is first needed, and again after it died."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from spark_jobs.shuffle.plan import PlanChoice
 
 
-class KeptSession:
-    """A context manager, whose end ends the session; not for several threads."""
+class SparkSessionManager:
+    """Context manager that owns at most one session; leaving it ends the session. Not for several threads."""
 
     def __init__(self, settings: SparkSettings) -> None:
         self._settings = settings
@@ -44,17 +44,23 @@ class KeptSession:
 
     @property
     def is_started(self) -> bool:
-        """Whether there is a session, as far as it is known."""
+        """Return True if there is a session, as far as this process knows."""
         return self._spark is not None
 
     def start(self) -> None:
-        """Have a session. Raises what `start_session` raises; may take minutes, and can be interrupted."""
+        """Start a session if there is none.
+
+        May take minutes, can be interrupted, and raises as `start_session` does.
+        """
         if self._spark is None:
             self._spark = self._open.enter_context(spark_session(self._settings))
 
     @property
     def slots(self) -> int:
-        """How many tasks it can run at a time; SparkUnavailableError when it has died."""
+        """Number of tasks that the session runs at a time.
+
+        Raise SparkUnavailableError if the session died.
+        """
         return task_slots(self._started())
 
     def run(
@@ -69,7 +75,10 @@ class KeptSession:
         cancelled: threading.Event,
         plan: PlanChoice,
     ) -> CompactionReport:
-        """As `run_jobs`. A session that is all that failed is dropped: the next start makes another."""
+        """Run jobs as `run_jobs` does.
+
+        Drop the session if every failure was Spark's, so that the next start makes a new one.
+        """
         report = run_jobs(
             self._started(),
             jobs,
@@ -86,7 +95,7 @@ class KeptSession:
         return report
 
     def drop(self) -> None:
-        """End a session that does not work any more."""
+        """End a session that no longer works."""
         self._spark = None
         self._open.close()
 

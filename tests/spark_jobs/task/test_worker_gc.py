@@ -11,8 +11,8 @@ import pytest
 from catalog.model import PartitionId
 from spark_jobs.session import spark_session as session
 from spark_jobs.session import worker_gc as settled_worker
-from spark_jobs.session.worker_gc import settle
 from spark_jobs.shuffle.plan import PlanChoice
+from spark_jobs.task.worker_gc import freeze_loaded_objects
 from tests.spark_jobs.model_log import batch
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ NUMBA_AND_ARROW = 50_000
 
 
 def test_what_is_there_after_the_first_task_of_a_kind_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settled_worker, "_settled", set())
+    monkeypatch.setattr(settled_worker, "_frozen", set())
     gc.unfreeze()
     kept = [[] for _ in range(1000)]  # type: list[list[int]]
     try:
-        settle("a kind")
+        freeze_loaded_objects("a kind")
         first = gc.get_freeze_count()
         later = [[] for _ in range(1000)]  # type: list[list[int]]
-        settle("a kind")
+        freeze_loaded_objects("a kind")
         again = gc.get_freeze_count()
-        settle("another kind")
+        freeze_loaded_objects("another kind")
         # Some of what was settled before may have been freed meanwhile.
         assert gc.get_freeze_count() > again + len(later) // 2
     finally:
