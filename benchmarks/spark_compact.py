@@ -175,7 +175,7 @@ class Bench:
     def survivors(self, job: Job) -> tuple[float, float]:
         """Seconds of the first two stages of the shuffle plan: those that passed, and of processors."""
         plan = plan_shuffle(job.spec)
-        packed = PackedJob(job.spec.job_id, self.ids.new_uuid(), pack_spec(job.spec), plan)
+        packed = PackedJob(job.spec.job_id, self.ids.new_uuid(), pack_spec(job.spec))
         found = survivors_of(self.spark, StageFunctions(self.config, packed, plan), plan)
         processor, begin = processor_seconds_of_children(), time.perf_counter()
         found.selectExpr("sum(length(data))").collect()

@@ -1,8 +1,9 @@
-"""Runs compaction jobs that the caller has claimed, on Spark; the catalog publishes their results.
+"""Run claimed compaction jobs on Spark; the catalog alone publishes their results.
 
-While Spark works, a thread of the driver keeps the attempts alive in the catalog. A job ends in one of four
-ways: its result is published in one transaction; the catalog refuses the result, because the world moved on;
-it fails for good; or it goes back to the queue, since it may succeed later or the run was interrupted.
+While Spark works, a thread of the driver renews the attempts in the catalog. A job ends in one of four ways:
+the catalog publishes its result in one transaction; the catalog refuses the result because the log has
+changed; the job fails permanently; or it returns to the queue, because it may succeed later or the run was
+interrupted.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 from core.errors import SiltstoneError, StaleStateError
 from spark_jobs.errors import JobCancelledError
 from spark_jobs.heartbeats import Heartbeats, Pulse, attempt_of
-from spark_jobs.queries import JobQueries
+from spark_jobs.queries import JobQueries, QueryJob
 from spark_jobs.report import CompactionReport, CutFile, JobFailure
-from spark_jobs.session.worker_memory import fitted, worker_limit_bytes
+from spark_jobs.session.worker_memory import fit_table, worker_limit_bytes
 from spark_jobs.shuffle.plan import PlanChoice, choose_plan
 from spark_jobs.task.entry import PackedJob
 from spark_jobs.transport import pack_spec
@@ -36,25 +37,25 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 3
 _POLL_SECONDS = 0.25
-_MAX_MS = (1 << 63) - 1  # as the catalog holds it
+_MAX_MS = (1 << 63) - 1  # of a bigint column
 
 
 class JobBook(Pulse, Protocol):
-    """What a run needs of the catalog: `Catalog.jobs`."""
+    """The part of the catalog (`Catalog.jobs`) that a run needs."""
 
     def complete(self, result: JobResult) -> None:
-        """Publish in one transaction; StaleStateError when the attempt or an input is not what it was."""
+        """Publish in one transaction. Raise StaleStateError if the attempt or an input has changed."""
 
     def fail(self, job_id: UUID, attempt_id: UUID, reason: str, *, lasting: bool = True) -> None:
-        """Give the job up; unless `lasting`, the reason may pass."""
+        """Fail the job; `lasting` says that another attempt would fail, too."""
 
     def release(self, job_id: UUID, attempt_id: UUID) -> None:
-        """Let somebody else, or the next run, have it."""
+        """Return the job to the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What became of one job, for whoever shows progress."""
+    """Outcome of one job, for progress displays."""
 
     job: Job
     result: JobResult | None
@@ -63,7 +64,7 @@ class JobOutcome:
 
 
 def _say_nothing(_outcome: JobOutcome) -> None:
-    """Reports to nobody."""
+    """Report nothing."""
 
 
 def run_jobs(
@@ -78,13 +79,12 @@ def run_jobs(
     cancelled: threading.Event | None = None,
     plan: PlanChoice = PlanChoice.AUTO,
 ) -> CompactionReport:
-    """Runs claimed jobs to their end and says what they did; one that fails does not harm the others.
+    """Run claimed jobs to their end and report on them; a job that fails does not affect the others.
 
-    Jobs whose keys will probably not fit one key table go through Spark's shuffle, unless `plan` says which
-    way all go.
-    `store` must mean the same to the executors. When `cancelled` is set, or the call is interrupted, Spark's
-    tasks are stopped, jobs that are not over go back to the catalog's queue, and JobCancelledError (or the
-    interrupt) is raised.
+    Jobs whose keys will probably not fit one key table go through Spark's shuffle, unless `plan` chooses one
+    way for all. `store` must mean the same to the executors. If `cancelled` is set, or the call is
+    interrupted, Spark's tasks are stopped, unfinished jobs return to the catalog's queue, and
+    JobCancelledError (or the interrupt) is raised.
     """
     run = _Run(jobs, book, clock, progress, cancelled or threading.Event())
     return run.run(spark, store, ids, plan)
@@ -112,17 +112,17 @@ class _Run:
         limit_bytes = worker_limit_bytes(spark)
         now_ms = self._clock.now_ms()
         packed = [_pack(job, plan, limit_bytes, now_ms) for job in self._running.values()]
-        self._plans = {each.job_id: each.shuffle for each in packed if each.shuffle is not None}
+        self._plans = {each.packed.job_id: each.shuffle for each in packed if each.shuffle is not None}
         try:
             with (
                 Heartbeats(self._book, self._running.values()) as heartbeats,
                 JobQueries(spark, store, packed, tag=f"siltstone-{ids.new_uuid()}") as queries,
             ):
                 while self._running:
-                    answer = queries.next_answer(_POLL_SECONDS)
-                    if answer is not None:
-                        self._settle(*answer)
-                        heartbeats.drop(answer[0])
+                    finished = queries.next_outcome(_POLL_SECONDS)
+                    if finished is not None:
+                        self._finish(*finished)
+                        heartbeats.drop(finished[0])
                     elif self._cancelled.is_set():
                         raise JobCancelledError("the run was stopped", remedy="run it again")
         finally:
@@ -130,18 +130,19 @@ class _Run:
         self._report.seconds["total"] = self._clock.monotonic() - begin
         return self._report
 
-    def _settle(self, job_id: UUID, answer: JobResult | JobFailure) -> None:
+    def _finish(self, job_id: UUID, outcome: JobResult | JobFailure) -> None:
         job = self._running.pop(job_id, None)
-        if job is None:  # answered before, in a query that then died
+        if job is None:  # already finished, by a query that failed afterwards
             return
         cut_files = tuple(_cut_files(job, self._plans.get(job_id)))
-        failure = answer if isinstance(answer, JobFailure) else self._publish(answer, cut_files)
-        result = None if isinstance(answer, JobFailure) or failure is not None else answer
+        failure = outcome if isinstance(outcome, JobFailure) else self._publish(outcome, cut_files)
+        result = None if isinstance(outcome, JobFailure) or failure is not None else outcome
         if failure is not None:
             failure = self._give_back(job, failure)
             self._report.failures.append(failure)
-        told = cut_files if result is not None else ()
-        self._progress(JobOutcome(job=job, result=result, failure=failure, cut_files=told))
+        if result is None:
+            cut_files = ()
+        self._progress(JobOutcome(job=job, result=result, failure=failure, cut_files=cut_files))
 
     def _publish(self, result: JobResult, cut_files: tuple[CutFile, ...]) -> JobFailure | None:
         try:
@@ -152,7 +153,7 @@ class _Run:
         return None
 
     def _give_back(self, job: Job, failure: JobFailure) -> JobFailure:
-        """To the queue when it may succeed later, and was not tried too often; else as failed."""
+        """Release a job that may succeed later and was not tried too often; otherwise fail it."""
         released = failure.retryable and job.attempts < MAX_ATTEMPTS
         try:
             if released:
@@ -160,10 +161,12 @@ class _Run:
             else:
                 reason = failure.message
                 self._book.fail(job.spec.job_id, attempt_of(job), reason, lasting=not failure.retryable)
-        except StaleStateError:  # it is somebody else's by now, or over
+        except StaleStateError:  # another process has it, or it is finished
             return failure
-        except SiltstoneError as error:  # the catalog finds out itself once heartbeats stop
-            return replace(failure, message=f"{failure.message}; and the catalog was not told: {error}")
+        except SiltstoneError as error:  # the attempt ends when its heartbeats stop
+            return replace(
+                failure, message=f"{failure.message}; and the catalog could not be reached: {error}"
+            )
         return replace(failure, released=released)
 
     def _release_rest(self) -> None:
@@ -172,30 +175,31 @@ class _Run:
 
 
 def release_jobs(book: JobBook, jobs: Iterable[Job]) -> None:
-    """Gives claimed jobs back to the queue, as far as they are still the caller's."""
+    """Return claimed jobs to the queue, unless they have already been taken from the caller."""
     for job in jobs:
-        with suppress(SiltstoneError):  # what cannot be told, the catalog finds out once heartbeats stop
+        with suppress(SiltstoneError):  # the attempt ends when its heartbeats stop
             book.release(job.spec.job_id, attempt_of(job))
 
 
 def _cut_files(job: Job, plan: ShufflePlan | None) -> Iterator[CutFile]:
-    """What the job's plan cuts, for its report."""
+    """Yield the files that the job's plan cuts, for its report."""
     for index, shares in plan.cut_files.items() if plan is not None else ():
         assert plan is not None
-        stretches = [stretch for number in shares if (stretch := plan.shares[number].stretch) is not None]
+        ranges = [each for number in shares if (each := plan.shares[number].byte_range) is not None]
         yield CutFile(
             job_id=str(job.spec.job_id),
             object_name=job.spec.inputs[index].object_name,
             size=job.spec.inputs[index].size,
             shares=shares,
-            ends=[stretch.end for stretch in stretches],
+            ends=[each.end for each in ranges],
         )
 
 
-def begun(spec: JobSpec, now_ms: int) -> JobSpec:
-    """The job with the grace of its tombstones counted from now on.
+def restart_grace(spec: JobSpec, now_ms: int) -> JobSpec:
+    """Return the job with the grace of its tombstones counted from now.
 
-    Until it publishes readers meet the records that a tombstone deletes, however long the job has waited.
+    Until the job publishes, readers meet the records that a tombstone deletes, however long the job has
+    waited.
     """
     waited_ms = max(0, now_ms - spec.now_ms)
     longer = [
@@ -205,10 +209,10 @@ def begun(spec: JobSpec, now_ms: int) -> JobSpec:
     return replace(spec, partitions=tuple(longer))
 
 
-def _pack(job: Job, choice: PlanChoice, limit_bytes: int | None, now_ms: int) -> PackedJob:
-    spec = begun(fitted(job.spec, limit_bytes), now_ms)
+def _pack(job: Job, choice: PlanChoice, limit_bytes: int | None, now_ms: int) -> QueryJob:
+    spec = restart_grace(fit_table(job.spec, limit_bytes), now_ms)
     try:
         shuffle = choose_plan(spec, choice)
-    except SiltstoneError:  # a task will find the same, and answer with it
+    except SiltstoneError:  # a task will find the same error and return it
         shuffle = None
-    return PackedJob(job.spec.job_id, attempt_of(job), pack_spec(spec), shuffle)
+    return QueryJob(PackedJob(job.spec.job_id, attempt_of(job), pack_spec(spec)), shuffle)

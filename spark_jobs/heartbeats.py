@@ -66,7 +66,7 @@ class Heartbeats:
 
 
 def attempt_of(job: Job) -> UUID:
-    """Return the attempt by which a job was claimed. Raise InvalidInputError if it was not claimed."""
+    """Return the attempt of a claimed job. Raise InvalidInputError for any other job."""
     if job.attempt_id is None:
         raise InvalidInputError(f"job {job.spec.job_id} is {job.state}", remedy="claim it before running it")
     return job.attempt_id

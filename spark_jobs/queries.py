@@ -1,6 +1,6 @@
 """Packed jobs as Spark queries, on classic Spark and on Spark Connect alike.
 
-A job is one task, or a query of its own if its shuffle plan spreads it. Jobs of one task share a bounded
+A job is one task, or a separate query if its shuffle plan spreads it. Jobs of one task share a bounded
 number of concurrent queries, so that results arrive as they are ready, while Spark alone decides where and
 when each task runs. A query fails as a whole when one of its tasks returns no row in any of Spark's attempts,
 because its worker was killed or its executor lost. Each of its jobs is then tried alone, so that only the job
@@ -13,6 +13,7 @@ import queue
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # py4j carries no types
@@ -33,9 +34,18 @@ if TYPE_CHECKING:
 
     from catalog.model import JobResult
     from object_store.open import StoreConfig
+    from spark_jobs.shuffle.plan import ShufflePlan
 
 MAX_QUERIES = 32
 _INTERRUPT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryJob:
+    """A packed job; with a `shuffle` plan it is spread over many tasks, otherwise it is one task."""
+
+    packed: PackedJob
+    shuffle: ShufflePlan | None = None
 
 
 class JobQueries:
@@ -45,7 +55,7 @@ class JobQueries:
     """
 
     def __init__(
-        self, spark: SparkSession, store: StoreConfig, jobs: Sequence[PackedJob], *, tag: str
+        self, spark: SparkSession, store: StoreConfig, jobs: Sequence[QueryJob], *, tag: str
     ) -> None:
         self._spark = spark
         self._store = store
@@ -82,37 +92,39 @@ class JobQueries:
             return self._outcomes.get(timeout=timeout_seconds)
         return None
 
-    def _run_group(self, group: tuple[PackedJob, ...]) -> None:
+    def _run_group(self, group: tuple[QueryJob, ...]) -> None:
         failure = self._try(group)
         if failure is None:
             return
         for job in group:
             alone = failure if len(group) == 1 else self._try((job,))
             if alone is not None:
-                self._outcomes.put((job.job_id, JobFailure.of(job.job_id, alone)))
+                job_id = job.packed.job_id
+                self._outcomes.put((job_id, JobFailure.of(job_id, alone)))
 
-    def _try(self, jobs: tuple[PackedJob, ...]) -> Exception | None:
+    def _try(self, jobs: tuple[QueryJob, ...]) -> Exception | None:
         """Run one query and queue its outcomes; return the error if the query failed."""
         if self._stopped.is_set():
             return SparkUnavailableError("the run was stopped before the job began")
         try:
-            for job, outcome in self._outcomes_of(jobs):
-                self._outcomes.put((job.job_id, outcome))
-        except Exception as error:  # noqa: BLE001 -- the caller waits for these jobs, whatever the error
+            for job_id, outcome in self._outcomes_of(jobs):
+                self._outcomes.put((job_id, outcome))
+        except Exception as error:  # noqa: BLE001 -- the caller waits for these jobs, so every error must reach it
             return SparkUnavailableError(f"Spark could not finish the job: {_reason(error)}")
         return None
 
-    def _outcomes_of(self, jobs: tuple[PackedJob, ...]) -> Iterator[tuple[PackedJob, JobResult | JobFailure]]:
+    def _outcomes_of(self, jobs: tuple[QueryJob, ...]) -> Iterator[tuple[UUID, JobResult | JobFailure]]:
         self._mark_thread()
-        count = len(jobs)
+        packed = tuple(job.packed for job in jobs)
+        count = len(packed)
         plan = jobs[0].shuffle
         if plan is not None:
-            yield jobs[0], run_shuffled(self._spark, self._store, jobs[0], plan)
+            yield packed[0].job_id, run_shuffled(self._spark, self._store, packed[0], plan)
             return
-        function = JobFunction(self._store, jobs)
+        function = JobFunction(self._store, packed)
         rows = self._spark.range(0, count, 1, count).mapInArrow(function.results, RESULT_SCHEMA).collect()
         for row in rows:
-            yield jobs[row["job"]], read_result_row(row.asDict())
+            yield packed[row["job"]].job_id, read_result_row(row.asDict())
 
     def _mark_thread(self) -> None:
         """Tag the queries of this thread so that they can be cancelled.

@@ -1,4 +1,4 @@
-"""Row counts by which a stage of the shuffle plan knows that it has all rows of the stage before.
+"""Row counts that prove to a stage of the shuffle plan that it has all rows of the stage before.
 
 Spark may run a task again after some tasks of the next stage have read its output: because the output was
 lost, by speculation, or for other reasons of the cluster. Tasks of the next stage may then have rows of

@@ -1,6 +1,6 @@
-"""Division of a job's input into shares of about equal size, whatever the sizes of its files.
+"""Division of a job's input into shares of about equal size.
 
-Small files are grouped whole. A file that is larger than a share gets shares of its own, and each of them
+Small files are grouped whole. A file that is larger than a share gets several shares, and each of them
 reads a byte range of it: the blocks that start in the range. The plan cuts at any byte; the reader finds the
 first block after the cut, because blocks verify themselves (`object_format.segment_file.range_reader`). So a
 share costs one ranged GET in each pass and nothing more.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from catalog.model import JobResult
     from object_store.open import StoreConfig
-    from spark_jobs.shuffle.plan import ShufflePlan
 
 RESULT_SCHEMA = "job int, done boolean, result binary"
 _ARROW_SCHEMA = pa.schema([("job", pa.int32()), ("done", pa.bool_()), ("result", pa.binary())])
@@ -36,15 +35,11 @@ _ARROW_SCHEMA = pa.schema([("job", pa.int32()), ("done", pa.bool_()), ("result",
 
 @dataclass(frozen=True, slots=True)
 class PackedJob:
-    """A job and its attempt, as they travel in the closure of a query.
-
-    With `shuffle`, the job is spread over many tasks (`spark_jobs.shuffle.plan`); otherwise it is one task.
-    """
+    """A job and its attempt, as they travel in the closure of a query."""
 
     job_id: UUID
     attempt_id: UUID
     spec: bytes
-    shuffle: ShufflePlan | None = None
 
 
 class JobFunction:

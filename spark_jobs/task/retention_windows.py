@@ -2,7 +2,7 @@
 
 An extent expires as a whole, when its newest record expires. If every cleaning wrote a `compact,delete`
 partition as one extent, the extent would always contain new records and nothing would ever expire. Therefore
-time is cut into windows of a quarter of `retention.ms`, and each window gets an extent of its own. A part
+time is cut into windows of a quarter of `retention.ms`, and each window gets a separate extent. A part
 belongs to the window of the newest record up to its end, because expiry removes a prefix of the log.
 
 Windows start at multiples of their length. If they were counted from now or from the oldest record, they

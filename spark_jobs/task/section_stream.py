@@ -54,7 +54,7 @@ class SectionStream:
         return self._was_opened
 
     def first_offset(self, partition: PartitionId, part: InputPart) -> int | None:
-        """Advance to the part's first block and return its offset; None if no block of the part starts here."""
+        """Advance to the part's first block and return its offset; None if the part has no block."""
         if self._entered is None or self._entered[0] != partition:
             self._entered = partition, self._enter(partition, part)
         return self._entered[1]
@@ -89,7 +89,7 @@ class SectionStream:
         if part.data_start < reader.position:
             raise CorruptDataError(
                 f"{self._input.object_name} has no section of {partition.topic_id}/{partition.partition} at"
-                f" byte {part.data_start}, although the catalog has an extent there: it is another partition's data"
+                f" byte {part.data_start}, but the catalog has an extent there: the data is of another one"
             )
         reader.skip_to_data(part.data_start)
         return part.extents[0].base_offset

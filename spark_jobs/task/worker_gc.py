@@ -1,8 +1,8 @@
 """Exclude the objects that a Python worker keeps for its lifetime from garbage collection.
 
 PySpark's daemon runs a garbage collection after every task (`pyspark.daemon`). In a worker with numba's
-kernels and pyarrow it scans all their objects, none of which ever becomes garbage, and takes longer than a
-task over a million records.
+kernels and pyarrow it scans all their objects, although none of them ever becomes garbage. This takes longer
+than a task over a million records.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from uuid import UUID
 from typing_extensions import override
 
 from object_store.open import StoreConfig
-from spark_jobs.queries import JobQueries
+from spark_jobs.queries import JobQueries, QueryJob
 from spark_jobs.session.spark_session import SparkSettings, spark_session
 from spark_jobs.task.entry import PackedJob
 
@@ -44,7 +44,7 @@ def main(master: str) -> None:
     """Begin an endless job, stop it, and say so."""
     job = PackedJob(UUID(int=1), UUID(int=2), poison(time.sleep, 10_000))
     with spark_session(SparkSettings(master=master)) as spark:
-        with JobQueries(spark, StoreConfig("/nowhere"), [job], tag="endless") as running:
+        with JobQueries(spark, StoreConfig("/nowhere"), [QueryJob(job)], tag="endless") as running:
             sys.stdout.write(f"{running.next_outcome(3)}\n")
         sys.stdout.write("stopped\n")
 

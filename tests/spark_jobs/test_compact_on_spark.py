@@ -17,7 +17,7 @@ from catalog.model import FileKind, JobState, PartitionId
 from object_store.binding import tie
 from spark_jobs import queries
 from spark_jobs.errors import JobCancelledError
-from spark_jobs.queries import JobQueries
+from spark_jobs.queries import JobQueries, QueryJob
 from spark_jobs.report import JobFailure
 from spark_jobs.session.java import find_java, write_java_home
 from spark_jobs.task.entry import PackedJob
@@ -150,8 +150,8 @@ def test_the_command_uses_the_session_of_spark_submit(
     assert catalog.jobs.counts()[JobState.COMPLETED] == 2
 
 
-def packed(spec: JobSpec, attempt_id: UUID, data: bytes | None = None) -> PackedJob:
-    return PackedJob(spec.job_id, attempt_id, pack_spec(spec) if data is None else data)
+def packed(spec: JobSpec, attempt_id: UUID, data: bytes | None = None) -> QueryJob:
+    return QueryJob(PackedJob(spec.job_id, attempt_id, pack_spec(spec) if data is None else data))
 
 
 def test_a_worker_that_dies_takes_only_its_own_job_along(

@@ -55,6 +55,6 @@ def run_in_memory(
         store = open_task_store()
         results.append((share, write_share(context, share, known, store, attempt_id, ids)))
         store.close()
-    united = unite_results(PackedJob(spec.job_id, attempt_id, pack_spec(spec), plan), plan, results)
+    united = unite_results(PackedJob(spec.job_id, attempt_id, pack_spec(spec)), plan, results)
     assert isinstance(united, JobResult)
     return united

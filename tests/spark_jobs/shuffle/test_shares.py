@@ -69,7 +69,7 @@ def test_one_section_of_one_file_is_spread(bench: Bench) -> None:
     report = CompactionReport(jobs=1)
     report.add(result)
     assert report.get_requests_per_input_file == 2.0
-    assert report.gets_in_words() == f"2.0 for each of {len(plan.shares)} stretches of 1 that were cut"
+    assert report.gets_in_words() == f"2.0 for each of {len(plan.shares)} byte ranges of 1 cut files"
 
 
 def test_a_compacted_file_is_spread_again(bench: Bench) -> None:
@@ -135,7 +135,7 @@ def test_records_that_are_missing_are_noticed_by_all_shares_together(bench: Benc
     spec = bench.log.job(table_bytes=1024)
     plan = plan_shuffle(spec, SMALL)
 
-    with pytest.raises(CorruptDataError, match="where the catalog counts 400"):
+    with pytest.raises(CorruptDataError, match="but the catalog counts 400"):
         run(bench, spec, replace(plan, shares=plan.shares[:-1]))
 
 
@@ -164,7 +164,7 @@ def test_every_byte_of_data_is_in_one_share(sections: list[tuple[int, int]], fil
             parts = run.work.parts
             assert all(part.byte_range is None for part in parts) or len(parts) == 1
             for part in parts:
-                seen.setdefault((run.place, part.input_index), []).append(part.byte_range)
+                seen.setdefault((run.partition_index, part.input_index), []).append(part.byte_range)
     assert seen.keys() == {
         (place, part.input_index) for place, work in enumerate(works) for part in work.parts
     }

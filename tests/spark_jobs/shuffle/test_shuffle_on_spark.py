@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from catalog.model import FileKind, JobState, PartitionId
+from object_store.binding import tie
 from spark_jobs.shuffle.plan import PlanChoice
+from tests.end_to_end.processes import as_url
 from tests.spark_jobs.model_log import batch
+from tests.spark_jobs.test_compact_on_spark import run_command
 
 if TYPE_CHECKING:
     from catalog.open import Catalog
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
-SCRIPT = str(Path(__file__).parents[3] / "spark_jobs" / "compact.py")
 FILES = 10
 KEYS = 300
 
@@ -123,28 +122,20 @@ def test_a_share_that_fails_is_the_answer_of_its_job(
     assert sorted(directory.rglob("*.seg")) == before
 
 
-def test_the_shuffle_works_on_connect(
+def test_command_runs_the_shuffle_on_a_connect_server(
     spark: SparkForTests,
     published: PublishedLog,
     store_config: StoreConfig,
+    catalog: Catalog,
     catalog_url: str,
     tmp_path: Path,
 ) -> None:
-    """And can be asked for."""
+    tie(published.store, catalog.home, published.ids)
     here = fill(published, "flights", table_bytes=1 << 20)
-    command = [sys.executable, SCRIPT, "--object-store", store_config.url, "--json", "--plan", "shuffle"]
+    command = [sys.executable, "-m", "siltstone", "compact", "--once", "--plan", "shuffle"]
+    where = ["--object-store", store_config.url, "--spark-master", spark.connect_url]
 
-    ran = subprocess.run(
-        [*command, "--master", spark.connect_url],
-        env={**os.environ, "SILTSTONE_CATALOG": catalog_url},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    report = run_command([*command, *where, "--json"], as_url(catalog_url), tmp_path)
 
-    assert ran.returncode == 0, ran.stderr
-    report = json.loads(ran.stdout.splitlines()[-1])
     assert (report["shuffled_jobs"], report["keys"]) == (1, KEYS)
     assert {each.key: each.value for each in published.read(here)} == newest()

@@ -67,7 +67,7 @@ class Cluster:
             self.spec, ShareSizes(share_bytes=1, min_shares=SHARES, min_piece_bytes=1 << 30)
         )
         assert (len(self.plan.shares), self.plan.judges) == (SHARES, JUDGES)
-        self.job = PackedJob(self.spec.job_id, self.bench.ids.new_uuid(), pack_spec(self.spec), self.plan)
+        self.job = PackedJob(self.spec.job_id, self.bench.ids.new_uuid(), pack_spec(self.spec))
         self.kernel = StageFunctions(StoreConfig(str(directory)), self.job, self.plan)
         self.cuts = [list(self.kernel._cut(share)) for share in range(SHARES)]
 
@@ -237,7 +237,7 @@ def test_what_was_judged_is_what_pass_two_reads(kept_cluster: Cluster) -> None:
 
     assert isinstance(answer, JobFailure)
     assert answer.retryable
-    assert "pass 2 read 160 records, where 159 were judged" in answer.message
+    assert "pass 2 read 160 records, but 159 were judged" in answer.message
     assert kept_cluster.bench.objects() == before
 
 
@@ -252,7 +252,7 @@ def test_a_judge_whose_blob_lacks_records_fails_the_job(kept_cluster: Cluster) -
 
     assert isinstance(answer, JobFailure)
     assert (answer.retryable, answer.error) == (True, "IncompleteShuffleError")
-    assert re.search(r"\d+ records were judged, where \d+ were sent", answer.message)
+    assert re.search(r"\d+ records were judged, but \d+ were sent", answer.message)
 
 
 def test_each_share_answers_once(kept_cluster: Cluster) -> None:

@@ -207,7 +207,7 @@ def test_an_extent_in_the_wrong_place_is_noticed(bench: Bench) -> None:
         run(first, other)
     with pytest.raises(CorruptDataError, match=f"section {topic}/5 begins here"):
         run(second, first)
-    with pytest.raises(CorruptDataError, match="another one's data is there"):
+    with pytest.raises(CorruptDataError, match="the data is of another one"):
         run(first, first)
     with pytest.raises(CorruptDataError, match="DATA block"):
         run(first, replace(second, length=second.length - 1))

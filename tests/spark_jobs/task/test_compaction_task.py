@@ -309,7 +309,7 @@ def test_an_extent_must_have_the_records_that_the_catalog_counts(bench: Bench) -
     wrong = replace(job_input.extents[0], record_count=3)
     before = bench.objects()
 
-    with pytest.raises(CorruptDataError, match=r"has 2 records .* where the catalog counts 3"):
+    with pytest.raises(CorruptDataError, match=r"has 2 records .* but the catalog counts 3"):
         bench.run(replace(spec, inputs=(replace(job_input, extents=(wrong,)),)))
 
     assert bench.objects() == before

@@ -8,7 +8,7 @@ import pytest
 
 from catalog.model import PartitionId
 from object_format.codecs.codec import Codec
-from spark_jobs.compact import with_grace_from
+from spark_jobs.compact import restart_grace
 from tests.spark_jobs.bench import Bench
 from tests.spark_jobs.model_log import DELETE_RETENTION_MS, batch
 
@@ -106,7 +106,7 @@ def test_the_grace_of_a_tombstone_begins_with_the_run_not_in_the_queue(bench: Be
     bench.log.ingest({here: [batch((b"a", b"1"), (b"b", b"2"), (b"a", None))]})
     planned = bench.log.job()
     bench.clock.advance(DELETE_RETENTION_MS / 1000 + 1)
-    run = with_grace_from(planned, bench.clock.now_ms())
+    run = restart_grace(planned, bench.clock.now_ms())
     bench.log.publish(run, bench.run(run))
     bench.clock.advance(DELETE_RETENTION_MS / 1000 - 1)
 

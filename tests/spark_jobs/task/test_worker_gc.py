@@ -10,8 +10,8 @@ import pytest
 
 from catalog.model import PartitionId
 from spark_jobs.session import spark_session as session
-from spark_jobs.session import worker_gc as settled_worker
 from spark_jobs.shuffle.plan import PlanChoice
+from spark_jobs.task import worker_gc
 from spark_jobs.task.worker_gc import freeze_loaded_objects
 from tests.spark_jobs.model_log import batch
 
@@ -26,7 +26,7 @@ NUMBA_AND_ARROW = 50_000
 
 
 def test_what_is_there_after_the_first_task_of_a_kind_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settled_worker, "_frozen", set())
+    monkeypatch.setattr(worker_gc, "_frozen", set())
     gc.unfreeze()
     kept = [[] for _ in range(1000)]  # type: list[list[int]]
     try:
@@ -87,14 +87,14 @@ def test_a_session_shuffles_fingerprints_as_they_are(spark: SparkForTests) -> No
 @pytest.mark.spark
 @pytest.mark.integration
 def test_a_session_of_somebody_else_does_not_check_reruns_unless_he_says_so(spark: SparkForTests) -> None:
-    checked, retried, handed = session._OF_QUERIES
+    checked, retried, handed = session._QUERY_CONF
     other = spark.session.newSession()
     other.conf.unset(retried)
     other.conf.unset(handed)
     other.conf.set(checked, "true")
     before = other.conf.get(retried)
 
-    session._with_queries_as_they_are(other)
+    session._with_query_conf(other)
 
     assert (before, other.conf.get(checked), other.conf.get(retried)) == ("true", "true", "false")
     assert other.conf.get(handed) == "8388608"
