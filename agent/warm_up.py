@@ -15,7 +15,7 @@ from uuid import UUID
 import numpy as np
 
 from agent.kafka.fast_path.fetch_parser import FetchParser
-from agent.kafka.fast_path.produce_parser import COLUMNS, ProduceParser, judge_opened
+from agent.kafka.fast_path.produce_parser import COLUMNS, ProduceParser, validate_decompressed
 from agent.write.ingestion_buffer import OpenFile, Piece
 from agent.write.ingestion_file import seal
 from agent.write.pending_append import PendingAppend
@@ -51,8 +51,8 @@ def warm_up() -> None:
         keyless = encode_records([Record(0, 1, None, b"value")])
         validate_append("nowhere", keyless, replace(rules, require_keys=True), now_ms=1)
     FetchParser(1).read(memoryview(bytearray(1)), 0, 12)
-    survey = ProduceParser(1)
-    survey.read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)
-    survey.open_quickly(memoryview(bytearray(1)), np.empty(1, np.uint8))
-    survey.open(memoryview(bytearray(1)), np.empty(1, np.uint8))
-    judge_opened(readable(bytes(BATCH_OVERHEAD)), readable(b""), np.zeros(COLUMNS, np.int64))
+    parser = ProduceParser(1)
+    parser.read(memoryview(bytearray(1)), 0, is_flexible=True, by_id=False)
+    parser.decompress_quickly(memoryview(bytearray(1)), np.empty(1, np.uint8))
+    parser.decompress_all(memoryview(bytearray(1)), np.empty(1, np.uint8))
+    validate_decompressed(readable(bytes(BATCH_OVERHEAD)), readable(b""), np.zeros(COLUMNS, np.int64))

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import structlog
 
 from agent.kafka.api_definition import DeferredResponse, RequestContext, RequestFrame, RetainedBuffers
-from agent.kafka.codec import Cursor, MalformedMessageError, Message, Output, Struct
+from agent.kafka.codec import Cursor, MalformedMessageError, Message, Struct
 from agent.kafka.codec.reading import read_int16, read_int32, read_string, read_tags
+from agent.kafka.codec.writing import begin_response, finish_response
 from agent.kafka.errors import ErrorCode, code_of
 from agent.runtime.errors import BusyError
 from core.errors import SiltstoneError
@@ -225,18 +226,11 @@ class RequestDispatcher:
 def encode(api: Api, version: int, correlation_id: int, response: Struct) -> Buffers:
     """Return a whole response frame, including its length."""
     message = Message.of(api.name, version)
-    out = Output()
-    out.tail += bytes(4) + correlation_id.to_bytes(4, "big", signed=True)
     # KIP-511: the header of an ApiVersions response never has tagged fields.
-    if message.is_flexible and api.key != _API_VERSIONS:
-        out.tail.append(0)
+    has_tags = message.is_flexible and api.key != _API_VERSIONS
+    out = begin_response(correlation_id, is_flexible=has_tags)
     message.write_response(out, response)
-    size = len(out) - 4
-    buffers = out.buffers()
-    first = buffers[0]
-    assert isinstance(first, bytearray)
-    first[:4] = size.to_bytes(4, "big")
-    return buffers
+    return finish_response(out)
 
 
 def _has_many_items(response: Struct) -> bool:

@@ -24,6 +24,7 @@ _INT32 = struct.Struct(">i")
 _THREE_BYTES = struct.Struct("BBB")
 _BUFFERS = (bytes, bytearray, memoryview)
 _ZERO_UUID = bytes(16)
+_LENGTH_BYTES = 4
 
 
 class Output:
@@ -52,6 +53,25 @@ class Output:
 
     def __len__(self) -> int:
         return self.size + len(self.tail)
+
+
+def begin_response(correlation_id: int, *, is_flexible: bool) -> Output:
+    """Start a response frame with its header; `finish_response` fills in the length."""
+    out = Output()
+    out.tail += bytes(_LENGTH_BYTES) + correlation_id.to_bytes(4, "big", signed=True)
+    if is_flexible:
+        out.tail.append(0)
+    return out
+
+
+def finish_response(out: Output) -> Buffers:
+    """Return a whole response frame, including its length."""
+    size = len(out) - _LENGTH_BYTES
+    buffers = out.buffers()
+    first = buffers[0]
+    assert isinstance(first, bytearray)
+    first[:_LENGTH_BYTES] = size.to_bytes(_LENGTH_BYTES, "big")
+    return buffers
 
 
 def _fixed(code: str) -> Write:

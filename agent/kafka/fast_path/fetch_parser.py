@@ -1,7 +1,7 @@
-"""A whole Fetch request in one call: which offsets of which partitions are wanted, in which session.
+"""Parser of common Fetch requests: one kernel call for all partitions.
 
-Like that of Produce, the survey only reads requests of the usual kind, and says of all others that they are
-not for it. Versions 10 to 18, of consumers.
+It parses requests of consumers in versions 10 to 18, and rejects every other request without a reason, as the
+Produce parser does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numba import njit
 
-from agent.kafka.fast_path.parser_primitives import length_at, untagged
+from agent.kafka.fast_path.parser_primitives import expect_no_tags, read_length
 from object_format.buffers import readable
 from object_format.kernels.runtime.intrinsics import borrowed
 from object_format.kernels.runtime.primitives import load_i32, load_i64
@@ -20,24 +20,27 @@ from object_format.kernels.runtime.primitives import load_i32, load_i64
 if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers
 
-LOWEST: Final = 10
-"""The first version whose readers know every codec, and the fields that the survey counts on."""
+MIN_VERSION: Final = 10
+"""The first version whose clients support every codec, and that has all fields that the parser expects."""
 
 COLUMNS: Final = 6
-"""Where the topic's name (or identifier) begins and ends, partition, epoch, offset, bytes (0 or more)."""
+"""Each row has the start and end of the topic's name (or id), partition, leader epoch, offset, max bytes."""
 
 _FLEXIBLE_SINCE: Final = 12
-_IDENTIFIERS_SINCE: Final = 13
+_TOPIC_IDS_SINCE: Final = 13
 _RACKS_SINCE: Final = 11
-_NO_REPLICA_SINCE: Final = 15
-_IDENTIFIER_BYTES: Final = 16
+_NO_REPLICA_ID_SINCE: Final = 15
+_TOPIC_ID_BYTES: Final = 16
 _NO_ROWS: Final = (-1, 0, 0, 0, 0)
 _LIMITS: Final = Layout(">iiibii")
 _LIMITS_BYTES: Final = 21
 
 
 class FetchRequest(NamedTuple):
-    """What is wanted: `COLUMNS` lists with a number for each partition; `forgotten` has three for each."""
+    """A parsed request: `wanted` has `COLUMNS` lists with one number for each partition.
+
+    `forgotten` has the first three numbers for each partition to remove from the session.
+    """
 
     wanted: list[list[int]]
     forgotten: list[list[int]]
@@ -50,28 +53,29 @@ class FetchRequest(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def _partitions(data: ByteArray, at: Integer, version: Integer, room: Integer) -> Integers:
-    """Where a topic's name begins and ends, how many partitions follow, and where; -1 for no such thing."""
+def _partitions(data: ByteArray, at: Integer, version: Integer, max_rows: Integer) -> Integers:
+    """Return the start and end of a topic's name, its partition count, and their start, or -1."""
     is_flexible = version >= _FLEXIBLE_SINCE
     length, name = (
-        (_IDENTIFIER_BYTES, at) if version >= _IDENTIFIERS_SINCE else length_at(data, at, is_flexible, 2)
+        (_TOPIC_ID_BYTES, at) if version >= _TOPIC_IDS_SINCE else read_length(data, at, is_flexible, 2)
     )
     if name < 0 or length < 0:
         return 0, 0, 0, -1
-    partitions, at = length_at(data, name + length, is_flexible, 4)
-    if at < 0 or partitions < 0 or partitions > room:
+    partitions, at = read_length(data, name + length, is_flexible, 4)
+    if at < 0 or partitions < 0 or partitions > max_rows:
         return 0, 0, 0, -1
     return name, name + length, partitions, at
 
 
 @njit(nogil=True, cache=True)
 def _topic(data: ByteArray, at: Integer, version: Integer, rows: IntArray, count: Integer) -> Integers:
-    """One topic's partitions into the rows from `count` on: how many there are now, and where it ends."""
+    """Parse one topic into the rows from `count` on; return the new row count and the topic's end, or -1."""
     is_flexible = version >= _FLEXIBLE_SINCE
-    name, named, partitions, at = _partitions(data, at, version, rows.shape[0] - count)
+    name, name_end, partitions, at = _partitions(data, at, version, rows.shape[0] - count)
     if at < 0:
         return count, -1
-    # The offset's last epoch stands between it and the log start, since version 12.
+    # Version 12 added the epoch of the last fetched offset, between the fetch offset and the log start
+    # offset.
     between = 4 if is_flexible else 0
     for _ in range(partitions):
         end = at + 28 + between
@@ -79,38 +83,38 @@ def _topic(data: ByteArray, at: Integer, version: Integer, rows: IntArray, count
             return count, -1
         row = rows[count]
         row[0] = name
-        row[1] = named
+        row[1] = name_end
         row[2] = load_i32(data, at)
         row[3] = load_i32(data, at + 4)
         row[4] = load_i64(data, at + 8)
         row[5] = max(load_i32(data, end - 4), 0)
         count += 1
-        at = untagged(data, end, is_flexible)
+        at = expect_no_tags(data, end, is_flexible)
         if at < 0:
             return count, -1
-    return count, untagged(data, at, is_flexible)
+    return count, expect_no_tags(data, at, is_flexible)
 
 
 @njit(nogil=True, cache=True)
 def _forgotten(data: ByteArray, at: Integer, version: Integer, rows: IntArray, count: Integer) -> Integers:
-    """As `_topic`, of one whose partitions the session shall forget."""
-    name, named, partitions, at = _partitions(data, at, version, rows.shape[0] - count)
+    """Like `_topic`, for partitions to remove from the session."""
+    name, name_end, partitions, at = _partitions(data, at, version, rows.shape[0] - count)
     if at < 0 or partitions * 4 > data.size - at:
         return count, -1
     for _ in range(partitions):
         row = rows[count]
         row[0] = name
-        row[1] = named
+        row[1] = name_end
         row[2] = load_i32(data, at)
         count += 1
         at += 4
-    return count, untagged(data, at, version >= _FLEXIBLE_SINCE)
+    return count, expect_no_tags(data, at, version >= _FLEXIBLE_SINCE)
 
 
 @njit(nogil=True, cache=True)
 def _limits(data: ByteArray, at: Integer, version: Integer) -> Integer:
-    """Where a consumer's longest wait stands, with its other limits behind it; -1 for another replica."""
-    if version < _NO_REPLICA_SINCE:
+    """Return the position of the max wait time, which the other limits follow; -1 for a replica's fetch."""
+    if version < _NO_REPLICA_ID_SINCE:
         if at + 4 > data.size or load_i32(data, at) != -1:
             return -1
         at += 4
@@ -119,13 +123,13 @@ def _limits(data: ByteArray, at: Integer, version: Integer) -> Integer:
 
 @njit(nogil=True, cache=True)
 def _rack(data: ByteArray, at: Integer, version: Integer) -> Integers:
-    """Behind the topics: where the rack's name begins and ends, if nothing else is there; -1 otherwise."""
+    """Return the start and end of the rack's name, which ends the request; -1 if anything else follows."""
     is_flexible = version >= _FLEXIBLE_SINCE
     length, rack = np.int64(0), at
     if version >= _RACKS_SINCE:
-        length, rack = length_at(data, at, is_flexible, 2)
+        length, rack = read_length(data, at, is_flexible, 2)
     end = rack + length
-    if rack < 0 or length < 0 or end > data.size or untagged(data, end, is_flexible) < 0:
+    if rack < 0 or length < 0 or end > data.size or expect_no_tags(data, end, is_flexible) < 0:
         return -1, -1
     return rack, end
 
@@ -134,8 +138,8 @@ def _rack(data: ByteArray, at: Integer, version: Integer) -> Integers:
 def _topics(
     data: ByteArray, at: Integer, version: Integer, rows: IntArray, count: Integer, forgotten: Integer
 ) -> Integers:
-    """All topics, or all to forget: how many rows there are now, and where they end; -1 for no such thing."""
-    topics, at = length_at(data, at, version >= _FLEXIBLE_SINCE, 4)
+    """Parse all topics (or forgotten topics); return the new row count and their end, or -1."""
+    topics, at = read_length(data, at, version >= _FLEXIBLE_SINCE, 4)
     if topics < 0:
         return count, -1
     for _ in range(topics):
@@ -150,9 +154,11 @@ def _topics(
 
 @njit(nogil=True, cache=True)
 def parse_request(data: ByteArray, at: Integer, version: Integer, rows: IntArray) -> Integers:
-    """How many partitions there are, and how many to forget; where the limits and the rack's name lie.
+    """Parse a request into one row for each partition.
 
-    -1 partitions where it is not a whole request of a consumer with at most as many partitions as rows.
+    Returns the numbers of partitions and of forgotten partitions, the position of the limits, and the start
+    and end of the rack's name. The number of partitions is -1 if the request is incomplete, does not come
+    from a consumer, or has more partitions than there are rows.
     """
     data = borrowed(data)
     rows = borrowed(rows)
@@ -172,13 +178,13 @@ def parse_request(data: ByteArray, at: Integer, version: Integer, rows: IntArray
 
 
 class FetchParser:
-    """Surveys requests for at most `max_partitions`. Belongs to one thread."""
+    """Parses requests of at most `max_partitions` partitions. Belongs to one thread."""
 
     def __init__(self, max_partitions: int) -> None:
         self._rows = np.empty((max_partitions, COLUMNS), np.int64)
 
     def read(self, frame: memoryview, position: int, version: int) -> FetchRequest | None:
-        """The request whose body begins at `position`; None for one that is not for the survey."""
+        """Return the request whose body starts at `position`; None if it is unsupported or malformed."""
         wanted, forgotten, limits, rack, end = parse_request(readable(frame), position, version, self._rows)
         if wanted < 0:
             return None

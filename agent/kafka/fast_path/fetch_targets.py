@@ -1,4 +1,4 @@
-"""What a usual Fetch request asks for, by topics: read in columns, and judged as far as memory can."""
+"""The partitions that a common Fetch request reads, grouped by topic and checked from memory alone."""
 
 from __future__ import annotations
 
@@ -21,61 +21,67 @@ if TYPE_CHECKING:
     from catalog.model import Topic
 
 # A named tuple's own constructor is a Python function, and every partition needs one.
-_wanted = partial(tuple.__new__, PartitionRead)
+_new_wanted = partial(tuple.__new__, PartitionRead)
 
 
-class Runs(NamedTuple):
-    """What is wanted, in order, and how requests name each topic.
+class FetchTargets(NamedTuple):
+    """The partitions to read, in order, and the bytes by which the request names each topic.
 
-    A topic comes again where partitions of others lie between its own.
+    A topic occurs again if partitions of other topics lie between its own.
     """
 
     names: list[bytes]
     topics: list[tuple[Topic, Sequence[PartitionReadTuple]]]
 
 
-Reads: TypeAlias = "tuple[FetchContext, Runs]"
+SessionTargets: TypeAlias = "tuple[FetchContext, FetchTargets]"
 
 
-def read_request(
+def find_targets(
     request: FetchRequest,
     data: memoryview,
     sessions: FetchSessions,
     directory: TopicDirectory,
     *,
     by_id: bool,
-) -> Reads | None:
-    """What to read for a request, whose bytes are `data`; None when anything is not as it should be.
+) -> SessionTargets | None:
+    """Return the session's request and its targets; None if the ordinary path must handle the request.
 
-    Raises `KafkaError` for a session that is not as the request says.
+    `data` is the request's frame. Raises `KafkaError` for a session error.
     """
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
-        runs = _runs(request, data, directory, by_id=by_id)
-        if runs is not None:
-            return SessionlessFetch(partial(_by_key, request, data)), runs
+        targets = _targets_of_request(request, data, directory, by_id=by_id)
+        if targets is not None:
+            return SessionlessFetch(partial(_wanted_by_key, request, data)), targets
     forgotten = [(bytes(data[start:end]), partition) for start, end, partition in request.forgotten]
-    wanted = _by_key(request, data)
-    reads = sessions.find(SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id))
-    found = _runs_of_session(reads.wanted, directory, by_id=by_id)
-    return None if found is None else (reads, found)
+    wanted = _wanted_by_key(request, data)
+    session_request = sessions.find(
+        SessionRequest(request.session_id, request.session_epoch, wanted, forgotten, by_id)
+    )
+    found = _targets_of_session(session_request.wanted, directory, by_id=by_id)
+    return None if found is None else (session_request, found)
 
 
-def _by_key(request: FetchRequest, data: memoryview) -> dict[PartitionKey, PartitionRead]:
-    """What a session remembers of it; of a partition that is named twice, what is said last."""
-    starts, ends, partitions, epochs, offsets, most = request.wanted
+def _wanted_by_key(request: FetchRequest, data: memoryview) -> dict[PartitionKey, PartitionRead]:
+    """Return the request as a session remembers it. The last mention of a partition counts."""
+    starts, ends, partitions, epochs, offsets, max_bytes = request.wanted
     spans = dict(zip(starts, ends, strict=True))
     names = {start: bytes(data[start:end]) for start, end in spans.items()}
     keys = zip(map(names.__getitem__, starts), partitions, strict=True)
-    return dict(zip(keys, map(_wanted, zip(partitions, offsets, most, epochs, strict=True)), strict=True))
+    return dict(
+        zip(keys, map(_new_wanted, zip(partitions, offsets, max_bytes, epochs, strict=True)), strict=True)
+    )
 
 
-def _runs(request: FetchRequest, data: memoryview, directory: TopicDirectory, *, by_id: bool) -> Runs | None:
-    """The request's own partitions; None also where one of them, or a topic, is named twice."""
-    starts, ends, partitions, epochs, offsets, most = request.wanted
+def _targets_of_request(
+    request: FetchRequest, data: memoryview, directory: TopicDirectory, *, by_id: bool
+) -> FetchTargets | None:
+    """Return the targets of a sessionless request; None also if it names a topic or partition twice."""
+    starts, ends, partitions, epochs, offsets, max_bytes = request.wanted
     if not starts or max(epochs) > LEADER_EPOCH:
         return None
-    parts = list(zip(partitions, offsets, most, epochs, strict=True))
-    runs = Runs([], [])
+    parts = list(zip(partitions, offsets, max_bytes, epochs, strict=True))
+    targets = FetchTargets([], [])
     seen: set[bytes] = set()
     end = 0
     while end < len(starts):
@@ -87,16 +93,16 @@ def _runs(request: FetchRequest, data: memoryview, directory: TopicDirectory, *,
         if min(numbers) < 0 or max(numbers) >= topic.partition_count:
             return None
         seen.add(name)
-        runs.names.append(name)
-        runs.topics.append((topic, parts[begin:end]))
-    return runs
+        targets.names.append(name)
+        targets.topics.append((topic, parts[begin:end]))
+    return targets
 
 
-def _runs_of_session(
+def _targets_of_session(
     wanted: Mapping[PartitionKey, PartitionRead], directory: TopicDirectory, *, by_id: bool
-) -> Runs | None:
-    """The same of a session, in its order."""
-    runs = Runs([], [])
+) -> FetchTargets | None:
+    """Return the targets of a session, in the session's order."""
+    targets = FetchTargets([], [])
     found: dict[bytes, Topic] = {}
     last, partitions = b"", 0
     parts: list[PartitionRead] = []
@@ -107,16 +113,16 @@ def _runs_of_session(
                 return None
             found[name] = topic
             last, partitions, parts = name, topic.partition_count, []
-            runs.names.append(name)
-            runs.topics.append((topic, parts))
+            targets.names.append(name)
+            targets.topics.append((topic, parts))
         if not 0 <= partition < partitions or each.leader_epoch > LEADER_EPOCH:
             return None
         parts.append(each)
-    return runs if parts else None
+    return targets if parts else None
 
 
 def _topic(name: bytes, directory: TopicDirectory, *, by_id: bool) -> Topic | None:
-    """The topic that requests call so, where nobody needs to be asked."""
+    """Return the topic if the directory has it in memory."""
     if by_id:
         return directory.cached_by_id(UUID(bytes=name))
     return directory.cached(str(name, "utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""What surveys of whole requests read with: every length is held against the message's end."""
+"""Kernels that read lengths and tags of a request. Every position is checked against the request's end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @njit(nogil=True, cache=True)
-def varint(data: ByteArray, at: Integer) -> Integers:
-    """An unsigned varint of at most 32 bits, and where it ends: -1 where it does not."""
+def read_varint(data: ByteArray, at: Integer) -> Integers:
+    """Return an unsigned varint of at most 32 bits and its end; the end is -1 if it is incomplete."""
     value = np.int64(0)
     for i in range(5):
         if at + i >= data.size:
@@ -28,10 +28,13 @@ def varint(data: ByteArray, at: Integer) -> Integers:
 
 
 @njit(nogil=True, cache=True)
-def length_at(data: ByteArray, at: Integer, is_flexible: Integer, width: Integer) -> Integers:
-    """A length (of `width` bytes where messages are not flexible), and where it ends: -1 for none."""
+def read_length(data: ByteArray, at: Integer, is_flexible: Integer, width: Integer) -> Integers:
+    """Return a length and its end; the end is -1 if it is incomplete.
+
+    In versions that are not flexible, the length has `width` bytes.
+    """
     if is_flexible:
-        value, end = varint(data, at)
+        value, end = read_varint(data, at)
         return value - 1, end
     if at + width > data.size:
         return 0, -1
@@ -39,8 +42,8 @@ def length_at(data: ByteArray, at: Integer, is_flexible: Integer, width: Integer
 
 
 @njit(nogil=True, cache=True)
-def untagged(data: ByteArray, at: Integer, is_flexible: Integer) -> Integer:
-    """Behind the tagged fields, of which there are none; -1 where there are."""
+def expect_no_tags(data: ByteArray, at: Integer, is_flexible: Integer) -> Integer:
+    """Return the end of an empty list of tagged fields; -1 if it has any."""
     if not is_flexible:
         return at
     return at + 1 if at < data.size and data[at] == 0 else -1

@@ -1,9 +1,9 @@
-"""Produce requests of the usual kind, from their bytes to those of the answer, all partitions at a time.
+"""The fast path of Produce: common requests, from their bytes to those of the response.
 
-That is a request of no transaction, of batches without a fault, for topics that are known and live in the
-object store: at once where it is small, or else by a thread of the kernel pool. All others, and those of
-which anything is refused, go the way of `apis.produce`; both ways lead to the same answers, which a test
-compares.
+It handles requests without a transaction that contain only valid batches, for known topics in the object
+store. Small requests are validated on the event loop, larger ones in a thread of the kernel pool. All other
+requests, and those with any error, take the ordinary path (`apis.records.produce`). Both paths give the same
+responses; a differential test compares them. Both apply the same `AppendLimits`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing_extensions import override
 from agent.kafka.api_definition import FastPath
 from agent.kafka.codec import MalformedMessageError
 from agent.kafka.codec.messages import Message
-from agent.kafka.codec.writing import Output
+from agent.kafka.codec.writing import begin_response, finish_response
 from agent.kafka.fast_path.produce_parser import ProduceParser
 from agent.kafka.produce_response import (
     TOPIC_IDS_SINCE,
@@ -48,20 +48,22 @@ if TYPE_CHECKING:
     from object_format.record_batch.append_rules import AppendLimits
 
 MAX_BYTES = 256 * 1024
-"""Of a request that is judged on the loop, and of its records when they are decompressed: in 40 µs, or 300
-where all records are tiny or compressed. A pool takes two changes of threads, which on a busy machine cost
-more than that. What may take longer goes to the pool whatever its size is: gzip, snappy, and frames of many
-blocks."""
+"""Largest request that is validated on the event loop; also the limit of its decompressed records.
 
-_MAX_BATCHES = 4096  # the least batch has 69 bytes
-_BATCH, _CRC, _CODEC = slice(2, 14), 9, 14  # columns of the survey
+Validation takes 40 µs, or 300 µs if all records are tiny or compressed. A pool needs two thread switches,
+which take longer on a busy machine. Work that may take longer whatever its size goes to the pool: gzip,
+snappy, and frames of many blocks.
+"""
+
+_MAX_BATCHES = 4096  # the smallest batch has 69 bytes
+_BATCH, _CRC, _CODEC = slice(2, 14), 9, 14  # columns of the parser
 _ZSTD_SINCE = 7
 _Rows = list[list[int]]
-_new = tuple.__new__  # of a named tuple, in a third of the time that its class takes
+_new = tuple.__new__  # constructs a named tuple in a third of the time that its class takes
 
 
-class _Known(NamedTuple):
-    """A topic of a request: how it was named, and what its batches have to keep to."""
+class _Target(NamedTuple):
+    """A topic of a request: the bytes that name it, and the limits of its batches."""
 
     name: bytes
     topic: Topic
@@ -69,136 +71,133 @@ class _Known(NamedTuple):
     limits: AppendLimits
 
 
-class _Topics:
-    """The topics of one request, by the bytes that name them."""
-
-    def __init__(self, directory: TopicDirectory, now_ms: int, *, by_id: bool) -> None:
-        self._directory = directory
-        self._by_id = by_id
-        self._now_ms = now_ms
-
-    def find(self, name: bytes) -> _Known | None:
-        """The topic; None for one that is not for this way."""
-        if self._by_id:
-            topic = self._directory.cached_by_id(UUID(bytes=name))
-        else:
-            topic = self._directory.cached(str(name, "utf-8", "replace"))
-        if topic is None or topic.is_local:
-            return None
-        rules = append_rules_of(topic.config)
-        if rules.append_time:
-            return None
-        return _Known(name, topic, topic.partition_count, rules.limits_at(self._now_ms))
-
-
 class FastProduce(FastPath):
-    """Takes usual requests of one agent. Belongs to the event loop."""
+    """The fast path of one agent. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._survey = ProduceParser(_MAX_BATCHES)
-        self._room = np.empty(MAX_BYTES, np.uint8)
-        # Requests whose records are too much work for `try_handle`, by their `id`, until their turn comes.
-        self._unopened: WeakValueDictionary[int, memoryview] = WeakValueDictionary()
+        self._parser = ProduceParser(_MAX_BATCHES)
+        self._scratch = np.empty(MAX_BYTES, np.uint8)
+        # Requests that `try_handle` left to `handle` because decompression is too much work, by their `id`.
+        self._compressed: WeakValueDictionary[int, memoryview] = WeakValueDictionary()
 
     @override
     def try_handle(
         self, frame: RequestFrame, context: RequestContext
     ) -> Buffers | Callable[[], Awaitable[Buffers]] | None:
-        """Judge and enqueue everything, or nothing."""
+        """Validate and enqueue all batches of a small request, or none of them."""
         data = frame.data
         if len(data) > MAX_BYTES:
             return None
-        request = self._read(frame, context, judges=True)
-        known = None if request is None else _known(request, frame, context)
-        if request is None or known is None:
+        request = self._parse(frame, context, check_records=True)
+        targets = None if request is None else _find_targets(request, frame, context)
+        if request is None or targets is None:
             return None
         rows: _Rows | None = request.rows
         if request.compressed:
-            rows = self._survey.open_quickly(data, self._room)
+            rows = self._parser.decompress_quickly(data, self._scratch)
             if rows is None:
-                self._unopened[id(data)] = data
-        if not rows or not _is_intact(rows, data):
+                self._compressed[id(data)] = data
+        if not rows or not _have_valid_checksums(rows, data):
             return None
-        return _enqueue(request, rows, known, frame, context)
+        return _enqueue(request, rows, targets, frame, context)
 
     @override
     async def handle(
         self, frame: RequestFrame, context: RequestContext
     ) -> Buffers | Callable[[], Awaitable[Buffers]] | None:
-        """As `try_handle`, with all records judged by a thread."""
-        request = self._read(frame, context, judges=False)
-        if request is None or self._was_judged(frame.data):
+        """Validate all records in a thread, and enqueue all batches or none of them."""
+        request = self._parse(frame, context, check_records=False)
+        if request is None or self._was_rejected(frame.data):
             return None
-        if _known(request, frame, context) is None:
+        if _find_targets(request, frame, context) is None:
             return None
         by_id = context.version >= TOPIC_IDS_SINCE
-        judge = partial(_judge_all, frame, len(request.rows), by_id)
+        validate = partial(_validate_all, frame, len(request.rows), by_id)
         try:
-            rows = await context.services.pools.kernels.run(judge)
+            rows = await context.services.pools.kernels.run(validate)
         except SiltstoneError:
-            return None  # the longer way hears the same, and tells each partition
-        known = _known(request, frame, context)  # time has passed
-        if rows is None or known is None:
+            return None  # the ordinary path fails likewise, and reports the error for each partition
+        targets = _find_targets(request, frame, context)  # again, because topics may have changed meanwhile
+        if rows is None or targets is None:
             return None
-        return _enqueue(request, rows, known, frame, context)
+        return _enqueue(request, rows, targets, frame, context)
 
-    def _was_judged(self, data: memoryview) -> bool:
-        """Whether `try_handle` has looked at the records, and found them at fault."""
-        return len(data) <= MAX_BYTES and self._unopened.pop(id(data), None) is None
+    def _was_rejected(self, data: memoryview) -> bool:
+        """Return True if `try_handle` has checked the records and found an error."""
+        return len(data) <= MAX_BYTES and self._compressed.pop(id(data), None) is None
 
-    def _read(self, frame: RequestFrame, context: RequestContext, *, judges: bool) -> ProduceRequest | None:
-        """What the request brings, if it is of the usual kind."""
+    def _parse(
+        self, frame: RequestFrame, context: RequestContext, *, check_records: bool
+    ) -> ProduceRequest | None:
+        """Return the request, or None if the fast path does not handle it."""
         if frame.data.readonly:
             return None
-        request = self._survey.read(
+        request = self._parser.read(
             frame.data,
             frame.position,
             is_flexible=frame.is_flexible,
             by_id=context.version >= TOPIC_IDS_SINCE,
-            judges=judges,
+            check_records=check_records,
         )
         if request is None or not request.rows or request.acks not in {-1, 0, 1}:
             return None
         if context.version < _ZSTD_SINCE and any(row[_CODEC] == Codec.ZSTD for row in request.rows):
             return None
-        # What is taken holds on to the whole frame: it must not be the smaller part of it.
+        # The write path retains the whole frame, so batches must be the larger part of it.
         return request if 2 * request.size >= len(frame.data) else None
 
 
-def _judge_all(frame: RequestFrame, batches: int, by_id: bool) -> _Rows | None:  # by `partial`
-    """All batches of a request; None when anything is not as it should be. For the kernel pool."""
-    survey = ProduceParser(batches)
-    request = survey.read(frame.data, frame.position, is_flexible=frame.is_flexible, by_id=by_id)
+def _validate_all(frame: RequestFrame, batches: int, by_id: bool) -> _Rows | None:  # called by `partial`
+    """Validate all batches of a request; return None if one is invalid. For the kernel pool."""
+    parser = ProduceParser(batches)
+    request = parser.read(frame.data, frame.position, is_flexible=frame.is_flexible, by_id=by_id)
     if request is None:
         return None
-    rows = request.rows if not request.compressed else survey.open(frame.data, thread_scratch().array)
-    return rows if rows is not None and _is_intact(rows, frame.data) else None
+    rows = (
+        request.rows if not request.compressed else parser.decompress_all(frame.data, thread_scratch().array)
+    )
+    return rows if rows is not None and _have_valid_checksums(rows, frame.data) else None
 
 
-def _known(request: ProduceRequest, frame: RequestFrame, context: RequestContext) -> list[_Known] | None:
-    """The topic of each row; None when any is not for this way, or what it is sent is too large."""
+def _find_targets(
+    request: ProduceRequest, frame: RequestFrame, context: RequestContext
+) -> list[_Target] | None:
+    """Return the topic of each row; None if a topic needs the ordinary path, or a batch is too large."""
     services = context.services
     by_id = context.version >= TOPIC_IDS_SINCE
-    topics = _Topics(services.directory, services.clock.now_ms(), by_id=by_id)
-    found: list[_Known] = []
-    named_at = -1
-    known: _Known | None = None
+    now_ms = services.clock.now_ms()
+    found: list[_Target] = []
+    name_start = -1
+    target: _Target | None = None
     max_bytes = 0
     for row in request.rows:
-        if row[0] != named_at:
-            named_at = row[0]
-            known = topics.find(bytes(frame.data[named_at : row[1]]))
-            if known is None:
+        if row[0] != name_start:
+            name_start = row[0]
+            name = bytes(frame.data[name_start : row[1]])
+            target = _find_target(name, services.directory, now_ms, by_id=by_id)
+            if target is None:
                 return None
-            max_bytes = known.limits.max_message_bytes
-        if known is None or not 0 <= row[2] < known.partitions or row[4] - row[3] > max_bytes:
+            max_bytes = target.limits.max_message_bytes
+        if target is None or not 0 <= row[2] < target.partitions or row[4] - row[3] > max_bytes:
             return None
-        found.append(known)
+        found.append(target)
     return found
 
 
-def _is_intact(rows: _Rows, data: memoryview) -> bool:
-    """Whether the batches have their checksums."""
+def _find_target(name: bytes, directory: TopicDirectory, now_ms: int, *, by_id: bool) -> _Target | None:
+    """Return the topic if the directory has it in memory and the fast path can append to it."""
+    topic = (
+        directory.cached_by_id(UUID(bytes=name)) if by_id else directory.cached(str(name, "utf-8", "replace"))
+    )
+    if topic is None or topic.is_local:
+        return None
+    rules = append_rules_of(topic.config)
+    if rules.append_time:
+        return None
+    return _Target(name, topic, topic.partition_count, rules.limits_at(now_ms))
+
+
+def _have_valid_checksums(rows: _Rows, data: memoryview) -> bool:
     crc32 = crc32c.crc32c
     for row in rows:  # noqa: SIM110  # a generator takes twice as long
         if crc32(data[row[3] + ATTRIBUTES : row[4]]) != row[_CRC]:
@@ -209,44 +208,55 @@ def _is_intact(rows: _Rows, data: memoryview) -> bool:
 def _enqueue(
     request: ProduceRequest,
     rows: _Rows,
-    known: Sequence[_Known],
+    targets: Sequence[_Target],
     frame: RequestFrame,
     context: RequestContext,
 ) -> Buffers | Callable[[], Awaitable[Buffers]] | None:
-    """Hand everything to the write path; what gives the answer, or nothing where nobody wants one."""
+    """Pass all batches to the write path; return the deferred response, or no buffers with acks 0."""
     data = frame.data
     appends: list[ValidatedBatches] = []
-    for row, topic in zip(rows, known, strict=True):
-        partition, start, end, count, lowest, highest, keyless, _, stamped, producer_id, epoch, sequence = (
-            row[_BATCH]
-        )
+    for row, target in zip(rows, targets, strict=True):
+        (
+            partition,
+            start,
+            end,
+            count,
+            lowest,
+            highest,
+            keyless,
+            _,
+            max_timestamp,
+            producer_id,
+            epoch,
+            sequence,
+        ) = row[_BATCH]
         size = end - start
-        limits = topic.limits
+        limits = target.limits
         if keyless and limits.require_keys:
             return None
-        if stamped != highest or not limits.accepts_timestamps(lowest, highest):
+        if max_timestamp != highest or not limits.accepts_timestamps(lowest, highest):
             return None
         producer = None if producer_id < 0 else _stamp(producer_id, epoch, sequence)
         batch = _new(ValidatedBatch, (0, size, count, count, lowest, highest, producer))
-        appends.append(_new(ValidatedBatches, (topic.topic, partition, data[start:end], (batch,))))
-    names = [topic.name for topic in known]
+        appends.append(_new(ValidatedBatches, (target.topic, partition, data[start:end], (batch,))))
+    names = [target.name for target in targets]
     try:
         pending = context.services.appends.enqueue_together(appends)
     except SiltstoneError as error:
         if request.acks == 0:
-            raise MalformedMessageError(f"records sent with acks 0 are refused: {error}") from error
-        return partial(_refused, appends, error, context.version, frame)
+            raise MalformedMessageError(f"records sent with acks 0 are rejected: {error}") from error
+        return partial(_reject, appends, error, context.version, frame)
     if request.acks == 0:
         return []
     seconds = max(request.timeout, 0) / 1000 if request.acks == -1 else None
-    return partial(_answer, names, appends, pending, seconds, context.version, frame)
+    return partial(_wait_and_respond, names, appends, pending, seconds, context.version, frame)
 
 
 def _stamp(producer_id: int, epoch: int, sequence: int) -> ProducerStamp:
     return ProducerStamp(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
-async def _answer(
+async def _wait_and_respond(
     names: Sequence[bytes],
     appends: Sequence[ValidatedBatches],
     pending: PendingAppend,
@@ -254,38 +264,38 @@ async def _answer(
     version: int,
     frame: RequestFrame,
 ) -> Buffers:
-    """The answer, once everything is committed or the time is up."""
+    """Return the response once all batches are committed, or after the time-out."""
     if not pending.is_complete:
         try:
             async with asyncio.timeout(seconds):
                 await pending.wait()
         except TimeoutError:
-            pass  # those that are not settled say so
+            pass  # partitions without a result get REQUEST_TIMED_OUT
     results = pending.partial_results()
     if all(result is not None and result.appended for result in results):
-        out = _begun(frame)
+        out = begin_response(frame.correlation_id, is_flexible=frame.is_flexible)
         write_appended(out, names, appends, results, version)
-        return _whole(out)
-    return _told(appends, results, None, version, frame)
+        return finish_response(out)
+    return _encode(appends, results, None, version, frame)
 
 
-async def _refused(
+async def _reject(
     appends: Sequence[ValidatedBatches], error: SiltstoneError, version: int, frame: RequestFrame
 ) -> Buffers:
-    """The answer when nothing was taken."""
-    return _told(appends, [None] * len(appends), error, version, frame)
+    """Return the response if the write path accepted nothing."""
+    return _encode(appends, [None] * len(appends), error, version, frame)
 
 
-def _told(
+def _encode(
     appends: Sequence[ValidatedBatches],
     results: Sequence[AppendResult | None],
     error: SiltstoneError | None,
     version: int,
     frame: RequestFrame,
 ) -> Buffers:
-    """An answer that is not good news for every partition."""
+    """Return a response in which some partition failed."""
     by_id = version >= TOPIC_IDS_SINCE
-    fates = [
+    outcomes = [
         PartitionOutcome(
             name="" if by_id else append.topic.name,
             topic_id=append.topic.topic_id if by_id else None,
@@ -296,20 +306,6 @@ def _told(
         )
         for append, result in zip(appends, results, strict=True)
     ]
-    out = _begun(frame)
-    Message.of("produce", version).write_response(out, build_produce_response(fates))
-    return _whole(out)
-
-
-def _begun(frame: RequestFrame) -> Output:
-    """An answer's header, with room for its length."""
-    out = Output()
-    out.tail += bytes(4) + frame.correlation_id.to_bytes(4, "big", signed=True)
-    if frame.is_flexible:
-        out.tail.append(0)
-    return out
-
-
-def _whole(out: Output) -> Buffers:
-    out.tail[:4] = (len(out) - 4).to_bytes(4, "big")
-    return out.buffers()
+    out = begin_response(frame.correlation_id, is_flexible=frame.is_flexible)
+    Message.of("produce", version).write_response(out, build_produce_response(outcomes))
+    return finish_response(out)

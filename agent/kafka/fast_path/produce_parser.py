@@ -1,8 +1,8 @@
-"""A whole Produce request in one call: where its batches lie, and what there is to say of them.
+"""Parser of common Produce requests: one kernel call parses a request and validates its batches.
 
-Most requests bring nothing but batches without a fault. Those are read and judged here together, and those
-that are compressed in one call more; of anything else the survey only says that it is not for it, and
-`reading` and the validation of each batch find out what it is.
+Most requests contain only valid batches. A second call decompresses and validates the compressed ones. The
+parser rejects every other request without a reason: the ordinary path (`codec.reading` and the validation of
+each batch) then finds the error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numba import njit
 
-from agent.kafka.fast_path.parser_primitives import length_at, untagged
+from agent.kafka.fast_path.parser_primitives import expect_no_tags, read_length
 from object_format.buffers import readable
 from object_format.codecs.codec import (
     MAX_DECOMPRESSED_BATCH_BYTES,
@@ -51,26 +51,30 @@ if TYPE_CHECKING:
     from object_format.kernels.runtime.signatures import ByteArray, IntArray, Integer, Integers
 
 COLUMNS: Final = 16
-"""Of a row: where the topic's name (or identifier) begins and ends, partition, where the batch begins and
-ends, records, their lowest and highest timestamp, how many have no key; then of the batch's header: checksum,
-max timestamp, producer id, epoch, base sequence, codec; and whether the records were judged."""
+"""Each row describes one batch:
+
+0, 1: start and end of the topic's name (or id); 2: partition; 3, 4: start and end of the batch; 5: record
+count; 6, 7: lowest and highest timestamp of the records; 8: number of records without a key; from the batch's
+header, 9: checksum; 10: max timestamp; 11: producer id; 12: producer epoch; 13: base sequence; 14: codec; and
+15: whether the records were validated.
+"""
 
 _LOWEST: Final = 6
 _CODEC: Final = 14
-_JUDGED: Final = 15
+_VALIDATED: Final = 15
 _UNSUPPORTED: Final = LOG_APPEND_TIME | CONTROL | TRANSACTIONAL
-_IDENTIFIER_BYTES: Final = 16
+_TOPIC_ID_BYTES: Final = 16
 _NO_ROWS: Final = (-1, 0, 0, 0, 0)
-_MAX_OPENED: Final = 1 << 40
-"""More than any request can hold."""
+_UNLIMITED_BYTES: Final = 1 << 40
+"""More than any request can contain."""
 
 _MAX_BLOCKS: Final = 64
-"""Of all batches that are decompressed at once: each may take 10 µs, however little is in it."""
+"""Limit for decompression on the event loop. Each block may take 10 µs, however small it is."""
 
-_USUAL_RATIO: Final = 4
-"""Of a first batch that does not say what comes out of it."""
+_ASSUMED_RATIO: Final = 4
+"""The compression ratio assumed for a first batch whose frame does not state its decompressed size."""
 
-_SOUND, _AT_FAULT, _TOO_MUCH = 0, 1, 2
+_VALID, _INVALID, _TOO_MUCH = 0, 1, 2
 _NO_CODEC_TABLE: Final = np.zeros(CODEC_TABLE_SIZE, np.int64)
 _LZ4: Final = int(Codec.LZ4)
 _ZSTD: Final = int(Codec.ZSTD)
@@ -78,7 +82,7 @@ _ZSTD: Final = int(Codec.ZSTD)
 
 @njit(nogil=True, cache=True)
 def _read_batch(data: ByteArray, start: Integer, end: Integer, row: IntArray) -> Integer:
-    """Whether one batch with a sound header lies there; its columns, but for those of its records."""
+    """Fill the header columns of a row; return True for one supported batch with a valid header."""
     fault, size = check_header(data, start)
     if fault != 0 or size != end - start:
         return False
@@ -95,7 +99,7 @@ def _read_batch(data: ByteArray, start: Integer, end: Integer, row: IntArray) ->
     row[12] = load_i16(data, start + PRODUCER_EPOCH)
     row[13] = sequence
     row[_CODEC] = attributes & CODEC_MASK
-    row[_JUDGED] = False
+    row[_VALIDATED] = False
     return not (
         attributes & _UNSUPPORTED != 0
         or count < 1
@@ -105,105 +109,127 @@ def _read_batch(data: ByteArray, start: Integer, end: Integer, row: IntArray) ->
 
 
 @njit(nogil=True, cache=True)
-def _judge(
+def _validate(
     data: ByteArray, start: Integer, records: ByteArray, first: Integer, end: Integer, row: IntArray
 ) -> Integer:
-    """Whether the batch at `start` has sound records, which lie in `records`; fills their columns."""
+    """Validate the records of the batch at `start`, which lie in `records`, and fill their columns."""
     fault, _at, lowest, highest, keyless = validate_records(
         records, first, end, row[5], load_i64(data, start + BASE_TIMESTAMP)
     )
     row[_LOWEST] = lowest
     row[_LOWEST + 1] = highest
     row[_LOWEST + 2] = keyless
-    row[_JUDGED] = True
+    row[_VALIDATED] = True
     return fault == 0
 
 
 @njit(nogil=True, cache=True)
-def _is_for_us(data: ByteArray, start: Integer, end: Integer, row: IntArray, judges: Integer) -> Integer:
-    """Whether a sound batch lies there, but for its checksum and for records that are compressed."""
+def _is_supported(
+    data: ByteArray, start: Integer, end: Integer, row: IntArray, check_records: Integer
+) -> Integer:
+    """Return True for a supported and valid batch. Its checksum and compressed records are not checked."""
     if not _read_batch(data, start, end, row):
         return False
-    if row[_CODEC] != 0 or not judges:
+    if row[_CODEC] != 0 or not check_records:
         return True
-    return _judge(data, start, data, start + BATCH_OVERHEAD, end, row)
+    return _validate(data, start, data, start + BATCH_OVERHEAD, end, row)
 
 
 @njit(nogil=True, cache=True)
-def _opened(data: ByteArray, row: IntArray, room: ByteArray, codec_table: IntArray) -> Integer:
-    """Decompress a row's batch into `room`: how many bytes, or -1 if it does not fit or is not as usual."""
+def _decompress(data: ByteArray, row: IntArray, scratch: ByteArray, codec_table: IntArray) -> Integer:
+    """Decompress a row's batch into `scratch`; return its size, or -1 if that is not possible."""
     start = row[3] + BATCH_OVERHEAD
     size = row[4] - start
     if row[_CODEC] == _LZ4:
-        return lz4_into(data, start, size, room, 0, codec_table)
+        return lz4_into(data, start, size, scratch, 0, codec_table)
     if row[_CODEC] == _ZSTD:
-        return zstd_into(data, start, size, room, 0, codec_table)
+        return zstd_into(data, start, size, scratch, 0, codec_table)
     return -1
 
 
 @njit(nogil=True, cache=True)
-def open_rows(
-    data: ByteArray, rows: IntArray, room: ByteArray, left: Integer, is_native: Integer, codec_table: IntArray
+def decompress_rows(
+    data: ByteArray,
+    rows: IntArray,
+    scratch: ByteArray,
+    budget: Integer,
+    is_native: Integer,
+    codec_table: IntArray,
 ) -> Integers:
-    """Judge batches that LZ4 or zstd has compressed, each in `room`.
+    """Decompress each LZ4 or zstd batch into `scratch`, and validate its records.
 
-    Whether they have no fault and are not more than what is `left`, which is in bytes; what of it is left
-    then, and how many batches, which are not as usual, were not judged.
+    Returns whether no batch is invalid, the rest of the `budget` in bytes, and how many batches are still to
+    be validated because the kernels cannot decompress them.
     """
-    data, rows, room, codec_table = borrowed(data), borrowed(rows), borrowed(room), borrowed(codec_table)
-    unjudged = np.int64(0)
+    data, rows, scratch, codec_table = (
+        borrowed(data),
+        borrowed(rows),
+        borrowed(scratch),
+        borrowed(codec_table),
+    )
+    unvalidated = np.int64(0)
     for b in range(rows.shape[0]):
         row = rows[b]
-        if row[_JUDGED]:
+        if row[_VALIDATED]:
             continue
-        length = _opened(data, row, room[: min(left, room.size)], codec_table) if is_native else np.int64(-1)
+        length = (
+            _decompress(data, row, scratch[: min(budget, scratch.size)], codec_table)
+            if is_native
+            else np.int64(-1)
+        )
         if length < 0:
-            unjudged += 1
+            unvalidated += 1
             continue
-        left -= length
-        if not _judge(data, row[3], room, 0, length, row):
-            return False, left, unjudged
-    return True, left, unjudged
+        budget -= length
+        if not _validate(data, row[3], scratch, 0, length, row):
+            return False, budget, unvalidated
+    return True, budget, unvalidated
 
 
 @njit(nogil=True, cache=True)
-def open_few(data: ByteArray, rows: IntArray, room: ByteArray, codec_table: IntArray) -> Integer:
-    """As `open_rows`, of batches that all of `room` is enough for: `_SOUND`, `_AT_FAULT`, or `_TOO_MUCH`.
+def decompress_few(data: ByteArray, rows: IntArray, scratch: ByteArray, codec_table: IntArray) -> Integer:
+    """Like `decompress_rows`, for batches that fit `scratch` together.
 
-    It ends as soon as that much is known. Once a batch is open, it tells what to expect of the others.
+    Returns `_VALID`, `_INVALID` or `_TOO_MUCH`. Stops as soon as the result is known. The compression ratio
+    so far predicts the size of the other batches.
     """
-    data, rows, room, codec_table = borrowed(data), borrowed(rows), borrowed(room), borrowed(codec_table)
-    rest = _little_work(data, rows, room.size)
+    data, rows, scratch, codec_table = (
+        borrowed(data),
+        borrowed(rows),
+        borrowed(scratch),
+        borrowed(codec_table),
+    )
+    rest = _estimate_work(data, rows, scratch.size)
     if rest < 0:
         return _TOO_MUCH
-    done, left = np.int64(0), np.int64(room.size)
+    done, budget = np.int64(0), np.int64(scratch.size)
     for b in range(rows.shape[0]):
         row = rows[b]
-        if row[_JUDGED]:
+        if row[_VALIDATED]:
             continue
-        length = _opened(data, row, room[:left], codec_table)
+        length = _decompress(data, row, scratch[:budget], codec_table)
         if length < 0:
             return _TOO_MUCH
-        if not _judge(data, row[3], room, 0, length, row):
-            return _AT_FAULT
+        if not _validate(data, row[3], scratch, 0, length, row):
+            return _INVALID
         size = row[4] - row[3]
-        left, rest, done = left - length, rest - size, done + size
-        if rest * (room.size - left) > left * done:
+        budget, rest, done = budget - length, rest - size, done + size
+        if rest * (scratch.size - budget) > budget * done:
             return _TOO_MUCH
-    return _SOUND
+    return _VALID
 
 
 @njit(nogil=True, cache=True)
-def _little_work(data: ByteArray, rows: IntArray, most: Integer) -> Integer:
-    """The size of the batches that are to be decompressed; -1 where that is more than a little work.
+def _estimate_work(data: ByteArray, rows: IntArray, max_bytes: Integer) -> Integer:
+    """Return the compressed size of all batches to decompress; -1 if that is too much work.
 
-    So it is where they have more than `_MAX_BLOCKS`, are likely to come to more than `most` bytes, or are
-    not all frames that kernels open.
+    It is too much work if there are more than `_MAX_BLOCKS` blocks, if the result is likely to exceed
+    `max_bytes` bytes, or if the kernels cannot decompress a frame.
     """
     blocks, volume, total = np.int64(0), np.int64(0), np.int64(0)
     for b in range(rows.shape[0]):
         row = rows[b]
-        if row[_JUDGED]:
+        if row[_VALIDATED]:
             continue
         start = row[3] + BATCH_OVERHEAD
         size = row[4] - start
@@ -211,16 +237,16 @@ def _little_work(data: ByteArray, rows: IntArray, most: Integer) -> Integer:
         if more < 0:
             return -1
         blocks += more
-        volume += contents if is_stated else min(contents, size if total else size * _USUAL_RATIO)
+        volume += contents if is_stated else min(contents, size if total else size * _ASSUMED_RATIO)
         total += row[4] - row[3]
-    return total if volume <= most else -1
+    return total if volume <= max_bytes else -1
 
 
 @njit(nogil=True, cache=True)
-def judge_opened(data: ByteArray, records: ByteArray, row: IntArray) -> Integer:
-    """Whether the records of a row's batch, which are all of `records`, are sound; fills their columns."""
+def validate_decompressed(data: ByteArray, records: ByteArray, row: IntArray) -> Integer:
+    """Validate the decompressed records of a row's batch, and fill their columns."""
     data, records, row = borrowed(data), borrowed(records), borrowed(row)
-    return _judge(data, row[3], records, 0, records.size, row)
+    return _validate(data, row[3], records, 0, records.size, row)
 
 
 @njit(nogil=True, cache=True)
@@ -229,16 +255,16 @@ def _topic(
     at: Integer,
     is_flexible: Integer,
     by_id: Integer,
-    judges: Integer,
+    check_records: Integer,
     rows: IntArray,
     count: Integer,
 ) -> Integers:
-    """One topic's batches into the rows from `count` on: how many rows there are now, and where it ends."""
-    length, name = (_IDENTIFIER_BYTES, at) if by_id else length_at(data, at, is_flexible, 2)
+    """Parse one topic into the rows from `count` on; return the new row count and the topic's end, or -1."""
+    length, name = (_TOPIC_ID_BYTES, at) if by_id else read_length(data, at, is_flexible, 2)
     if name < 0 or length < 0:
         return count, -1
-    named = name + length
-    batches, at = length_at(data, named, is_flexible, 4)
+    name_end = name + length
+    batches, at = read_length(data, name_end, is_flexible, 4)
     if at < 0 or batches < 0 or batches > rows.shape[0] - count:
         return count, -1
     for _ in range(batches):
@@ -246,42 +272,47 @@ def _topic(
             return count, -1
         row = rows[count]
         row[0] = name
-        row[1] = named
+        row[1] = name_end
         row[2] = load_i32(data, at)
-        length, at = length_at(data, at + 4, is_flexible, 4)
-        if at < 0 or not 0 <= length <= data.size - at or not _is_for_us(data, at, at + length, row, judges):
+        length, at = read_length(data, at + 4, is_flexible, 4)
+        if (
+            at < 0
+            or not 0 <= length <= data.size - at
+            or not _is_supported(data, at, at + length, row, check_records)
+        ):
             return count, -1
         count += 1
-        at = untagged(data, at + length, is_flexible)
+        at = expect_no_tags(data, at + length, is_flexible)
         if at < 0:
             return count, -1
-    return count, untagged(data, at, is_flexible)
+    return count, expect_no_tags(data, at, is_flexible)
 
 
 @njit(nogil=True, cache=True)
 def parse_request(
-    data: ByteArray, at: Integer, is_flexible: Integer, by_id: Integer, judges: Integer, rows: IntArray
+    data: ByteArray, at: Integer, is_flexible: Integer, by_id: Integer, check_records: Integer, rows: IntArray
 ) -> Integers:
-    """A request's batches as rows, `COLUMNS` each: how many, how many compressed, bytes, acks and timeout.
+    """Parse a request into one row for each batch.
 
-    -1 batches where it is not a request without a transaction, with at most that many batches, all of them
-    plain. Records are looked at where it `judges`.
+    Returns the numbers of batches and of compressed batches, their bytes, the request's acks and its timeout.
+    The number of batches is -1 for a transactional request, for more batches than rows, or for a batch that
+    is unsupported or invalid. Uncompressed records are validated if `check_records` is true.
     """
     data = borrowed(data)
     rows = borrowed(rows)
-    length, at = length_at(data, at, is_flexible, 2)
+    length, at = read_length(data, at, is_flexible, 2)
     if at < 0 or length != -1 or at + 6 > data.size:
         return _NO_ROWS
     acks, timeout = load_i16(data, at), load_i32(data, at + 2)
-    topics, at = length_at(data, at + 6, is_flexible, 4)
+    topics, at = read_length(data, at + 6, is_flexible, 4)
     if at < 0 or topics < 0:
         return _NO_ROWS
     count = 0
     for _ in range(topics):
-        count, at = _topic(data, at, is_flexible, by_id, judges, rows, count)
+        count, at = _topic(data, at, is_flexible, by_id, check_records, rows, count)
         if at < 0:
             return _NO_ROWS
-    if untagged(data, at, is_flexible) < 0:
+    if expect_no_tags(data, at, is_flexible) < 0:
         return _NO_ROWS
     compressed, size = 0, 0
     for b in range(count):
@@ -291,7 +322,7 @@ def parse_request(
 
 
 class ProduceRequest(NamedTuple):
-    """What a request brings: `COLUMNS` numbers for each batch, how many are compressed, and their bytes."""
+    """A parsed request: a row of `COLUMNS` numbers for each batch. `size` counts the bytes of all batches."""
 
     rows: list[list[int]]
     compressed: int
@@ -301,73 +332,76 @@ class ProduceRequest(NamedTuple):
 
 
 class ProduceParser:
-    """Surveys requests for at most `most_batches`. Belongs to one thread."""
+    """Parses requests of at most `max_batches` batches. Belongs to one thread."""
 
-    def __init__(self, most_batches: int) -> None:
-        self._rows = np.empty((most_batches, COLUMNS), np.int64)
+    def __init__(self, max_batches: int) -> None:
+        self._rows = np.empty((max_batches, COLUMNS), np.int64)
         self._count = 0
 
     def read(
-        self, frame: memoryview, position: int, *, is_flexible: bool, by_id: bool, judges: bool = True
+        self, frame: memoryview, position: int, *, is_flexible: bool, by_id: bool, check_records: bool = True
     ) -> ProduceRequest | None:
-        """The request whose body begins at `position`; None for one that is not for the survey.
+        """Return the request whose body starts at `position`; None if it is unsupported or invalid.
 
-        Records of compressed batches are still to be looked at (`open`), or all of them unless it `judges`.
+        The records of compressed batches are validated by `decompress_all`. Without `check_records`, no
+        records are validated.
         """
         count, compressed, size, acks, timeout = parse_request(
-            readable(frame), position, is_flexible, by_id, judges, self._rows
+            readable(frame), position, is_flexible, by_id, check_records, self._rows
         )
         if count < 0:
             return None
         self._count = count
         return ProduceRequest(self._rows[:count].tolist(), compressed, size, acks, timeout)
 
-    def open_quickly(self, frame: memoryview, room: Bytes) -> list[list[int]] | None:
-        """As `open`, within `room`, of a request that is but a little work; no rows where any is at fault.
+    def decompress_quickly(self, frame: memoryview, scratch: Bytes) -> list[list[int]] | None:
+        """Like `decompress_all`, for little work on the event loop; return no rows if a batch is invalid.
 
-        That is so much for the libraries' functions alone, which make no more of it than fits the room, out
-        of few blocks. None for all else, such as other codecs, whose decoders are called batch by batch.
+        Returns None if the work is too much, or if a codec is not available to the kernels. The decompressed
+        batches together must fit `scratch`.
         """
         codec_table = native_codec_table()
         if codec_table is None:
             return None
         rows = self._rows[: self._count]
-        found = open_few(readable(frame), rows, room, codec_table)
+        found = decompress_few(readable(frame), rows, scratch, codec_table)
         if found == _TOO_MUCH:
             return None
-        judged: list[list[int]] = rows.tolist()
-        return judged if found == _SOUND else []
+        validated: list[list[int]] = rows.tolist()
+        return validated if found == _VALID else []
 
-    def open(self, frame: memoryview, room: Bytes) -> list[list[int]] | None:
-        """The rows of the request that was read last, with the records of compressed batches judged.
+    def decompress_all(self, frame: memoryview, scratch: Bytes) -> list[list[int]] | None:
+        """Validate the compressed batches of the last request; return its rows, or None if one is invalid.
 
-        They are decompressed in `room` where that can be. None where any is at fault. However small a request
-        is, this may take long: it is not for the event loop.
+        Batches that fit `scratch` are decompressed into it. This may take long even for a small request: do
+        not call it on the event loop.
         """
         data, rows = readable(frame), self._rows[: self._count]
         codec_table = native_codec_table()
         is_native, functions = (False, _NO_CODEC_TABLE) if codec_table is None else (True, codec_table)
-        is_sound, left, unjudged = open_rows(data, rows, room, _MAX_OPENED, is_native, functions)
-        if not is_sound:
+        is_valid, budget, unvalidated = decompress_rows(
+            data, rows, scratch, _UNLIMITED_BYTES, is_native, functions
+        )
+        if not is_valid:
             return None
-        if unjudged:
-            for b in np.flatnonzero(rows[:, _JUDGED] == 0).tolist():
-                left -= _open_alone(frame, data, rows[b], left)
-                if left < 0:
+        if unvalidated:
+            for b in np.flatnonzero(rows[:, _VALIDATED] == 0).tolist():
+                budget -= _decompress_alone(frame, data, rows[b], budget)
+                if budget < 0:
                     return None
-        judged: list[list[int]] = rows.tolist()
-        return judged
+        validated: list[list[int]] = rows.tolist()
+        return validated
 
 
-def _open_alone(frame: memoryview, data: Bytes, row: IntArray, left: int) -> int:
-    """Judge one batch of any codec; the size of its records, or more than is left where they are at fault."""
+def _decompress_alone(frame: memoryview, data: Bytes, row: IntArray, budget: int) -> int:
+    """Validate one batch of any codec; return its decompressed size, or more than `budget` if invalid."""
     start, end, codec = int(row[3]), int(row[4]), Codec(int(row[_CODEC]))
     try:
         records = readable(
             decompress(
-                codec, frame[start + BATCH_OVERHEAD : end], limit=min(left, MAX_DECOMPRESSED_BATCH_BYTES)
+                codec, frame[start + BATCH_OVERHEAD : end], limit=min(budget, MAX_DECOMPRESSED_BATCH_BYTES)
             )
         )
     except (CompressedDataError, DecompressedTooLargeError):
-        return left + 1
-    return records.size if judge_opened(data, records, row) else left + 1
+        return budget + 1
+    return records.size if validate_decompressed(data, records, row) else budget + 1

@@ -22,7 +22,7 @@ from agent.kafka.codec import MalformedMessageError, Struct
 from agent.kafka.dispatcher import RequestDispatcher
 from agent.kafka.errors import ErrorCode
 from agent.kafka.fast_path import produce as plain_produce
-from agent.kafka.fast_path import produce_parser as produce_survey
+from agent.kafka.fast_path import produce_parser
 from agent.runtime.errors import BusyError
 from agent.runtime.metrics import AgentMetrics
 from agent.write.pending_append import AppendResult, PendingAppend
@@ -419,10 +419,10 @@ _UNSIZED: dict[Codec, Callable[[bytes], bytes]] = {
 def test_the_first_batch_tells_what_to_expect_of_the_others(codec: Codec) -> None:
     """Batches that state no size are opened on the loop, or only the first where they would be too much."""
     opened: list[int] = []
-    open_few = produce_survey.open_few
+    decompress_few = produce_parser.decompress_few
 
     def watched(data: Bytes, rows: IntArray, room: Bytes, calls: IntArray) -> int:
-        found = open_few(data, rows, room, calls)
+        found = decompress_few(data, rows, room, calls)
         opened.append(int(np.count_nonzero(rows[:, -1])))
         return int(found)
 
@@ -431,7 +431,7 @@ def test_the_first_batch_tells_what_to_expect_of_the_others(codec: Codec) -> Non
         batch = _packed(codec, _UNSIZED[codec], _words(16_000, kinds))
         frame = _of(*[batch] * count)
         assert len(frame) < plain_produce.MAX_BYTES
-        with patch.object(produce_survey, "open_few", watched):
+        with patch.object(produce_parser, "decompress_few", watched):
             _, appends = _outcome(frame, [_FATES[0]], is_full=False, short=True, pool=pool)
         assert appends.was_together
         assert pool.calls == (not is_little)
@@ -491,7 +491,7 @@ def test_what_is_refused_for_want_of_room_is_opened_once() -> None:
         ):
             expected, _ = _outcome(frame, [_FATES[0]], is_full=is_full, short=False)
             with (
-                patch.object(produce_survey, "decompress", wraps=decompress) as one_way,
+                patch.object(produce_parser, "decompress", wraps=decompress) as one_way,
                 patch.object(decompression, "decompress", wraps=decompress) as other_way,
             ):
                 assert _outcome(frame, [_FATES[0]], is_full=is_full, short=True)[0] == expected
