@@ -1,9 +1,9 @@
-"""The agents that serve Kafka clients, and which of them a client is sent to.
+"""The agents that serve Kafka clients, and the choice of the agent for a client.
 
-Any agent can serve any partition of a topic whose home is the object store. Who is called leader is a hint,
-so that the readers of a partition's tail meet in one agent's cache: rendezvous hashing (Thaler and
-Ravishankar, 1998) over the live agents, by which an agent that comes or goes moves no more than its share.
-Agents have a zone (their rack), and so have clients that say so: they are sent to agents of their own.
+Any agent can serve any partition of an object topic. The leader that clients see is only a hint, so that all
+readers of a partition's tail share one agent's cache. It is chosen by rendezvous hashing (Thaler and
+Ravishankar, 1998) over the live agents: an agent that joins or leaves moves only its share of the partitions.
+Agents have a zone (their rack). Clients that state a zone are directed to agents in it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _CACHE_SECONDS = 0.5
-# Heartbeats of members wait for a look-up, and a catalog that hangs answers after half a minute or more.
+# Heartbeats of group members wait for a look-up, and a hanging catalog may take half a minute or more.
 _LOOKUP_TIMEOUT_SECONDS = 1.0
 
 
 def choose(brokers: Sequence[Broker], subject: bytes) -> Broker:
-    """The broker that `subject` belongs to, while these are all."""
+    """Return the broker that `subject` maps to among `brokers`."""
     if len(brokers) == 1:
         return brokers[0]
     return max(brokers, key=partial(_score, subject))
@@ -45,12 +45,12 @@ def _score(subject: bytes, broker: Broker) -> bytes:
 
 
 def partition_subject(topic_id: UUID, partition: int) -> bytes:
-    """What stands for a partition in `choose`."""
+    """Return the subject of a partition for `choose`."""
     return topic_id.bytes + partition.to_bytes(4, "big")
 
 
 def zone_of(client_id: str | None) -> str | None:
-    """The zone that a client gives in its name: what stands behind `siltstone_az=`, to the next comma."""
+    """Return the zone in a client id: the text between `siltstone_az=` and the next comma."""
     for part in (client_id or "").split(","):
         name, _, zone = part.strip().partition("=")
         if name == "siltstone_az" and zone:
@@ -59,9 +59,9 @@ def zone_of(client_id: str | None) -> str | None:
 
 
 def replicas(brokers: Sequence[Broker], subject: bytes, zone: str | None) -> list[Broker]:
-    """The broker that a client in that zone is sent to, then those of the other zones.
+    """Return the broker that a client in `zone` is directed to, then one broker of each other zone.
 
-    In its own zone, while a broker is alive there; otherwise anywhere.
+    The first is in the client's own zone if a live broker is in it.
     """
     zones = {broker.rack for broker in brokers if broker.rack is not None}
     first = choose([each for each in brokers if each.rack == zone] if zone in zones else brokers, subject)
@@ -73,26 +73,26 @@ def replicas(brokers: Sequence[Broker], subject: bytes, zone: str | None) -> lis
 
 
 class Liveness(Protocol):
-    """Whether others may have taken this agent for dead; `agent.cluster.session.Session` has it."""
+    """Whether other agents may have considered this agent dead (implemented by `Session`)."""
 
     @property
     def heartbeat_sent_at(self) -> float:
-        """When the last heartbeat was sent that has arrived."""
+        """When the last successful heartbeat was sent."""
         ...
 
     @property
     def lapses(self) -> int:
-        """How often it was too late."""
+        """How many heartbeats were too late."""
         ...
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the next one is."""
+        """Return True if the next heartbeat is too late already."""
         ...
 
 
 class Brokers:
-    """The live brokers, looked up in the catalog and remembered for a moment. Belongs to the event loop."""
+    """The live brokers, looked up in the catalog and cached for a moment. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -123,14 +123,17 @@ class Brokers:
         self._lookup: asyncio.Task[None] | None = None
 
     async def live(self) -> tuple[Broker, ...]:
-        """The live brokers by node id, this agent among them; as last known when nobody tells in time."""
+        """Return the live brokers by node id, including this agent.
+
+        If the catalog does not respond in time, return the brokers that were last known.
+        """
         if self._clock.monotonic() >= self._until:
             loop = asyncio.get_running_loop()
             lookup = self._lookup
             if lookup is None or lookup.done():
                 lookup = self._lookup = loop.create_task(self._look_up(), name="live brokers")
                 self._lookup_deadline = loop.time() + self._patience_seconds
-            # Before the first answer nothing is known.
+            # Without any earlier result there is nothing to return: wait without a limit.
             left = self._lookup_deadline - loop.time() if self._until else None
             if left is None or left > 0:
                 await asyncio.wait([lookup], timeout=left)
@@ -153,13 +156,13 @@ class Brokers:
         self._live = tuple(sorted([*others, self.own], key=lambda broker: broker.node_id))
 
     async def controller(self) -> Broker:
-        """Whom clients send what changes topics to; any would do."""
+        """Return the broker for requests that change topics. Any broker could serve them."""
         return (await self.live())[0]
 
     async def coordinator(self, key: str) -> Broker:
-        """The broker that coordinates the group called `key`.
+        """Return the broker that coordinates the group `key`.
 
-        That is not this agent while others take it for dead, unless it knows of none.
+        It is not this agent while other agents may consider it dead, unless no other broker is known.
         """
         live = await self.live()
         if not self._is_listed or self._liveness.is_overdue:
@@ -167,17 +170,17 @@ class Brokers:
         return choose(live, b"group:" + key.encode())
 
     def term(self) -> int:
-        """A number that rises whenever others may have taken this agent for dead, and its part for theirs.
+        """Return a number that rises whenever other agents may have taken over groups of this agent.
 
-        An agent that has lost the catalog is alone with what it knows: it hears neither that others came, nor
-        that they think it dead. If it knew of none it goes on, until the catalog answers.
+        An agent without a connection to the catalog does not learn of new agents, nor that others consider it
+        dead. If it knows no other agent it continues until the catalog responds.
         """
         if len(self._live) > 1 and self._liveness.is_overdue:
             self._lapse()
         return self._lapses + self._liveness.lapses
 
     def _lapse(self) -> None:
-        """Counts once for each heartbeat that nothing was heard after."""
+        """Count one lapse for each heartbeat that was followed by silence."""
         if self._lapsed_since != self._liveness.heartbeat_sent_at:
             self._lapsed_since = self._liveness.heartbeat_sent_at
             self._lapses += 1

@@ -1,7 +1,7 @@
-"""What clients are told of an error: what is theirs to mend, and no word of what lies behind the agent.
+"""Error messages for clients: what a client can act on, and nothing about the systems behind the agent.
 
-Messages of catalog, object store and disks say where these are: which host, which bucket, which directory.
-That is for those who run the agent, and stands in its log.
+Messages of the catalog, the object store and the disks name hosts, buckets and directories. They go to the
+agent's log only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from object_store.errors import (
 if TYPE_CHECKING:
     from core.ids import Ids
 
-_THEIRS: Final = (
+_CLIENT_ERRORS: Final = (
     InvalidInputError,
     StaleStateError,
     AppendFailedError,
@@ -41,8 +41,8 @@ _THEIRS: Final = (
     StoppingError,
     NotLeaderError,
 )
-# Of the kinds above, but about what the agent stands on.
-_OURS: Final = (
+# Subclasses of those kinds that describe the agent's own environment.
+_INTERNAL_ERRORS: Final = (
     CatalogAddressError,
     CatalogInUseError,
     SchemaVersionError,
@@ -57,33 +57,33 @@ _OURS: Final = (
     InconsistentTopicError,
     LogClosedError,
 )
-# The first that fits decides.
-_PLAIN: Final[tuple[tuple[type[SiltstoneError], str], ...]] = (
-    (CatalogUnavailableError, "the catalog does not answer"),
-    (StoreUnavailableError, "the object store does not answer"),
-    (ReadFailedError, "the records cannot be read now"),
+# The first matching kind decides.
+_CAUSES: Final[tuple[tuple[type[SiltstoneError], str], ...]] = (
+    (CatalogUnavailableError, "the catalog does not respond"),
+    (StoreUnavailableError, "the object store does not respond"),
+    (ReadFailedError, "the records cannot be read at the moment"),
     (LogDirectoryOfflineError, "a disk of the agent has failed"),
-    (CorruptDataError, "what was stored is damaged"),
-    (RetryableError, "it cannot be done now"),
+    (CorruptDataError, "stored data is corrupt"),
+    (RetryableError, "the operation is not possible at the moment"),
 )
 _FAILED: Final = "the agent has failed"
 
 
 def is_client_safe(error: SiltstoneError) -> bool:
-    """Whether the message of `error` is meant for clients."""
-    return isinstance(error, _THEIRS) and not isinstance(error, _OURS)
+    """Return True if the message of `error` may be sent to clients."""
+    return isinstance(error, _CLIENT_ERRORS) and not isinstance(error, _INTERNAL_ERRORS)
 
 
 def public_cause(error: SiltstoneError) -> str:
-    """What a client is told whom the message of `error` does not concern."""
-    return next((words for kind, words in _PLAIN if isinstance(error, kind)), _FAILED)
+    """Return the cause that a client receives instead of an internal message."""
+    return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), _FAILED)
 
 
 def new_reference(ids: Ids) -> str:
-    """What a client and the agent's log call the same failure."""
+    """Return an identifier that connects a client's error message with the agent's log."""
     return ids.random_bytes(5).hex()
 
 
 def log_reference_hint(reference: str) -> str:
-    """Tells a client that there is more to know, and those who run the agent how to find it."""
+    """Return the part of an error message that points to the agent's log."""
     return f"the agent's log says why, by reference {reference}"

@@ -1,8 +1,8 @@
-"""The agent's session: the prefix its files are written under, and the heartbeat that keeps it.
+"""The agent's session: the prefix of its files' names, kept alive by heartbeats.
 
-A session that went silent may be fenced by whoever cleans up: nothing below its prefix can be committed
-any more. An agent keeps no state that others need, so a fenced one simply goes on with a new session: files
-of the old one fail (their producers are told to send again), new files are written below the new prefix.
+A silent session may be fenced during cleanup. The catalog then accepts no commit of files below its prefix.
+The agent holds no state that others need, so it continues with a new session: files of the old session fail
+(their producers retry), and new files are written below the new prefix.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ _log = structlog.get_logger(__name__)
 
 
 class SessionTable(Protocol):
-    """What a session needs of the catalog."""
+    """The operations of the catalog that a session needs."""
 
     def register(self, session_id: UUID, description: str, broker: Broker | None, /) -> object:
-        """Make the session known, and the address at which it serves Kafka clients."""
+        """Register the session, and the address at which the agent serves Kafka clients."""
         ...
 
     def heartbeat(self, session_id: UUID, /) -> int:
-        """Say that it lives; the milliseconds since it said so last. `StaleStateError` when it is over."""
+        """Send a heartbeat, and return the milliseconds since the previous one.
+
+        Raises `StaleStateError` if the session was fenced.
+        """
         ...
 
     def end(self, session_id: UUID, /) -> object:
-        """Say that nothing will be committed by it any more."""
+        """End the session; nothing can be committed by it afterwards."""
         ...
 
 
 class Session:
-    """The one session that new files are written under. Belongs to the event loop.
+    """The session under which new files are written. Belongs to the event loop.
 
-    Who hears nothing of it for `silent_ms` takes the agent for dead. Nobody says so, and with its next
-    heartbeat it is alive again; so the session tells whether that may be so now (`is_overdue`), and how
-    often it has been (`lapses`): by the catalog's clock, and by its own, on which a heartbeat counts from
-    when it was sent.
+    Other agents consider this agent dead when its heartbeat is `silent_ms` old, and alive again after the
+    next one. Neither is announced. The session therefore reports whether they may consider it dead now
+    (`is_overdue`) and how often they may have done so (`lapses`). It uses the catalog's clock and its own, on
+    which a heartbeat counts from the moment it was sent.
     """
 
     def __init__(
@@ -89,30 +92,30 @@ class Session:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether others may take this agent for dead, as far as it can tell."""
+        """Return True if other agents may consider this agent dead, as far as it can know."""
         return self._clock.monotonic() - self.heartbeat_sent_at >= self._silent_ms / 1000
 
     async def start(self, broker: Broker | None = None) -> None:
-        """Register, as `broker` when Kafka clients are served, and keep the session alive from now on."""
+        """Register (as `broker`, if the agent serves Kafka clients) and start the heartbeats."""
         self._broker = broker
         await self._register()
         self._heartbeats = asyncio.get_running_loop().create_task(self._run_heartbeats(), name="heartbeat")
 
     async def stop(self) -> None:
-        """End the session; only after the last commit."""
+        """End the session. Call it after the last commit."""
         if self._heartbeats is not None:
             self._heartbeats.cancel()
             await asyncio.gather(self._heartbeats, return_exceptions=True)
         if self._session_id is not None:
             try:
                 await self._pool.run(partial(self._sessions.end, self._session_id))
-            except SiltstoneError as error:  # it will be fenced for its silence
+            except SiltstoneError as error:  # cleanup fences the silent session later
                 _log.warning(
                     "the session could not be ended", session=str(self._session_id), reason=str(error)
                 )
 
     def report_fenced(self, session_id: UUID) -> None:
-        """Report that the catalog refused `session_id`; a new session is taken if it is the one in use."""
+        """Report that the catalog rejected `session_id`; if it is the current session, register a new one."""
         if session_id == self._session_id:
             self._fenced.set()
 
@@ -124,14 +127,14 @@ class Session:
 
     async def _run_heartbeats(self) -> None:
         while True:
-            # Not `wait_for`: until Python 3.12 that one overhears a cancellation that comes with the event.
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation that coincides with the event.
             with contextlib.suppress(TimeoutError):
-                # One that was overdue when it arrived has kept nothing: the next follows at once.
+                # A heartbeat that arrived too late kept nothing alive: the next one follows at once.
                 async with asyncio.timeout(0 if self.is_overdue else self._interval_ms / 1000):
                     await self._fenced.wait()
             try:
                 await self._send_heartbeat()
-            except Exception as error:  # noqa: BLE001  # a heart that misses a beat goes on beating
+            except Exception as error:  # noqa: BLE001  # heartbeats continue after any failure
                 self._health.failed()
                 _log.warning("the heartbeat failed", session=str(self._session_id), reason=str(error))
                 await asyncio.sleep(self._interval_ms / 1000)
@@ -153,5 +156,5 @@ class Session:
             await self._register()
             self.lapses += 1
             _log.warning(
-                "the session was fenced; a new one took its place", old=str(old), new=str(self._session_id)
+                "the session was fenced and replaced by a new one", old=str(old), new=str(self._session_id)
             )

@@ -1,7 +1,7 @@
-"""TopicTable by name, looked up in the catalog and remembered for a short while.
+"""Cache of topics, by name and by identifier.
 
-What is remembered may be stale by `topic_cache_ms`: a topic that was deleted meanwhile is refused by the
-commit, one whose configuration changed is validated by the old one until then.
+An entry may be stale by `topic_cache_ms`. The commit rejects batches for a topic that was deleted in the
+meantime. A topic whose configuration changed is validated by the old configuration until then.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ Key = TypeVar("Key")
 
 
 class TopicTable(Protocol):
-    """What the directory needs of the catalog."""
+    """The operations of the catalog that the directory needs."""
 
     def get(self, name: str, /) -> Topic:
-        """The topic, or `NotFoundError`."""
+        """Return the topic, or raise `NotFoundError`."""
         ...
 
     def by_id(self, topic_id: UUID, /) -> Topic:
-        """The topic, or `NotFoundError`."""
+        """Return the topic, or raise `NotFoundError`."""
         ...
 
     def named(self, names: Sequence[str], /) -> Sequence[Topic]:
-        """Those of the topics that there are."""
+        """Return the topics that exist."""
         ...
 
     def identified(self, topic_ids: Sequence[UUID], /) -> Sequence[Topic]:
-        """Those of the topics that there are."""
+        """Return the topics that exist."""
         ...
 
 
 class TopicDirectory:
-    """A bounded, short-lived memory of topics. Belongs to the event loop."""
+    """Bounded cache of topics with short-lived entries. Belongs to the event loop."""
 
     def __init__(self, topics: TopicTable, *, pool: WorkPool, clock: Clock, cache_ms: int) -> None:
         self._topics = topics
@@ -59,17 +59,17 @@ class TopicDirectory:
         self._by_id: dict[UUID, tuple[float, Topic]] = {}
 
     def cached(self, name: str) -> Topic | None:
-        """The topic called `name`, where nobody needs to be asked."""
+        """Return the topic `name` from the cache, or None if it is missing or too old."""
         known = self._by_name.get(name)
         return None if known is None or known[0] <= self._clock.monotonic() else known[1]
 
     def cached_by_id(self, topic_id: UUID) -> Topic | None:
-        """The topic of that identifier, where nobody needs to be asked."""
+        """Return the topic from the cache, or None if it is missing or too old."""
         known = self._by_id.get(topic_id)
         return None if known is None or known[0] <= self._clock.monotonic() else known[1]
 
     async def get(self, name: str) -> Topic:
-        """The topic called `name`; `NotFoundError` when there is none."""
+        """Return the topic `name`; raise `NotFoundError` if it does not exist."""
         topic = self.cached(name)
         if topic is not None:
             return topic
@@ -80,7 +80,7 @@ class TopicDirectory:
             raise
 
     async def get_by_id(self, topic_id: UUID) -> Topic:
-        """The topic of that identifier; `NotFoundError` when there is none."""
+        """Return the topic; raise `NotFoundError` if it does not exist."""
         topic = self.cached_by_id(topic_id)
         if topic is not None:
             return topic
@@ -91,7 +91,7 @@ class TopicDirectory:
             raise
 
     async def get_many(self, names: Iterable[str]) -> dict[str, Topic]:
-        """The topics of these names, in one look-up for thousands; those that do not exist are left out."""
+        """Return the existing topics of `names`, looked up with one query for thousands."""
         found, missing = _split(names, self.cached)
         for some in _slices(missing):
             topics = await self._pool.run(partial(self._topics.named, some))
@@ -101,7 +101,7 @@ class TopicDirectory:
         return found
 
     async def get_many_by_id(self, topic_ids: Iterable[UUID]) -> dict[UUID, Topic]:
-        """As `get_many`, by identifiers."""
+        """Return the existing topics of `topic_ids`, looked up with one query for thousands."""
         found, missing = _split(topic_ids, self.cached_by_id)
         for some in _slices(missing):
             topics = await self._pool.run(partial(self._topics.identified, some))
@@ -111,12 +111,12 @@ class TopicDirectory:
         return found
 
     def last_known(self, name: str) -> Topic | None:
-        """The topic as it was last seen, for when the catalog does not tell; None if it is not remembered."""
+        """Return the cached topic `name` however old it is, for use while the catalog does not respond."""
         known = self._by_name.get(name)
         return None if known is None else known[1]
 
     def last_known_by_id(self, topic_id: UUID) -> Topic | None:
-        """The topic as it was last seen, however long ago; None when it is not remembered."""
+        """Return the cached topic however old it is, or None."""
         known = self._by_id.get(topic_id)
         return None if known is None else known[1]
 
@@ -129,19 +129,19 @@ class TopicDirectory:
         return topic
 
     async def get_partition(self, name: str, partition: int) -> Topic:
-        """The topic called `name`, which has that partition; `NotFoundError` otherwise."""
+        """Return the topic `name`; raise `NotFoundError` if it has no such partition."""
         topic = await self.get(name)
         require_partition(topic, partition)
         return topic
 
     def invalidate(self, name: str) -> None:
-        """Look it up anew next time."""
+        """Remove a topic from the cache."""
         known = self._by_name.pop(name, None)
         if known is not None:
             self._by_id.pop(known[1].topic_id, None)
 
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
-        """Forget topics that the catalog does not know any more."""
+        """Remove topics for which the catalog rejected batches as unknown."""
         del file
         gone: set[UUID] = {
             result.topic_id
@@ -152,7 +152,7 @@ class TopicDirectory:
             self.invalidate_all(gone)
 
     def invalidate_all(self, topic_ids: Container[UUID]) -> None:
-        """Look all of these up anew next time, by name too."""
+        """Remove all of these topics from the cache."""
         self._by_id = {key: known for key, known in self._by_id.items() if key not in topic_ids}
         self._by_name = {
             name: known for name, known in self._by_name.items() if known[1].topic_id not in topic_ids
@@ -162,7 +162,7 @@ class TopicDirectory:
 def _split(
     wanted: Iterable[Key], cached: Callable[[Key], Topic | None]
 ) -> tuple[dict[Key, Topic], list[Key]]:
-    """What is remembered, and what is to be looked up."""
+    """Split the keys into cached topics and keys to look up."""
     found, missing = {}, []
     for key in dict.fromkeys(wanted):
         topic = cached(key)
@@ -182,5 +182,5 @@ def require_partition(topic: Topic, partition: int) -> None:
     if not 0 <= partition < topic.partition_count:
         raise UnknownPartitionError(
             f"topic {topic.name!r} has no partition {partition}",
-            remedy=f"name a partition from 0 to {topic.partition_count - 1}",
+            remedy=f"use a partition from 0 to {topic.partition_count - 1}",
         )

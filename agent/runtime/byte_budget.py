@@ -1,4 +1,4 @@
-"""A bound on bytes held in memory: what does not fit is refused at once, or waits without holding any."""
+"""A limit for bytes in memory: a reservation beyond it is rejected at once, or waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ByteBudget:
-    """Counts bytes that are held; one reservation is all or nothing.
+    """Counter of reserved bytes with a limit. A reservation is all or nothing.
 
     Belongs to the event loop: it is not safe to use from other threads.
     """
@@ -23,40 +23,43 @@ class ByteBudget:
         self.limit = limit
         self.used = 0
         self.rejections = 0
-        self._released: asyncio.Future[None] | None = None  # whoever waits for room shares it
+        self._released: asyncio.Future[None] | None = None  # shared by all waiters
         self._retry_after_seconds = retry_after_seconds
 
     def reserve(self, count: int) -> None:
-        """Hold `count` more bytes, or raise `BusyError` and hold none of them."""
+        """Reserve `count` more bytes, or raise `BusyError` and reserve none."""
         if count > self.limit - self.used:
             raise self.rejection(count)
         self.used += count
 
     def rejection(self, count: int) -> BusyError:
-        """Note, and say, that `count` more bytes have no room."""
+        """Count a rejected reservation of `count` bytes, and return its error."""
         self.rejections += 1
         return BusyError(
-            f"{self.name} is full: it holds {self.used} of {self.limit} bytes, {count} more do not fit",
-            remedy="wait and send the same request again",
+            f"{self.name} is full: {self.used} of {self.limit} bytes are in use, {count} more do not fit",
+            remedy="retry the request later",
             retry_after_seconds=self._retry_after_seconds,
         )
 
     @property
     def is_full(self) -> bool:
-        """Whether not one more byte fits."""
+        """Return True if no byte is free."""
         return self.used >= self.limit
 
     @property
     def is_scarce(self) -> bool:
-        """Whether more than half of it is held."""
+        """Return True if more than half of the bytes are reserved."""
         return self.used > self.limit // 2
 
     def reserve_unchecked(self, count: int) -> None:
-        """Hold `count` more bytes that are there already, whether or not they fit."""
+        """Reserve `count` bytes that are in memory already, even beyond the limit."""
         self.used += count
 
     async def wait_for_space(self, count: int, seconds: float) -> bool:
-        """Wait until `count` bytes (or all there are) fit, without holding them; whether they did in time."""
+        """Wait until `count` bytes (or the whole budget, if smaller) are free; return False after `seconds`.
+
+        The bytes are not reserved.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self.free < min(count, self.limit):
@@ -70,12 +73,12 @@ class ByteBudget:
 
     @property
     def free(self) -> int:
-        """Bytes that are not held."""
+        """Bytes that are not reserved."""
         return self.limit - self.used
 
     @contextlib.contextmanager
     def reserving(self, count: int) -> Iterator[None]:
-        """Hold `count` bytes for as long as the block runs."""
+        """Reserve `count` bytes for the duration of the block."""
         self.reserve(count)
         try:
             yield
@@ -83,9 +86,9 @@ class ByteBudget:
             self.release(count)
 
     def release(self, count: int) -> None:
-        """Let go of `count` bytes that were reserved before."""
+        """Release `count` reserved bytes."""
         if count > self.used:
-            raise ValueError(f"{self.name}: {count} bytes released while {self.used} are held")
+            raise ValueError(f"{self.name}: {count} bytes released while {self.used} are reserved")
         self.used -= count
         if self._released is not None:
             self._released.set_result(None)

@@ -1,4 +1,4 @@
-"""Long work on the event loop, in portions: others have their turn in between."""
+"""Long work on the event loop in portions, between which other tasks run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 STEPS_PER_YIELD = 500
-"""Items between two yielding of others: a few milliseconds of the usual kind of work on them."""
+"""Steps between two yields: a few milliseconds of typical work."""
 
 
 class CooperativeYield:
-    """Counts what was done, and gives the loop back after every `STEPS_PER_YIELD` of it."""
+    """Counts steps of work, and yields to the event loop after every `STEPS_PER_YIELD` of them."""
 
     def __init__(self) -> None:
         self._left = STEPS_PER_YIELD
 
     async def step(self, count: int = 1) -> None:
-        """`count` more items are done."""
+        """Count `count` finished steps; yield if the portion is complete."""
         self._left -= count
         if self._left <= 0:
             self._left = STEPS_PER_YIELD
@@ -31,9 +31,9 @@ class CooperativeYield:
 async def map_bounded(
     work: Callable[[Item], Awaitable[Result]], items: Sequence[Item], *, limit: int
 ) -> list[Result]:
-    """What `work` makes of each item, in their order; `limit` of them are under way at the most.
+    """Apply `work` to each item, at most `limit` at a time, and return the results in the order of `items`.
 
-    A pool with a bound on what waits for it refuses the rest of a thousand calls that come together.
+    A bounded pool would reject most of a thousand calls that arrive at once.
     """
     results: dict[int, Result] = {}
     yielding, todo = CooperativeYield(), iter(enumerate(items))

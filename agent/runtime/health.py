@@ -1,4 +1,4 @@
-"""Whether the other sides answer, judged by the calls that are made anyway: no probe costs a request."""
+"""Health of the object store and the catalog, judged by regular calls. No probe costs a request."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class CallHealth:
-    """Healthy until calls have failed for `limit_seconds` without one success in between.
+    """Health of a remote side: unhealthy once calls have failed for `limit_seconds` without a success.
 
-    Safe across threads.
+    Thread-safe.
     """
 
     def __init__(self, clock: Clock, *, limit_seconds: float) -> None:
@@ -21,28 +21,28 @@ class CallHealth:
         self._failing_since: float | None = None
 
     def succeeded(self) -> None:
-        """A call came back well."""
+        """Note that a call succeeded."""
         self._failing_since = None
 
     def failed(self) -> None:
-        """A call failed for a reason on the other side."""
+        """Note that a call failed because of the remote side."""
         if self._failing_since is None:
             self._failing_since = self._clock.monotonic()
 
     @property
     def failing_seconds(self) -> float:
-        """For how long nothing has succeeded; 0 while all is well."""
+        """Seconds since the first failure without a later success; 0 if the last call succeeded."""
         since = self._failing_since
         return 0.0 if since is None else self._clock.monotonic() - since
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the other side counts as there."""
+        """Return True unless calls have failed for `limit_seconds`."""
         return self.failing_seconds < self._limit
 
 
 class LoopLag:
-    """How late the event loop is: what should take no time on it, and does."""
+    """Measures how late the event loop runs its callbacks."""
 
     def __init__(self, *, interval_seconds: float = 0.5) -> None:
         self._interval = interval_seconds
@@ -50,11 +50,11 @@ class LoopLag:
         self.seconds = 0.0
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start to measure."""
         self._task = asyncio.get_running_loop().create_task(self._measure(), name="loop lag")
 
     async def stop(self) -> None:
-        """Measure no more."""
+        """Stop measuring."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MetricReaders: TypeAlias = "dict[str, tuple[str, Callable[[], float]]]"
 """Name → (description, function that reads the value)."""
 
-# They would be a second series for each, which nobody asks for.
+# Otherwise each counter has a second series with its creation time.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no annotation there
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -135,24 +135,24 @@ class AgentMetrics:
         )
 
     def expose(self, *sources: Collector) -> None:
-        """Add what other parts count."""
+        """Register collectors that read other parts of the agent."""
         for source in sources:
             self.registry.register(source)
 
     def render(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
 class StoreCollector(Collector):
-    """The requests of an object store by kind and purpose."""
+    """Requests of an object store, by kind and purpose."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """One sample per field, kind and purpose."""
+        """Yield one sample per field, kind and purpose."""
         tallies = self._store.counts.snapshot().tallies
         for field in ("requests", "bytes_in", "bytes_out", "errors", "retries", "resumes"):
             family = CounterMetricFamily(
@@ -166,14 +166,14 @@ class StoreCollector(Collector):
 
 
 class CatalogCollector(Collector):
-    """What the catalog does, by operation."""
+    """Calls of the catalog, by operation."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
 
     @override
     def collect(self) -> Iterable[Metric]:
-        """One sample per field and operation."""
+        """Yield one sample per field and operation."""
         counts = self._catalog.operation_counts()
         for field in ("calls", "retries", "failures", "statements", "seconds"):
             family = CounterMetricFamily(

@@ -1,4 +1,4 @@
-"""The agent's thread pools, by kind of work, so that no kind can starve another."""
+"""The agent's thread pools. Each kind of work has its own, so that no kind can starve another."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _IDLE_POLL_SECONDS = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """One pool for each kind of work.
+    """One thread pool for each kind of work.
 
-    The session has a thread of its own, so that its heartbeat never waits. Uploads and commits have as many
-    as there can be of either: they never wait behind reads. Hot and cold reads are apart, so that those who
-    catch up cannot delay those at the tail. What is read is cut out and rendered apart from the kernels that
-    producers wait for.
+    - `session` has one thread, so that a heartbeat never waits for other calls.
+    - `uploads` and `commits` have as many threads as there can be concurrent calls.
+    - `hot_reads` and `cold_reads` are separate, so that catch-up reads do not delay reads at the tail.
+    - `rendering` is separate from `kernels`, for which producers wait.
     """
 
     uploads: WorkPool
@@ -36,7 +36,7 @@ class Pools:
 
     @classmethod
     def open(cls, settings: AgentSettings) -> Pools:
-        """Pools of the sizes that the settings say."""
+        """Open pools of the configured sizes."""
         files = settings.max_files_in_flight
         waiting = settings.max_waiting_calls
         return cls(
@@ -52,15 +52,15 @@ class Pools:
         )
 
     def all(self) -> list[WorkPool]:
-        """Every pool."""
+        """Return every pool."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def close(self, *, wait: bool = True) -> None:
-        """Drop what has not begun; wait for what is under way unless told not to."""
+        """Cancel calls that have not started; with `wait`, block until the running ones end."""
         for pool in self.all():
             pool.close(wait=wait)
 
     async def idle(self) -> None:
-        """Wait until no call is under way."""
-        while any(pool.pending for pool in self.all()):  # noqa: ASYNC110  # only at the end of a process
+        """Wait until no call is running."""
+        while any(pool.pending for pool in self.all()):  # noqa: ASYNC110  # polls only while the process ends
             await asyncio.sleep(_IDLE_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Bounded retries with growing, jittered pauses for calls that may succeed later."""
+"""Bounded retries with exponential backoff and jitter."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """`attempts` tries in all; the n-th pause is a random share of min(cap, first * 2^n), in seconds.
+    """At most `attempts` tries. Pause n is min(cap, first * 2^n) seconds, of which half is random.
 
-    "Full jitter" after M. Brooker, "Exponential Backoff And Jitter", with a floor of half the pause.
+    This is "equal jitter" of M. Brooker, "Exponential Backoff And Jitter".
     """
 
     attempts: int
@@ -30,12 +30,15 @@ class RetryPolicy:
     ids: Ids
 
     def pause(self, attempt: int) -> float:
-        """Seconds to wait after the `attempt`-th try (from 1) has failed."""
+        """Return the pause in seconds after attempt number `attempt` (from 1) failed."""
         full = min(self.max_pause, self.first_pause * 2.0 ** (attempt - 1))
         return full * (0.5 + self.ids.random() / 2)
 
     async def run(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The result of the first try that does not raise `RetryableError`, or the last one's error."""
+        """Return the result of the first attempt that succeeds, or raise the error of the last one.
+
+        Only `RetryableError` is retried.
+        """
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self.attempts),
             wait=self._wait,
@@ -43,9 +46,7 @@ class RetryPolicy:
             reraise=True,
         )
 
-        async def attempt() -> (
-            T
-        ):  # tenacity wants a coroutine function, not a function that makes an awaitable
+        async def attempt() -> T:  # tenacity needs a coroutine function
             return await call()
 
         return await retrying(attempt)

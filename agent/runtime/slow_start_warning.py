@@ -1,4 +1,4 @@
-"""Says what an agent that starts is busy with, where that takes long: who waits for it shall not wonder."""
+"""Warning about a slow start: the log names the step that takes long."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _log = structlog.get_logger(__name__)
 
 
 def _log_warning(doing: str) -> None:
-    """One line of the log."""
+    """Log the step that the agent is in."""
     _log.warning("the agent is not ready yet", doing=doing)
 
 
 @contextlib.contextmanager
 def warn_if_slow(doing: str, seconds: float | None = None) -> Iterator[None]:
-    """Log what is done, once, when the block takes longer than `seconds` (3).
+    """Log `doing` once if the block takes longer than `seconds` (default 3).
 
-    By a thread of its own, for much of a start leaves no event loop, or none that gets its turn.
+    A timer thread logs it, because the event loop does not run yet or is busy during most of the start.
     """
     timer = threading.Timer(SLOW_SECONDS if seconds is None else seconds, _log_warning, (doing,))
     timer.daemon = True

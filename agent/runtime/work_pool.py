@@ -1,4 +1,4 @@
-"""Blocking calls leave the event loop through bounded thread pools, one for each kind of work."""
+"""Bounded thread pools, by which blocking calls leave the event loop."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 class WorkPool:
     """Threads for one kind of blocking call.
 
-    At most `threads` calls run and `max_waiting` wait; what comes beyond is refused with `BusyError`.
-    Belongs to the event loop. A call that has begun runs to its end even if nobody waits for it any more.
+    At most `threads` calls run and `max_waiting` wait. Further calls raise `BusyError`. Belongs to the event
+    loop. A call that has started runs to its end, even if its caller is cancelled.
     """
 
     def __init__(self, name: str, *, threads: int, max_waiting: int) -> None:
@@ -31,30 +31,30 @@ class WorkPool:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"siltstone-{name}")
 
     async def run(self, call: Callable[[], T]) -> T:
-        """The result of `call`, made in a thread of this pool."""
+        """Run `call` in a thread of this pool and return its result."""
         if self._is_closed:
             raise StoppingError("this agent is stopping", remedy="send the request to another agent")
         if self.pending >= self._limit:
             raise BusyError(
                 f"{self.pending} calls of kind {self.name} are under way or waiting",
-                remedy="wait and send the same request again",
+                remedy="retry the request later",
                 retry_after_seconds=1.0,
             )
         loop = asyncio.get_running_loop()
         result: asyncio.Future[T] = loop.create_future()
         job = self._executor.submit(call)
         self.pending += 1
-        # The callback is told of the job: if it referred to it, the result would stay until garbage is
-        # searched for.
+        # The callback receives the job as an argument. A reference to it would be a cycle, which keeps the
+        # result until the next garbage collection.
         job.add_done_callback(partial(self._notify, loop, result))
         try:
             return await result
         except asyncio.CancelledError:
-            job.cancel()  # which does nothing once it has begun
+            job.cancel()  # has no effect on a running job
             raise
 
     def _notify(self, loop: asyncio.AbstractEventLoop, result: asyncio.Future[T], job: Future[T]) -> None:
-        """In one of the threads; `asyncio.wrap_future` would wake the loop a second time."""
+        """Wake the event loop from a pool thread; `asyncio.wrap_future` would wake it twice."""
         if self._is_closed and loop.is_closed():
             return  # the call outlived the agent
         loop.call_soon_threadsafe(self._finished, job, result)
@@ -62,7 +62,7 @@ class WorkPool:
     def _finished(self, job: Future[T], result: asyncio.Future[T]) -> None:
         self.pending -= 1
         if result.done():
-            return  # nobody waits any more
+            return  # the caller was cancelled
         if job.cancelled():
             result.cancel()
         elif (error := job.exception()) is not None:
@@ -71,6 +71,6 @@ class WorkPool:
             result.set_result(job.result())
 
     def close(self, *, wait: bool = True) -> None:
-        """Drop the calls that have not begun; wait for those under way unless told not to."""
+        """Cancel the calls that have not started; with `wait`, block until the running ones end."""
         self._is_closed = True
         self._executor.shutdown(wait=wait, cancel_futures=True)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 def test_a_reservation_is_all_or_nothing() -> None:
     budget = ByteBudget("the buffer", 10)
     budget.reserve(7)
-    with pytest.raises(BusyError, match="the buffer is full: it holds 7 of 10 bytes, 4 more do not fit"):
+    with pytest.raises(BusyError, match="the buffer is full: 7 of 10 bytes are in use, 4 more do not fit"):
         budget.reserve(4)
     assert budget.used == 7
     budget.reserve(3)

@@ -57,7 +57,7 @@ async def test_an_answer_names_the_catalog_and_the_log_its_address(
             answer = await running.http.get("/v1/topics")
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (503, "catalog_unavailable")
-    assert error["message"].startswith("the catalog does not answer; ")
+    assert error["message"].startswith("the catalog does not respond; ")
     assert "internal.example" not in answer.text
     event = _logged(log, _reference(error["message"]))
     assert _PLACE in event["reason"]
@@ -162,4 +162,4 @@ def test_the_agents_own_refusals_reach_clients_with_their_remedy() -> None:
     """Who sends too much at once is told so in full."""
     busy = BusyError("the buffer is full", remedy="send it again")
     assert message_of(busy) == "the buffer is full (send it again)"
-    assert public_cause(StoreUnavailableError(_PLACE)) == "the object store does not answer"
+    assert public_cause(StoreUnavailableError(_PLACE)) == "the object store does not respond"
