@@ -1,6 +1,6 @@
-"""The open ingestion file: batches by partition, in the order of their arrival.
+"""The open ingestion file: batches by partition, in the order of arrival.
 
-Nothing here knows of time, threads or stores; the write path decides when a file is closed.
+This module knows nothing of time, threads or stores. The write path decides when a file is closed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Piece(NamedTuple):
-    """Consecutive batches of one append that go into one file.
+    """Consecutive batches of one append that go into the same file.
 
-    `data` holds exactly the `batches`, and may be written to: offsets are patched where they lie.
-    `first_batch` is the number of the first one within the append.
+    `data` holds exactly the `batches`. It is writable, because offsets are patched in place. `first_batch` is
+    the index of the first batch within the append.
     """
 
     data: memoryview
@@ -31,61 +31,46 @@ class Piece(NamedTuple):
     first_batch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """Whom to answer for `batch_count` batches of an append, from `first_batch` on."""
-
-    pending: PendingAppend
-    first_batch: int
-    batch_count: int
-
-    def fail(self, error: SiltstoneError) -> None:
-        """Answer with `error` for those of them that have no answer yet."""
-        self.pending.fail(self.first_batch, self.batch_count, error)
-
-
 @dataclass(slots=True, eq=False)
 class OpenFile:
-    """One ingestion file to be: pieces by topic and partition, and how many bytes of batches they are.
+    """An ingestion file that is being filled: pieces by topic and partition, and the size of all batches.
 
-    `requests` and `bytes` count, by idempotent producer, the requests that end in it. `opened` is the loop's
-    time at its first append.
+    `requests` and `bytes` count the requests of each idempotent producer that end in this file. `opened_at`
+    is the loop's time of its first append.
     """
 
-    # By a topic first: neighbours in a request have the same one, and a UUID is slow to look up.
+    # By topic first: neighbours in a request have the same topic, and hashing a UUID is slow.
     topics: dict[UUID, dict[int, list[Piece]]] = field(default_factory=dict)
     size: int = 0
     requests: Counter[int] = field(default_factory=Counter)
     bytes: Counter[int] = field(default_factory=Counter)
-    opened: float = 0.0
+    opened_at: float = 0.0
 
     def sections(self, topic_id: UUID) -> dict[int, list[Piece]]:
-        """What there is of a topic, by partition."""
+        """Return the pieces of a topic, by partition."""
         found = self.topics.get(topic_id)
         if found is None:
             found = self.topics[topic_id] = {}
         return found
 
     def add(self, topic_id: UUID, partition: int, piece: Piece) -> None:
-        """Append `piece` behind what the partition has in this file."""
+        """Append `piece` to the section of the partition."""
         self.sections(topic_id).setdefault(partition, []).append(piece)
         self.size += len(piece.data)
 
-    def receipts(self) -> list[Receipt]:
-        """Whom to answer for the file's batches."""
-        return [
-            Receipt(piece.pending, piece.first_batch, len(piece.batches))
-            for sections in self.topics.values()
-            for section in sections.values()
-            for piece in section
-        ]
+    def fail(self, error: SiltstoneError) -> None:
+        """Fail the batches that have no result yet."""
+        for sections in self.topics.values():
+            for section in sections.values():
+                for piece in section:
+                    piece.pending.fail(piece.first_batch, len(piece.batches), error)
 
 
 class IngestionBuffer:
-    """Cuts a stream of appends into files of at least `target` bytes, by whole batches.
+    """Divides a stream of appends into files of at least `target` bytes, in whole batches.
 
-    A file is full once it reaches `target`; it exceeds it by less than one batch. An append with more than
-    what is left of a file goes on in the next one.
+    A file is full once it reaches `target`, and exceeds it by less than one batch. An append that does not
+    fit into the rest of a file continues in the next file.
     """
 
     def __init__(self, target: int) -> None:
@@ -93,9 +78,9 @@ class IngestionBuffer:
         self.open = OpenFile()
 
     def add_all(self, appends: Sequence[ValidatedBatches], size: int, pending: PendingAppend) -> bool:
-        """Take appends of `size` bytes in all, unless they fill the file: then none of them, and False.
+        """Add appends of `size` bytes in all, and return True. If they fill the file, add none.
 
-        The batches of all are numbered on through the appends in `pending`.
+        The batches of all appends have consecutive indexes in `pending`.
         """
         file = self.open
         if file.size + size >= self._target:
@@ -104,7 +89,7 @@ class IngestionBuffer:
         topic = None
         sections: dict[int, list[Piece]] = {}
         first = 0
-        new = tuple.__new__  # takes half as long as the constructor, which is a function in Python
+        new = tuple.__new__  # the constructor of a named tuple is a Python function and takes twice as long
         for append_topic, partition, data, batches in appends:
             if append_topic is not topic:
                 topic = append_topic
@@ -121,9 +106,9 @@ class IngestionBuffer:
     def add(
         self, validated: ValidatedBatches, pending: PendingAppend, first_batch: int = 0
     ) -> list[OpenFile]:
-        """Take an append; returns the files that became full by it, oldest first.
+        """Add an append, and return the files that became full, oldest first.
 
-        Its batches are those of `pending` from `first_batch` on.
+        Its batches have the indexes from `first_batch` on in `pending`.
         """
         topic_id, partition = validated.topic.topic_id, validated.partition
         full: list[OpenFile] = []
@@ -148,16 +133,16 @@ class IngestionBuffer:
 
     def _fill(self, validated: ValidatedBatches, first: int) -> tuple[int, int]:
         """How far the open file takes the batches from `first`: (number behind the last, end position)."""
-        room = self._target - self.open.size
+        free = self._target - self.open.size
         start = validated.batches[first].position
         number = first
         end = start
-        while number < len(validated.batches) and end - start < room:
+        while number < len(validated.batches) and end - start < free:
             end = validated.batches[number].position + validated.batches[number].size
             number += 1
         return number, end
 
     def take(self) -> OpenFile:
-        """Close the open file and begin a new one."""
+        """Close the open file and start a new one."""
         closed, self.open = self.open, OpenFile()
         return closed

@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 
 
 class SealedSection(NamedTuple):
-    """What a section of a file is made of.
+    """The contents of one section of a file.
 
-    The pieces in order; and of each of their batches, as columns, its bytes, how many offsets it takes, and
-    its place in the section's runs.
-
-    The place is the run's number and the batch's first offset relative to the run's. Where there is one run,
-    `runs` is empty instead of zeros.
+    It has the pieces in order and, for each of their batches, columns with its bytes, its number of offsets,
+    and its run. `runs` has the index of a batch's run, and `offsets` the batch's first offset relative to the
+    run's. With only one run, `runs` is empty instead of zeros.
     """
 
     pieces: Sequence[Piece]
@@ -39,7 +37,7 @@ class SealedSection(NamedTuple):
     offsets: Sequence[int]
 
     def appended(self, result: SectionResult) -> AppendedBatches:
-        """Those of its batches that became part of the log with the file, and where in the log they are."""
+        """Return the batches that became part of the log, with their offsets in the log."""
         if not self.runs:
             (run,) = result.runs
             if run.refusal is not None or run.duplicate:
@@ -63,10 +61,10 @@ _NOTHING = AppendedBatches((), (), ())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFile:
-    """An ingestion file that is ready to be put: the buffers of `body`, in order, are the whole object.
+    """An ingestion file that is ready for the upload: the buffers of `body`, in order, are the whole object.
 
-    They are the producers' own where they can be, so nothing may be changed in them before the file is put.
-    `sections` says, in the order of `commit.sections`, whose batches lie where.
+    The buffers are the producers' own where possible. Nothing may change in them before the upload.
+    `sections` has the order of `commit.sections`.
     """
 
     body: tuple[Buffer, ...]
@@ -75,17 +73,17 @@ class SealedFile:
 
     @property
     def object_name(self) -> str:
-        """The object's name in the store."""
+        """The name of the object in the store."""
         return self.commit.object_name
 
     @property
     def size(self) -> int:
-        """The object's bytes."""
+        """The size of the object in bytes."""
         return self.commit.size
 
 
 class _Columns(NamedTuple):
-    """`ValidatedBatch` of the batches of one section, turned: a value for each batch in each."""
+    """The fields of the `ValidatedBatch`es of one section as columns."""
 
     positions: Sequence[int]
     sizes: Sequence[int]
@@ -97,11 +95,11 @@ class _Columns(NamedTuple):
 
     @property
     def has_producers(self) -> bool:
-        """Whether any batch is of an idempotent producer."""
+        """Return True if any batch is from an idempotent producer."""
         return self.producers.count(None) < len(self.producers)
 
     def run(self, first_offset: int, start: int, end: int) -> BatchRun:
-        """The batches from `start` up to `end` as one run."""
+        """Return the batches from `start` up to `end` as one run."""
         return BatchRun(
             first_offset=first_offset,
             offset_count=sum(self.offset_counts[start:end]),
@@ -113,7 +111,7 @@ class _Columns(NamedTuple):
 
 
 def _runs(columns: _Columns, bases: Sequence[int]) -> tuple[list[BatchRun], list[int], list[int]]:
-    """The runs, as the catalog takes them, and of each batch its run's number and its offset in it."""
+    """Return the runs for the catalog and, for each batch, the index of its run and its offset within it."""
     runs: list[BatchRun] = []
     numbers: list[int] = []
     offsets: list[int] = []
@@ -130,10 +128,10 @@ def _runs(columns: _Columns, bases: Sequence[int]) -> tuple[list[BatchRun], list
 
 
 def seal(file: OpenFile, *, file_id: UUID, session_id: UUID, created_ms: int) -> SealedFile:
-    """Lay out `file` with its sections sorted by (topic id, partition), offsets relative to their section.
+    """Lay out `file`: sections sorted by (topic id, partition), offsets relative to their section.
 
-    The batches are patched where they lie (neither base offset nor leader epoch is covered by their CRC) and
-    not copied: the body holds on to the producers' buffers.
+    The batches are patched in place (their CRC covers neither base offset nor leader epoch) and not copied.
+    The body keeps references to the producers' buffers.
     """
     parts: list[Buffer] = []
     writer = SegmentFileWriter(
@@ -207,7 +205,7 @@ def _write_section(
 
 
 def _views(pieces: Sequence[Piece]) -> list[memoryview]:
-    """The bytes of each batch."""
+    """Return the bytes of each batch."""
     views: list[memoryview] = []
     for piece in pieces:
         if len(piece.batches) == 1:
@@ -222,10 +220,10 @@ def _views(pieces: Sequence[Piece]) -> list[memoryview]:
 
 
 def complete_appends(sealed: SealedFile, results: Sequence[SectionResult]) -> None:
-    """Hand every append what the catalog said of its batches; `results` is in the order of the sections."""
+    """Give each append the catalog's results of its batches; `results` has the order of the sections."""
     for section, result in zip(sealed.sections, results, strict=True):
         batch_results = _results(section, result)
-        if len(section.pieces) == len(batch_results):  # a batch each
+        if len(section.pieces) == len(batch_results):  # one batch per piece
             for piece, batch_result in zip(section.pieces, batch_results, strict=True):
                 piece.pending.complete_one(piece.first_batch, batch_result)
             continue
@@ -237,14 +235,14 @@ def complete_appends(sealed: SealedFile, results: Sequence[SectionResult]) -> No
 
 
 def _results(section: SealedSection, result: SectionResult) -> list[AppendResult]:
-    """What became of each batch."""
+    """Return the result of each batch."""
     start, high = result.log_start_offset, result.high_watermark
     if not section.runs:
         (run,) = result.runs
         places = [run.base_offset + offset if run.refusal is None else -1 for offset in section.offsets]
         rest = (run.duplicate, run.refusal, run.detail, None, start, high)
         rows = zip(places, *map(repeat, rest), strict=False)
-        # A named tuple's own constructor is a function in Python, which takes several times as long.
+        # The constructor of a named tuple is a Python function, which takes several times as long.
         return list(map(tuple.__new__, repeat(AppendResult), rows))
     runs = [(run.base_offset, run.duplicate, run.refusal, run.detail) for run in result.runs]
     batch_results = []

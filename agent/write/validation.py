@@ -28,7 +28,7 @@ def append_rules_of(config: TopicConfig) -> AppendRules:
 
 
 class ValidatedBatch(NamedTuple):
-    """What the write path needs to know of one batch; `position` is in the buffer that was validated."""
+    """Metadata of one validated batch; `position` is in the validated buffer."""
 
     position: int
     size: int
@@ -40,7 +40,7 @@ class ValidatedBatch(NamedTuple):
 
     @staticmethod
     def of(batch: BatchSummary) -> ValidatedBatch:
-        """Return the columns of a batch that `validate_append` accepted."""
+        """Return the metadata of a batch that `validate_append` accepted."""
         return ValidatedBatch(
             batch.position,
             batch.size,
@@ -53,7 +53,7 @@ class ValidatedBatch(NamedTuple):
 
 
 class ValidatedBatches(NamedTuple):
-    """Batches that may be appended to a partition. `data` is writable, and belongs to the write path now."""
+    """Batches that may be appended to a partition. `data` is writable and belongs to the write path."""
 
     topic: Topic
     partition: int
@@ -62,7 +62,7 @@ class ValidatedBatches(NamedTuple):
 
     @property
     def record_count(self) -> int:
-        """Records in all batches."""
+        """The number of records in all batches."""
         return sum(batch.record_count for batch in self.batches)
 
     @property

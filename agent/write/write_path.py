@@ -1,21 +1,22 @@
 """The write path: from validated batches to acknowledged offsets.
 
-A file's way, and who may be ahead of whom:
+A file passes through these steps:
 
-1. `append` adds batches to the open file. All of a call fits into the byte budget, or none is taken.
-2. The open file is closed `flush_interval_ms` after its first append, or once it reaches `flush_bytes`. It is
-   also closed when it holds `stalled_flush_bytes` of an idempotent producer that has used up most of the
-   requests which it may have unanswered: it would soon wait for the interval instead of sending more.
-   While `max_files_in_flight` files are unanswered a file that is due stays open and grows instead: a slow
-   store makes files larger, not more.
-3. Closed files are sealed (laid out in the uploads pool) and put, several at a time: one PUT each.
-4. Commits are made one by one in the order in which files were closed, so that what one producer sent in
-   order gets its offsets in order. A commit is idempotent by file, hence a lost answer is no harm.
-5. Only then are the appends answered, and the listeners told.
+1. `append` adds batches to the open file. All batches of a call fit into the memory budget, or none is taken.
+2. The open file is closed `flush_interval_ms` after its first append, or when it reaches `flush_bytes`. It is
+   closed early when it holds `stalled_flush_bytes` of an idempotent producer that has nearly reached its
+   limit of unacknowledged requests, because that producer would wait for the interval instead of sending
+   more. While `max_files_in_flight` files are not committed, the open file stays open and grows: a slow store
+   makes files larger, not more numerous.
+3. Closed files are sealed (laid out in the uploads pool) and uploaded by one PUT each, several at a time.
+4. Files are committed one by one, in the order in which they were closed. Batches that a producer sent in
+   order therefore have their offsets in order. A commit is idempotent by file, so that a lost response does
+   no harm.
+5. After the commit, the appends are completed and the listeners are notified.
 
-A file that cannot be put or committed after `write_attempts` tries fails exactly its own appends; later
-files go on. An idempotent producer's later batches are then refused by the catalog as out of order, as they
-must be: also where the producer is new (`catalog.commit.sequences`).
+A file that cannot be uploaded or committed in `write_attempts` attempts fails only its own appends. Later
+files continue. The catalog then rejects later batches of the same idempotent producer as out of order, even
+if the producer is new (`catalog.commit`).
 """
 
 from __future__ import annotations
@@ -57,29 +58,29 @@ if TYPE_CHECKING:
     from object_store.interface import ObjectStore
 
 _log = structlog.get_logger(__name__)
-# KIP-98 allows an idempotent producer five (max.in.flight.requests.per.connection). Files of three and of two
-# requests follow each other, so that one is filled while the other is on its way.
+# KIP-98 allows an idempotent producer five open requests (max.in.flight.requests.per.connection). Files of
+# three and of two requests alternate, so that one is filled while the other is uploaded.
 _STALLING_REQUESTS = 3
 
 
 class CommitLog(Protocol):
-    """The one thing that the write path asks of the catalog."""
+    """The operation of the catalog that the write path needs."""
 
     def commit(self, commit: FileCommit, /) -> tuple[SectionResult, ...]:
-        """Make an uploaded file part of the log, once, however often it is called."""
+        """Make an uploaded file part of the log. Repeated calls have no further effect."""
         ...
 
 
 @dataclass(slots=True)
 class _Flight:
-    """A file on its way."""
+    """A file that is being uploaded or committed."""
 
     file: OpenFile
     upload: asyncio.Task[SealedFile]
 
 
 class WritePath:
-    """The appends of one agent. Belongs to the event loop; `start` it first and `stop` it last."""
+    """The appends of one agent. Belongs to the event loop. Call `start` first and `stop` last."""
 
     def __init__(
         self,
@@ -114,11 +115,11 @@ class WritePath:
         )
         self._buffer = IngestionBuffer(settings.flush_bytes)
         self._closed: deque[OpenFile] = deque()
-        self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # holds at most max_files_in_flight
+        self._flights: asyncio.Queue[_Flight] = asyncio.Queue()  # at most max_files_in_flight entries
         self._in_flight = 0
-        self._unacknowledged: Counter[int] = Counter()  # requests of idempotent producers
-        self._due: OpenFile | None = None  # the file whose time has come, if it is still open
-        self._timed: OpenFile | None = None  # the file that the timer is for
+        self._unacknowledged: Counter[int] = Counter()  # requests by idempotent producer
+        self._due: OpenFile | None = None  # the file to close next, if it is still open
+        self._timer_file: OpenFile | None = None  # the file of the timer
         self._timer: asyncio.TimerHandle | None = None
         self._draining = False
         self._stopping = False
@@ -128,29 +129,33 @@ class WritePath:
         self._committer: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to commit."""
+        """Start to commit files."""
         self._committer = asyncio.get_running_loop().create_task(
             self._commit_in_order(), name="commit in order"
         )
 
     async def append(self, appends: Sequence[ValidatedBatches]) -> list[list[AppendResult]]:
-        """Append to one or more partitions and wait for the commit; results per append and batch.
+        """Append to one or more partitions, wait for the commit, and return the results per append and batch.
 
-        Raises `BusyError` when the buffer has no room for all of it, `StoppingError` when the agent stops;
-        nothing was taken then. Whoever is cancelled while waiting leaves the batches on their way.
+        Raises `BusyError` if the buffer has no space for all of it, and `StoppingError` while the agent
+        stops. Nothing was taken then. If the caller is cancelled while it waits, the batches are committed
+        nevertheless.
         """
         with self._metrics.append_seconds.time():
             return [await pending.wait() for pending in self.enqueue(appends)]
 
     def enqueue(self, appends: Sequence[ValidatedBatches]) -> list[PendingAppend]:
-        """As `append`, without waiting: the calls' order is the log's order of each partition."""
+        """Do the same as `append` without waiting.
+
+        The order of the calls is the order in each partition's log.
+        """
         size = self._reserve(appends)
         waiting = [PendingAppend(len(validated.batches)) for validated in appends]
         self._add(appends, size, zip(waiting, repeat(0)))
         return waiting
 
     def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
-        """As `enqueue`, with one thing to wait for: the results of the batches of all appends, in order."""
+        """Do the same as `enqueue`, with one pending result for the batches of all appends, in order."""
         size = self._reserve(appends)
         counts = [len(validated.batches) for validated in appends]
         pending = PendingAppend(sum(counts))
@@ -162,7 +167,7 @@ class WritePath:
         return pending
 
     def _reserve(self, appends: Sequence[ValidatedBatches]) -> int:
-        """Hold memory for all of them; how much."""
+        """Reserve memory for all appends, and return how much."""
         if self._stopping:
             raise StoppingError(
                 "this agent is stopping", remedy="send the request to another agent", retry_after_seconds=1.0
@@ -177,7 +182,7 @@ class WritePath:
         size: int,
         places: Iterable[tuple[PendingAppend, int]],
     ) -> None:
-        """Put them into the open file and as many more as they fill."""
+        """Put the appends into the open file and as many further files as they fill."""
         file = self._buffer.open
         for validated, (pending, first_batch) in zip(appends, places, strict=False):
             full = self._buffer.add(validated, pending, first_batch)
@@ -185,20 +190,20 @@ class WritePath:
                 self._closed.extend(full)
                 now = asyncio.get_running_loop().time()
                 for each in full:
-                    each.opened = each.opened or now
+                    each.opened_at = each.opened_at or now
                 file = self._buffer.open if self._buffer.open.size else full[-1]
         self._added(appends, size, file)
 
     def _added(self, appends: Sequence[ValidatedBatches], size: int, file: OpenFile) -> None:
-        """The request, of `size` bytes, ends in `file`."""
-        if file.size and not file.opened:
-            file.opened = asyncio.get_running_loop().time()
+        """Note that the request of `size` bytes ends in `file`."""
+        if file.size and not file.opened_at:
+            file.opened_at = asyncio.get_running_loop().time()
         self._note_producer(appends, size, file)
         self._idle.clear()
         self._schedule()
 
     def _note_producer(self, appends: Sequence[ValidatedBatches], size: int, file: OpenFile) -> None:
-        """Count the request; `file` waits no longer for a producer about to stall."""
+        """Count the request; close `file` early if its producer is about to stall."""
         producer_id = appends[0].producer_id if appends else None
         if producer_id is None:
             return
@@ -207,32 +212,32 @@ class WritePath:
         self._unacknowledged[producer_id] += 1
         is_stalling = self._unacknowledged[producer_id] >= _STALLING_REQUESTS
         if is_stalling and file.bytes[producer_id] >= self._settings.stalled_flush_bytes:
-            self._due = file  # does nothing to one that is closed already
+            self._due = file  # no effect if it is closed already
 
     @property
     def files_in_flight(self) -> int:
-        """Files that are closed and not answered yet."""
+        """Files that are closed and not committed yet."""
         return self._in_flight + len(self._closed)
 
     def flush(self) -> None:
-        """Close the open file now, as if its time had come."""
+        """Close the open file now, as at the end of the flush interval."""
         self._due = self._buffer.open
         self._schedule()
 
     def drain(self) -> None:
-        """From now on let no append wait for company: whoever is inside is to be answered soon."""
+        """Close each file at once from now on, so that pending appends are completed soon."""
         self._draining = True
         self._schedule()
 
     async def stop(self) -> None:
-        """Take nothing new, answer everything that was taken."""
+        """Accept nothing new, and complete every append that was taken."""
         self._stopping = True
         self.drain()
         await self._idle.wait()
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Give up what is not answered yet; nothing is tried again."""
+        """Cancel everything that is not committed, without further retries."""
         self._stopping = True
         tasks = [self._committer, *self._uploads]
         self._committer = None
@@ -242,7 +247,7 @@ class WritePath:
         await asyncio.gather(*begun, return_exceptions=True)
 
     def _schedule(self) -> None:
-        """Send off what may fly, and see to it that the open file's time will come."""
+        """Start the uploads that are possible now, and the timer of the open file."""
         while self._in_flight < self._settings.max_files_in_flight and (file := self._next_file()):
             self._launch(file)
         self._set_timer()
@@ -258,16 +263,16 @@ class WritePath:
         else:
             return None
         if self._due is file:
-            self._due = None  # holds on to nothing that is on its way
+            self._due = None  # keep no reference to it
         return file
 
     def _set_timer(self) -> None:
         file = self._buffer.open
-        if self._timer is not None and (self._timed is not file or self._draining):
+        if self._timer is not None and (self._timer_file is not file or self._draining):
             self._timer.cancel()
-            self._timer = self._timed = None
-        if file.size and self._timed is not file and not self._draining:
-            self._timed = file
+            self._timer = self._timer_file = None
+        if file.size and self._timer_file is not file and not self._draining:
+            self._timer_file = file
             delay = self._settings.flush_interval_ms / 1000
             self._timer = asyncio.get_running_loop().call_later(delay, self._flush_interval_ended, file)
 
@@ -277,7 +282,7 @@ class WritePath:
 
     def _launch(self, file: OpenFile) -> None:
         self._in_flight += 1
-        self._metrics.buffer_seconds.observe(asyncio.get_running_loop().time() - file.opened)
+        self._metrics.buffer_seconds.observe(asyncio.get_running_loop().time() - file.opened_at)
         upload = asyncio.get_running_loop().create_task(self._upload(file), name="upload")
         self._uploads.add(upload)
         upload.add_done_callback(self._uploads.discard)
@@ -309,15 +314,15 @@ class WritePath:
             flight = await self._flights.get()
             try:
                 sealed = await flight.upload
-            except Exception as error:  # noqa: BLE001  # whatever it was, those who wait must hear of it
+            except Exception as error:  # noqa: BLE001  # producers must get a result after any failure
                 self._fail(flight, error, "the records were not committed")
             else:
                 await self._commit_and_complete(flight, sealed)
                 del sealed
             self._in_flight -= 1
             self.budget.release(flight.file.size)
-            self._unacknowledged -= flight.file.requests  # what comes to nought is dropped
-            del flight  # with the producers' buffers, which need not wait for the next file
+            self._unacknowledged -= flight.file.requests  # subtraction of counters drops zeros
+            del flight  # releases the producers' buffers before the wait for the next file
             self._schedule()
 
     async def _commit_and_complete(self, flight: _Flight, sealed: SealedFile) -> None:
@@ -326,7 +331,7 @@ class WritePath:
             complete_appends(sealed, results)
         except SessionFencedError as error:
             self._fail(flight, error, "the records were not committed")
-        except Exception as error:  # noqa: BLE001  # it may have been done before the answer was lost
+        except Exception as error:  # noqa: BLE001  # the commit may have succeeded
             self._fail(flight, error, "it is unknown whether the records were committed")
         else:
             self._notify(sealed, results)
@@ -353,15 +358,14 @@ class WritePath:
             exc_info=error,
         )
         failure = AppendFailedError(
-            f"{what}; {log_reference_hint(reference)}", remedy="send them again", retry_after_seconds=1.0
+            f"{what}; {log_reference_hint(reference)}", remedy="retry them", retry_after_seconds=1.0
         )
         failure.__cause__ = error
-        for receipt in flight.file.receipts():
-            receipt.fail(failure)
+        flight.file.fail(failure)
 
     def _notify(self, sealed: SealedFile, results: Sequence[SectionResult]) -> None:
         for listener in self._listeners:
             try:
                 listener.committed(sealed, results)
-            except Exception:  # noqa: BLE001  # one that fails must not keep others, or the next commit
+            except Exception:  # noqa: BLE001  # a failing listener must not affect the others or the next commit
                 _log.exception("a listener failed on a committed file", listener=type(listener).__name__)
