@@ -38,11 +38,11 @@ class LeaderDirectory:
         self._table = table
         self._pool = pool
         self._clock = clock
-        self._known: dict[UUID, tuple[float, Mapping[int, LocalLeader]]] = {}
+        self._cache: dict[UUID, tuple[float, Mapping[int, LocalLeader]]] = {}
 
     async def of(self, topic: Topic, brokers: Sequence[Broker]) -> Mapping[int, LocalLeader]:
         """The leader of each partition of a local topic; without live agents that have disks, of some."""
-        until, leaders = self._known.get(topic.topic_id, _UNKNOWN)
+        until, leaders = self._cache.get(topic.topic_id, _UNKNOWN)
         if until > self._clock.monotonic():
             return leaders
         return (await self._look_up([topic], brokers))[topic.topic_id]
@@ -50,11 +50,11 @@ class LeaderDirectory:
     async def of_many(
         self, topics: Sequence[Topic], brokers: Sequence[Broker]
     ) -> Mapping[UUID, Mapping[int, LocalLeader]]:
-        """The same of many topics, by a few look-ups; as last known, if at all, where nobody tells."""
+        """The same of many topics, by a few look-ups; as last cached, if at all, where nobody tells."""
         now = self._clock.monotonic()
-        known = {topic.topic_id: self._known.get(topic.topic_id, _UNKNOWN) for topic in topics}
-        missing = [topic for topic in topics if known[topic.topic_id][0] <= now]
-        found = {topic_id: leaders for topic_id, (_, leaders) in known.items()}
+        cached = {topic.topic_id: self._cache.get(topic.topic_id, _UNKNOWN) for topic in topics}
+        missing = [topic for topic in topics if cached[topic.topic_id][0] <= now]
+        found = {topic_id: leaders for topic_id, (_, leaders) in cached.items()}
         try:
             for start in range(0, len(missing), _MAX_TOPICS_PER_QUERY):
                 found.update(await self._look_up(missing[start : start + _MAX_TOPICS_PER_QUERY], brokers))
@@ -79,10 +79,10 @@ class LeaderDirectory:
         if wanted:
             await self._pool.run(partial(self._table.claim, wanted))
             found = await self._pool.run(of_topics)
-        if len(self._known) + len(topics) > _MAX_CACHED_TOPICS:
-            self._known.clear()
+        if len(self._cache) + len(topics) > _MAX_CACHED_TOPICS:
+            self._cache.clear()
         until = self._clock.monotonic() + _CACHE_SECONDS
         for topic in topics:
             if len(found[topic.topic_id]) == topic.partition_count:
-                self._known[topic.topic_id] = (until, found[topic.topic_id])
+                self._cache[topic.topic_id] = (until, found[topic.topic_id])
         return found

@@ -1,4 +1,4 @@
-"""From the stored bytes of an extent to the batches that a reader gets: cut to size, offsets in place."""
+"""Extraction of batches from the stored bytes of an extent: cut to size, with final offsets."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtentPart:
-    """What is to be read of one extent: whole DATA blocks, of them the batches from `first_offset` on.
+    """The part of one extent to read: whole DATA blocks, and of them the batches from `first_offset` on.
 
-    `reaches_end` tells whether the extent has no further blocks behind `range`.
+    `reaches_end` says that the extent has no further blocks after `range`.
     """
 
     extent: Extent
@@ -30,10 +30,10 @@ class ExtentPart:
 
 @dataclass(slots=True)
 class ServedBatches:
-    """Batches with their real offsets, ready to be handed out, in runs of whole batches.
+    """Batches with final offsets, in runs of whole batches.
 
-    `next_offset` is where a reader goes on: it may lie beyond the last batch when what follows is a hole.
-    `is_cut` tells that the limit of bytes was reached.
+    `next_offset` is the position of the reader. It may lie after the last batch if a hole follows. `is_cut`
+    says that the byte limit was reached.
     """
 
     next_offset: int
@@ -44,8 +44,8 @@ class ServedBatches:
     def serve(self, part: ExtentPart, data: memoryview, *, max_bytes: int) -> None:
         """Add the batches of `part`, whose bytes are `data`, up to `max_bytes` in all.
 
-        The first batch of all is served whatever its size. Bytes are copied once, because `data` is shared
-        and the offsets are patched. Raises `CorruptDataError`.
+        The very first batch is added whatever its size. Bytes are copied once, because `data` is shared and
+        the offsets are patched. Raises `CorruptDataError`.
         """
         extent = part.extent
         payloads = parse_data_blocks(
@@ -67,13 +67,13 @@ class ServedBatches:
                 self.next_offset = header.next_offset
 
     def take(self, read: TailRead) -> None:
-        """Add batches that have their real offsets already."""
+        """Add batches that have their final offsets already."""
         self.runs += read.batches
         self.size += read.size
         self.next_offset = read.next_offset
 
     def skip(self, extent: Extent) -> None:
-        """Pass over an extent without records."""
+        """Skip an extent without records."""
         self.next_offset = extent.last_offset + 1
 
     def _serve_block(self, part: ExtentPart, payload: memoryview, max_bytes: int) -> None:

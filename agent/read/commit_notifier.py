@@ -1,7 +1,7 @@
-"""Wakes those who wait at the tail when something is committed to their partition, by any agent.
+"""Notification of waiting fetches when any agent commits to their partitions.
 
-One thread waits on the catalog's notifications. They are hints: whoever is woken looks for himself, and
-whoever waits also looks again now and then, so that a lost notification costs time and nothing else.
+One thread waits for the catalog's notifications. They are only hints: a fetch that is woken reads again, and
+a waiting fetch also polls. A lost notification therefore only costs time.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ class CommitNotifications(Protocol):
     """The catalog's notifications of commits; used from one thread."""
 
     def wait(self, timeout: float, /) -> frozenset[PartitionId] | None:
-        """What was committed to since the last call, at the latest after `timeout` seconds.
+        """Return the partitions with commits since the last call, after `timeout` seconds at the latest.
 
-        None means "anything": notifications may have been missed.
+        None means that any partition may have commits, because notifications may be lost.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         ...
 
 
 class Waiter:
-    """One who waits for some partitions; made by `CommitNotifier.waiting`."""
+    """A fetch that waits for commits to some partitions; created by `CommitNotifier.waiter`."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
-        self.woken_at: float | None = None  # the loop's time of the first call since the last wait
+        self.woken_at: float | None = None  # the loop's time of the first wake-up since the last wait
 
     def wake(self) -> None:
-        """Something was committed, or it is time to look."""
+        """Wake the fetch."""
         if not self._woken.is_set():
             self.woken_at = asyncio.get_running_loop().time()
             self._woken.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Until woken or `seconds` have passed; tells whether it was woken, and may be called again."""
+        """Wait for a wake-up or `seconds`; return True after a wake-up. It may be called again."""
         self.woken_at = self.woken_at if self._woken.is_set() else None
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), seconds)
@@ -67,7 +67,7 @@ class Waiter:
 
 
 class CommitNotifier:
-    """Brings commits to those who wait for them. Belongs to the event loop, but for its one thread."""
+    """Wakes the waiters of partitions. Belongs to the event loop, except for its one thread."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class CommitNotifier:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the thread that waits for notifications."""
         self._thread = threading.Thread(
             target=self._listen,
             args=(asyncio.get_running_loop(),),
@@ -99,30 +99,30 @@ class CommitNotifier:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Wake everyone, for the last time, and stop listening."""
+        """Wake every waiter and stop the thread."""
         self.release_waiters()
         self._stopping.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
     def release_waiters(self) -> None:
-        """From now on nobody is kept waiting."""
+        """Wake every waiter, and let no fetch wait from now on."""
         self._closed = True
         self._wake_all()
 
     @property
     def is_closed(self) -> bool:
-        """Whether waiting has come to an end because the agent stops."""
+        """Return True once no fetch may wait, because the agent stops."""
         return self._closed
 
     @property
     def has_waiters(self) -> bool:
-        """Whether anybody waits for a commit."""
+        """Return True if any fetch waits."""
         return bool(self._waiters)
 
     @contextlib.contextmanager
     def waiter(self, partitions: Iterable[PartitionId]) -> Iterator[Waiter]:
-        """A waiter that is woken by every commit to `partitions` from now on: look at them after this."""
+        """Yield a waiter that every later commit to `partitions` wakes. Read them after this call."""
         waiter = Waiter()
         wanted = set(partitions)
         for partition in wanted:
@@ -139,18 +139,18 @@ class CommitNotifier:
                     del self._waiters[partition]
 
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
-        """This agent's own commits need no notification to be known."""
+        """Wake the waiters of this agent's own commits."""
         del file
         self.wake(PartitionId(result.topic_id, result.partition) for result in results)
 
     def wake(self, partitions: Iterable[PartitionId]) -> None:
-        """Wake those who wait for one of `partitions`."""
+        """Wake the waiters of `partitions`."""
         for partition in partitions:
             for waiter in self._waiters.get(partition, ()):
                 waiter.wake()
 
     def _on_commits(self, partitions: Iterable[PartitionId] | None) -> None:
-        """Of commits of others: to these partitions, or to any."""
+        """Handle commits of other agents to these partitions, or to any (None)."""
         if partitions is None:
             self._bounds.invalidate_all()
             self._wake_all()
@@ -166,7 +166,7 @@ class CommitNotifier:
         while not self._stopping.is_set():
             try:
                 changed = self._notifications.wait(self._wait_seconds)
-            except Exception as error:  # noqa: BLE001  # this thread must live as long as the agent
+            except Exception as error:  # noqa: BLE001  # the thread must survive any failure
                 failures += 1
                 self._health.failed()
                 _log_failure(error, failures)
@@ -174,7 +174,7 @@ class CommitNotifier:
                 changed = None
             else:
                 if failures:
-                    _log.warning("the catalog tells of commits again", failures=failures)
+                    _log.warning("notifications of commits work again", failures=failures)
                 failures = 0
                 self._health.succeeded()
             if changed is None or changed:
@@ -183,7 +183,7 @@ class CommitNotifier:
 
 
 def _log_failure(error: Exception, failures: int) -> None:
-    """Log the first failure in a row, the second, the fourth and so on: there may be one in each second."""
+    """Log failure number 1, 2, 4, 8 … of a sequence, because there may be one in every second."""
     if failures & (failures - 1):
         return
     reason = str(error) if isinstance(error, SiltstoneError) else repr(error)

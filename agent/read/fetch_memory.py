@@ -1,9 +1,9 @@
-"""The memory for fetches, and which part of it a single answer may have.
+"""The memory budget of fetches, and the share of it that one response may use.
 
-An answer holds its memory until its reader has taken it, and nobody knows how long that is. So an answer is
-planned with a quarter of what is free: readers that take nothing leave less to each next one, and never
-nothing. The last of it is for small answers alone, which a connection's own buffers take over at once: those
-who read go on, however many others do not.
+A response occupies memory until its reader has received it, for an unknown time. A response is therefore
+planned with a quarter of the free memory: slow readers leave less and less to the next response, but never
+nothing. The last part is reserved for small responses, which fit into the buffers of a connection. Active
+readers therefore continue however many slow readers there are.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MIN_SHARE = 64 * 1024
-"""Bytes that an answer is planned with, however little is left."""
+"""Bytes that a response is planned with, however little memory is free."""
 
 SMALL_RESPONSE = 2 * MIN_SHARE
-"""What comes of it, as the last batch is never cut: unless batches are larger than such a share."""
+"""Size of a response with that share: the last batch is never cut, but rarely larger than the share."""
 
-_SHARE = 4  # of what is free
-_SMALL_RESPONSE_SHARE = 8  # of all there is
+_SHARE = 4  # fraction of the free memory for one response
+_SMALL_RESPONSE_SHARE = 8  # fraction of all memory that only small responses may use
 
 
 class FetchMemory(ByteBudget):
-    """Bytes that fetches read and hold. Belongs to the event loop."""
+    """Bytes that fetches have read and not sent yet. Belongs to the event loop."""
 
     def __init__(self, limit: int) -> None:
         super().__init__("the memory for fetches", limit)
@@ -35,24 +35,24 @@ class FetchMemory(ByteBudget):
 
     @property
     def share(self) -> int:
-        """How many bytes an answer is planned with; a single batch may be larger."""
+        """Bytes that a response is planned with. A single batch may be larger."""
         free = self.limit - self.used
         return max((free - self._for_small_responses) // _SHARE, min(MIN_SHARE, free))
 
     def fits(self, size: int) -> bool:
-        """Whether an answer of `size` bytes may be held now.
+        """Return True if a response of `size` bytes may be reserved now.
 
-        One that is larger than all that answers may hold has room when there is no other.
+        A response that is larger than the whole budget fits if there is no other one.
         """
         return self.free >= max(size, self.required_free_bytes(size))
 
     def required_free_bytes(self, size: int) -> int:
-        """How much has to be free for an answer of `size` bytes, of which there may be no more than all."""
+        """Return how many bytes must be free for a response of `size` bytes."""
         return size if size <= SMALL_RESPONSE else min(size + self._for_small_responses, self.limit)
 
     @contextlib.contextmanager
     def reserving_response(self, size: int) -> Iterator[None]:
-        """Hold an answer for as long as the block runs; `BusyError` without room for it."""
+        """Reserve a response for the duration of the block; raise `BusyError` if it does not fit."""
         if not self.fits(size):
             raise self.rejection(size)
         with self.reserving(size):

@@ -1,4 +1,4 @@
-"""Which bytes a fetch needs: pure arithmetic over extents, limits and indexes."""
+"""Planning of the byte ranges that a fetch reads: arithmetic over extents, limits and indexes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFetch:
-    """What is wanted of one partition: batches from the one with `offset` on, about `max_bytes` of them."""
+    """A fetch from one partition: batches from the one with `offset` on, about `max_bytes` of them."""
 
     topic: Topic
     partition: int
@@ -28,18 +28,18 @@ class PartitionFetch:
 
     @property
     def partition_id(self) -> PartitionId:
-        """The partition, to the catalog."""
+        """The identifier of the partition in the catalog."""
         return PartitionId(self.topic.topic_id, self.partition)
 
     @property
     def partition_name(self) -> str:
-        """The partition, in messages."""
+        """The name of the partition in messages."""
         return f"{self.topic.name}-{self.partition}"
 
 
 @dataclass(slots=True)
 class Cursor:
-    """How far a fetch has come in one partition."""
+    """The progress of a fetch in one partition."""
 
     fetch: PartitionFetch
     served: ServedBatches
@@ -47,17 +47,17 @@ class Cursor:
     error: SiltstoneError | None = None
     extents: Sequence[Extent] = ()
     limit: int = 0
-    # Grows while what was read held no batch to serve: a long hole within an indexed section.
+    # Grows while the ranges that were read hold no batch: a long hole within an indexed section.
     read_factor: int = 1
 
     @classmethod
     def at(cls, fetch: PartitionFetch) -> Cursor:
-        """Nothing served yet."""
+        """Return a cursor that has read nothing yet."""
         return cls(fetch, ServedBatches(fetch.offset))
 
     @property
     def is_done(self) -> bool:
-        """Whether there is something to answer, or nothing more to be had."""
+        """Return True if there is a result, or nothing more to read."""
         return (
             self.error is not None
             or bool(self.served.runs)
@@ -66,7 +66,7 @@ class Cursor:
         )
 
     def needed_extents(self) -> list[Extent]:
-        """The extents to read in this round, in offset order and without a gap."""
+        """Return the extents to read in this round, in offset order and without a gap."""
         needed: list[Extent] = []
         position = self.served.next_offset
         size = 0
@@ -81,16 +81,16 @@ class Cursor:
 
 @dataclass(slots=True)
 class CursorPlan:
-    """One round for one cursor: extents with the part to read of each, None where it holds no record."""
+    """One round of one cursor: extents with the part to read of each (None if it has no records)."""
 
     cursor: Cursor
     steps: list[tuple[Extent, ExtentPart | None]] = field(default_factory=list)
 
 
 def assign_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
-    """Set each cursor's limit so that all stay within `max_bytes`; returns those whose turn has come.
+    """Set the limits of the cursors so that all stay within `max_bytes`; return the cursors to read.
 
-    The first partition that has anything is served whatever is left, so that a fetch makes progress.
+    The first partition with records is read whatever its size, so that each fetch makes progress.
     """
     left = max_bytes - sum(cursor.served.size for cursor in cursors)
     chosen: list[Cursor] = []
@@ -107,17 +107,17 @@ def assign_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
 
 
 def index_range(extent: Extent) -> ByteRange:
-    """Where the extent's sparse index lies."""
+    """Return the byte range of the extent's sparse index."""
     return ByteRange(extent.object_name, extent.index_position, extent.index_length)
 
 
 def data_range(extent: Extent) -> ByteRange:
-    """Where all of the extent's blocks lie."""
+    """Return the byte range of all the extent's blocks."""
     return ByteRange(extent.object_name, extent.position, extent.length)
 
 
 def parse_index(extent: Extent, block: memoryview) -> SectionIndex:
-    """The sparse index of the extent's section."""
+    """Parse the sparse index of the extent's section."""
     return SectionIndex.parse(
         block,
         name=extent.object_name,
@@ -128,7 +128,7 @@ def parse_index(extent: Extent, block: memoryview) -> SectionIndex:
 
 
 def plan_cursor(cursor: Cursor, indexes: Mapping[ByteRange, SectionIndex]) -> CursorPlan:
-    """What to read for `cursor` in this round."""
+    """Return what to read for `cursor` in this round."""
     plan = CursorPlan(cursor)
     size = 0
     for extent in cursor.needed_extents():

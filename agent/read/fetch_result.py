@@ -1,4 +1,4 @@
-"""What a fetch comes to, partition by partition."""
+"""The result of a fetch for each partition."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NO_LEADER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
-    """What a fetch has for one partition.
+    """The result of a fetch for one partition.
 
-    `batches` are runs of whole batches with their real offsets; the first may begin below the offset that
-    was asked for, as a batch is never cut. `next_offset` is where to go on. Where only offsets without
-    a record lie in between, they are one batch without a record, as Kafka's cleaner leaves one there: a Kafka
-    consumer goes on by what batches say, and would not come to the end of the log without it. With an `error`
-    there is nothing else.
+    `batches` are runs of whole batches with their final offsets. The first batch may begin below the
+    requested offset, because batches are never cut. `next_offset` is the offset of the next fetch. If there
+    are only offsets without records up to `next_offset`, they are returned as one empty batch, like the one
+    that Kafka's cleaner leaves: a Kafka consumer advances by the offsets of batches, and could not reach the
+    end of the log otherwise. With an `error`, the other fields are empty.
     """
 
     partition: int
@@ -41,19 +41,19 @@ class FetchResult:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether nothing more was to be had when it was made."""
+        """Return True if the result reaches the high watermark."""
         return self.next_offset >= self.high_watermark
 
 
 def unknown_partition(place: str) -> UnknownPartitionError:
-    """The error for a partition that the catalog does not have."""
+    """Return the error for a partition that the catalog does not have."""
     return UnknownPartitionError(
-        f"partition {place} does not exist", remedy="see which partitions the topic has"
+        f"partition {place} does not exist", remedy="use one of the topic's partitions"
     )
 
 
 def offset_error(cursor: Cursor) -> SiltstoneError | None:
-    """What keeps the cursor from being served at all."""
+    """Return the error that prevents any read at the cursor's position, or None."""
     fetch, state = cursor.fetch, cursor.state
     if state is None:
         return unknown_partition(fetch.partition_name)
@@ -68,7 +68,7 @@ def offset_error(cursor: Cursor) -> SiltstoneError | None:
 
 
 def result_of(cursor: Cursor) -> FetchResult:
-    """What the cursor has come to."""
+    """Return the result of the cursor."""
     state = cursor.state
     if cursor.error is not None or state is None:
         return FetchResult(partition=cursor.fetch.partition, error=cursor.error)
@@ -85,9 +85,9 @@ def result_of(cursor: Cursor) -> FetchResult:
 
 
 def _hole(first_offset: int, next_offset: int) -> list[bytearray | memoryview]:
-    """One batch without a record for the offsets of [first_offset, next_offset), if there are any.
+    """Return one empty batch for the offsets of [first_offset, next_offset), if there are any.
 
-    A batch covers 2^31 offsets at the most; what it does not cover is asked for next.
+    A batch covers at most 2^31 offsets. The next fetch asks for the rest.
     """
     offsets = min(next_offset - first_offset, _MAX_OFFSETS_OF_A_BATCH)
     if offsets <= 0:
@@ -99,7 +99,7 @@ def _hole(first_offset: int, next_offset: int) -> list[bytearray | memoryview]:
 
 
 def is_sufficient(wanted: Sequence[PartitionFetch], results: Sequence[FetchResult], min_bytes: int) -> bool:
-    """Whether who asked for `wanted` is to be answered with `results`, and not to wait for more."""
+    """Return True if the fetch should be answered with `results` instead of waiting for more."""
     if sum(result.size for result in results) >= min_bytes:
         return True
     return any(

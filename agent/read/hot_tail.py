@@ -1,14 +1,14 @@
-"""The newest batches that this agent committed, in memory, ready to be handed out.
+"""The newest batches that this agent committed, in memory.
 
-A producer's buffer becomes part of an ingestion file without a copy, and of the tail once the file is
-committed: real offsets and epoch are written into the batches where they lie (the file has been put, nobody
-else reads them), and fetches hand out views of the same bytes.
+A producer's buffer becomes part of an ingestion file without a copy, and part of the tail once the file is
+committed. The final offsets and the epoch are written into the batches in place, as the file is uploaded and
+has no other reader. Fetches return views of the same bytes.
 
-What the tail has of an offset is what the log has, and stays so while the topic is not compacted: committed
-records never change, and where the log begins is asked elsewhere. Of a compacted topic a batch is what the
-log has only while the offset lies in the file that brought it; `read` may be told to look at one file alone.
+Batches in the tail are those of the log as long as the topic is not compacted, because committed records
+never change. The log start offset is checked elsewhere. A batch of a compacted topic is that of the log only
+while its offset lies in the file that brought it. `read` can therefore be restricted to one file.
 
-Bounded by bytes, a batch's own cost included: the oldest files go first, whoever reads them.
+The size is bounded, including an overhead for each batch. The oldest files are evicted first.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from agent.cluster.commits import AppendedBatches, CommittedFile
     from catalog.model import SectionResult
 
-# About what the lists, the view and the share in its file cost beside the bytes of a batch.
-BATCH_COST = 256
+# Approximate overhead of a batch in the lists, its view, and its part of the file's bookkeeping.
+BATCH_OVERHEAD = 256
 _MAX_BATCHES = 4096
 _MIN_COMPACTION = 1024
 
 
 class TailRead(NamedTuple):
-    """Consecutive batches, from the one with the offset that was asked for; `next_offset` is behind them."""
+    """Consecutive batches from the requested offset on; `next_offset` is the offset after the last."""
 
     batches: list[memoryview]
     size: int
     next_offset: int
 
 
-# A named tuple's own constructor is a Python function, and every partition of every fetch needs one.
+# The constructor of a named tuple is a Python function, and every partition of every fetch needs one.
 _tail_read = partial(tuple.__new__, TailRead)
 
 
 @dataclass(slots=True)
 class PartitionTail:
-    """The batches of one partition in offset order; those before `first` are gone."""
+    """The batches of one partition in offset order. Those before index `first` are evicted."""
 
     bases: list[int] = field(default_factory=list)
     lasts: list[int] = field(default_factory=list)
@@ -58,7 +58,7 @@ class PartitionTail:
     first: int = 0
 
     def drop(self, count: int) -> None:
-        """Forget the `count` oldest batches."""
+        """Evict the `count` oldest batches."""
         end = self.first + count
         self.views[self.first : end] = [_NOTHING] * count
         self.first = end
@@ -78,11 +78,11 @@ class HotTail:
         self.limit = limit
         self.size = 0
         self.hits = 0
-        self._topics: dict[UUID, dict[int, PartitionTail]] = {}  # a UUID is slow to look up
+        self._topics: dict[UUID, dict[int, PartitionTail]] = {}  # hashing a UUID is slow
         self._files: deque[list[tuple[PartitionId, int, int]]] = deque()
 
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
-        """Keep what was appended; told of every committed file in commit order."""
+        """Add the appended batches of a committed file. Files arrive in commit order."""
         if self.limit == 0:
             return
         kept: list[tuple[PartitionId, int, int]] = []
@@ -100,10 +100,10 @@ class HotTail:
     def _keep(
         self, partition: PartitionId, appended: AppendedBatches, leader_epoch: int, file_id: UUID
     ) -> tuple[int, int]:
-        """Put the offsets into the batches and keep them: how many, and what they cost."""
+        """Set the offsets of the batches and add them; return their number and size with overhead."""
         batches, bases, offset_counts = appended
         count = len(batches)
-        if not count:  # they are in the file and not in the log
+        if not count:  # the catalog rejected them
             return 0, 0
         set_base_offsets(batches, bases, leader_epoch)
         tails = self._topics.setdefault(partition.topic_id, {})
@@ -114,26 +114,27 @@ class HotTail:
         tail.lasts += [base + taken - 1 for base, taken in zip(bases, offset_counts, strict=True)]
         tail.views += [batch.toreadonly() for batch in batches]
         tail.files += [file_id] * count
-        return count, sum(map(len, batches)) + BATCH_COST * count
+        return count, sum(map(len, batches)) + BATCH_OVERHEAD * count
 
     def read(
         self, partition: PartitionId, offset: int, max_bytes: int, *, file_id: UUID | None = None
     ) -> TailRead | None:
-        """Batches from the one with `offset` on, at least one and about `max_bytes`; None without that one.
+        """Return batches from the one with `offset` on: at least one, and about `max_bytes`.
 
-        With `file_id`, batches of that file alone.
+        Returns None if the tail does not have that batch. With `file_id`, it returns batches of that file
+        only.
         """
         tail = self.partition_tails(partition.topic_id).get(partition.partition)
         return None if tail is None else self.read_partition(tail, offset, max_bytes, file_id=file_id)
 
     def partition_tails(self, topic_id: UUID) -> Mapping[int, PartitionTail]:
-        """What is held of a topic, by partition; to be used at once."""
+        """Return the tails of a topic's partitions. They change with the next commit."""
         return self._topics.get(topic_id, _NO_TAILS)
 
     def read_partition(
         self, tail: PartitionTail, offset: int, max_bytes: int, *, file_id: UUID | None = None
     ) -> TailRead | None:
-        """As `read`, of one of the `tails`."""
+        """Do the same as `read` for a partition tail at hand."""
         bases, lasts, views = tail.bases, tail.lasts, tail.views
         first = bisect_right(bases, offset, tail.first) - 1
         if first < tail.first or lasts[first] < offset:
@@ -142,8 +143,8 @@ class HotTail:
             return None
         size = len(views[first])
         end = first + 1
-        most = min(len(bases), first + _MAX_BATCHES) if size < max_bytes else end
-        while end < most and bases[end] == lasts[end - 1] + 1:
+        limit = min(len(bases), first + _MAX_BATCHES) if size < max_bytes else end
+        while end < limit and bases[end] == lasts[end - 1] + 1:
             more = size + len(views[end])
             if more > max_bytes or (file_id is not None and tail.files[end] != file_id):
                 break

@@ -1,4 +1,4 @@
-"""Where the offsets of a fetch lie: what is known already, or a look-up in the catalog."""
+"""Look-up of the bounds and extents that a fetch needs, from the cache or from the catalog."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 
 class BoundsTable(Protocol):
-    """Where partitions begin and end."""
+    """The catalog's bounds of partitions."""
 
     def states(self, partitions: list[PartitionId], /) -> Sequence[PartitionState]:
-        """The state of each of `partitions` that exists."""
+        """Return the state of each partition that exists."""
         ...
 
 
 class ExtentTable(Protocol):
-    """Where offsets lie."""
+    """The catalog's extents."""
 
     def extents(
         self, topic_id: UUID, partition: int, offset: int, *, max_extents: int, max_bytes: int
     ) -> Sequence[Extent]:
-        """Live extents in offset order; the first one holds `offset`."""
+        """Return live extents in offset order. The first one covers `offset`."""
         ...
 
 
 class LogLookup:
-    """The catalog's log, as fetches see it. Belongs to the event loop."""
+    """The catalog's metadata of logs, for fetches. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LogLookup:
         self._clock = clock
 
     async def state(self, partition: PartitionId) -> PartitionState | None:
-        """The partition's state now, or None when there is no such partition."""
+        """Return the current state of the partition, or None if it does not exist."""
         states = await self._pool.run(partial(self._bounds.states, [partition]))
         return states[0] if states else None
 
@@ -71,10 +71,10 @@ class LogLookup:
         return None if fetch.topic.config.compacts else self.bounds_cache.get(fetch.partition_id)
 
     async def find_bounds(self, cursors: Sequence[Cursor], *, use_cache: bool) -> None:
-        """Set the cursors' states, or what is wrong with them.
+        """Set the states of the cursors, or their errors.
 
-        Nobody is refused by what was only believed: a reader that comes from another agent may be further
-        than the word of that one's commits.
+        Cached bounds never cause an error: a reader that comes from another agent may be ahead of the
+        notification of that agent's commit.
         """
         unknown = []
         for cursor in cursors:
@@ -93,7 +93,7 @@ class LogLookup:
             cursor.error = offset_error(cursor)
 
     async def find_extents(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
-        """The extents from where the cursors stand: those that are known, or a look-up of some more."""
+        """Set the extents from the positions of the cursors on."""
         unknown = []
         for cursor in cursors:
             cursor.extents = ()
@@ -110,7 +110,7 @@ class LogLookup:
                 self._extent_cache.store(cursor.fetch.partition_id, cursor.extents, looked_up)
 
     def _look_up(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
-        """Bring extents up to date; blocking."""
+        """Query the extents of the cursors; blocking."""
         for cursor in cursors:
             partition = cursor.fetch.partition_id
             most = min(cursor.fetch.max_bytes, max_bytes)
@@ -125,6 +125,6 @@ class LogLookup:
             )
 
     def invalidate_extents(self, cursors: Sequence[Cursor]) -> None:
-        """They named an object that is gone."""
+        """Remove cached extents that refer to a deleted object."""
         for cursor in cursors:
             self._extent_cache.invalidate(cursor.fetch.partition_id)

@@ -1,8 +1,8 @@
 """Fetches that are served from memory alone: cached bounds and the hot tail.
 
 `MemoryRead` is the one implementation. `MemoryReads` offers it to the Kafka fast path, which reads many
-partitions at once and holds their memory; `ReadPath.fetch` tries it before it asks the catalog. Neither gives
-a partial result: where anything else than memory is needed, the whole fetch goes the general way.
+partitions at once and reserves memory for them. `ReadPath.fetch` tries it before it queries the catalog.
+Neither returns a partial result: if anything but memory is needed, the whole fetch takes the general path.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 MAX_PARTITIONS_PER_STEP = 1024
-"""Partitions that are read in 1 ms, which is for how long others may be kept waiting."""
+"""Partitions between two yields to the event loop. Reading them takes about 1 ms."""
 
 _UNKNOWN: tuple[float, None] = (-1.0, None)
 
 
 class PartitionRead(NamedTuple):
-    """Batches of one partition from the one with `offset` on, about `max_bytes` of them."""
+    """A read of batches from the one with `offset` on, about `max_bytes` of them."""
 
     partition: int
     offset: int
     max_bytes: int
-    leader_epoch: int = -1  # that the reader knows of
+    leader_epoch: int = -1  # the latest epoch that the reader knows
 
 
 PartitionReadTuple: TypeAlias = "tuple[int, int, int, int]"
-"""What `PartitionRead` says, with names or without: for most readers nobody needs them."""
+"""The fields of `PartitionRead` as a plain tuple, which is faster to make."""
 
 ReadsByTopic: TypeAlias = "Sequence[tuple[Topic, Sequence[PartitionReadTuple]]]"
-"""Partitions by topic, in the order in which there is room for them; a topic may come again."""
+"""Reads by topic, in the order in which they are served. A topic may occur several times."""
 
 
 class MemoryMiss(Enum):
     """Why nothing was read."""
 
     UNKNOWN = "unknown"
-    """Memory does not tell: catalog, disks or store have to be asked."""
+    """Memory does not have everything: the catalog, the disks or the store are needed."""
 
     INSUFFICIENT = "insufficient"
-    """There is less than was asked for: whoever asked should wait for more."""
+    """There are fewer than `min_bytes`: the reader should wait for more."""
 
 
 MemoryResult: TypeAlias = "tuple[PartitionState, TailRead | None]"
-"""Where a partition begins and ends, and what memory has of it from the offset on: None for nothing."""
+"""The bounds of a partition, and the batches from the offset on (None if there are none)."""
 
 _Read: TypeAlias = "tuple[list[MemoryResult], int] | MemoryMiss"
 
 
 class MemoryReads:
-    """What the tail and the known bounds say. Belongs to the event loop."""
+    """Reads from the hot tail within the cached bounds. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class MemoryReads:
         self._wake_up_seconds = metrics.wake_up_seconds
 
     def read(self, wanted: ReadsByTopic, *, max_bytes: int, min_bytes: int) -> _Read:
-        """What there is of each, in order, and how many bytes of the budget that holds from now on."""
+        """Return the result of each read in order, and the size that is reserved in the budget for them."""
         reading = self._begin(max_bytes)
         if reading is None:
             return MemoryMiss.UNKNOWN
@@ -101,7 +101,7 @@ class MemoryReads:
         return self._end(reading, min_bytes)
 
     async def _read_in_steps(self, wanted: ReadsByTopic, max_bytes: int, min_bytes: int) -> _Read:
-        """As `read`, and others have their turn in between where there are many partitions."""
+        """Do the same as `read`, and yield to the event loop between portions of partitions."""
         reading = self._begin(max_bytes)
         if reading is None:
             return MemoryMiss.UNKNOWN
@@ -118,19 +118,19 @@ class MemoryReads:
         return self._end(reading, min_bytes)
 
     def _begin(self, max_bytes: int) -> MemoryRead | None:
-        """A look at everything; None where there is no room for what it would find."""
+        """Start a read; return None if the budget has no space for its results."""
         if self._budget.free < min(MIN_SHARE, max(max_bytes, 1)):
             return None
-        most = min(max_bytes, self._budget.share, self._max_fetch_bytes)
-        return MemoryRead(self._tail, self._bounds, self._clock.monotonic(), most)
+        limit = min(max_bytes, self._budget.share, self._max_fetch_bytes)
+        return MemoryRead(self._tail, self._bounds, self._clock.monotonic(), limit)
 
     def _end(self, reading: MemoryRead, min_bytes: int) -> _Read:
-        """What was found, if it is all that there is, and enough."""
-        found, size = reading.found, reading.most - reading.left
+        """Return what was found if it is complete and sufficient."""
+        found, size = reading.found, reading.limit - reading.remaining
         if not reading.is_complete or not self._budget.fits(size):
             return MemoryMiss.UNKNOWN
-        # As Kafka's brokers do, nobody is kept waiting for more than may be handed out.
-        if size < min(min_bytes, reading.most) and not _has_more(found):
+        # As in Kafka, no reader waits for more than the limit allows.
+        if size < min(min_bytes, reading.limit) and not _has_more(found):
             return MemoryMiss.INSUFFICIENT
         self._count(reading.served, len(found) - reading.served, size)
         self._budget.reserve(size)
@@ -175,7 +175,7 @@ class MemoryReads:
         return MemoryMiss.INSUFFICIENT
 
     def release(self, size: int) -> None:
-        """Let go of what a read holds; its batches were handed out."""
+        """Release the memory of a read whose batches were sent."""
         self._budget.release(size)
 
     def _count(self, served: int, empty: int, size: int) -> None:
@@ -187,18 +187,18 @@ class MemoryReads:
 
 
 class MemoryRead:
-    """One look at the tail, topic by topic, with `most` bytes to hand out.
+    """One read of the hot tail, topic by topic, of at most `limit` bytes.
 
-    `served` partitions have records; where it `is_short`, there are records that memory does not have.
+    `served` counts the partitions with records. `is_short` says that the log has records that memory lacks.
     """
 
-    __slots__ = ("_bounds", "_now", "_tail", "found", "is_short", "left", "most", "served")
+    __slots__ = ("_bounds", "_hot_tail", "_now", "found", "is_short", "limit", "remaining", "served")
 
-    def __init__(self, tail: HotTail, bounds: BoundsCache, now: float, most: int) -> None:
-        self._tail = tail
+    def __init__(self, hot_tail: HotTail, bounds: BoundsCache, now: float, limit: int) -> None:
+        self._hot_tail = hot_tail
         self._bounds = bounds
         self._now = now
-        self.most = self.left = most
+        self.limit = self.remaining = limit
         self.found: list[MemoryResult] = []
         self.served = 0
         self.is_short = False
@@ -206,18 +206,23 @@ class MemoryRead:
     @property
     def is_complete(self) -> bool:
         """Return True if memory has all records that the limit of bytes allows."""
-        return self.left <= 0 or not self.is_short
+        return self.remaining <= 0 or not self.is_short
 
     def take(self, topic: Topic, parts: Sequence[PartitionReadTuple]) -> bool:
-        """What there is of one topic's partitions; whether memory tells.
+        """Read partitions of one topic; return False if memory is not sufficient.
 
-        It does where the bounds may be believed, and the offset lies within them.
+        It is sufficient if the bounds are in the cache and the offset lies within them.
         """
         if topic.config.compacts:
             return False
         states = self._bounds.of_topic(topic.topic_id)
-        lines = self._tail.partition_tails(topic.topic_id)
-        read_line, now, most, left = self._tail.read_partition, self._now, self.most, self.left
+        tails = self._hot_tail.partition_tails(topic.topic_id)
+        read_partition, now, limit, remaining = (
+            self._hot_tail.read_partition,
+            self._now,
+            self.limit,
+            self.remaining,
+        )
         for partition, offset, max_bytes, _ in parts:
             until, state = states.get(partition, _UNKNOWN)
             if until < now or state is None:
@@ -226,20 +231,20 @@ class MemoryRead:
             if not state.log_start_offset <= offset <= end:
                 return False
             read = None
-            if offset < end and (left > 0 or left == most):
-                line = lines.get(partition)
-                if line is not None:
-                    read = read_line(line, offset, min(max_bytes, left))
+            if offset < end and (remaining > 0 or remaining == limit):
+                tail = tails.get(partition)
+                if tail is not None:
+                    read = read_partition(tail, offset, min(max_bytes, remaining))
             if read is not None:
-                left -= read.size
+                remaining -= read.size
                 self.served += 1
             elif offset < end:
                 self.is_short = True
             self.found.append((state, read))
-        self.left = left
+        self.remaining = remaining
         return True
 
 
 def _has_more(found: Sequence[MemoryResult]) -> bool:
-    """Whether there is more than was read, so that nobody has to wait for it."""
+    """Return True if a partition has more than was read, so that the reader need not wait."""
     return any(read is not None and read.next_offset < state.high_watermark for state, read in found)

@@ -1,4 +1,4 @@
-"""Ranges of objects for readers: from the cache, or by as few GETs as the ranges allow."""
+"""Reads of object ranges from the cache, or by as few GETs as possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """A range that somebody needs; a hot one was written a moment ago."""
+    """A range to read; a hot range was written recently."""
 
     range: ByteRange
     is_hot: bool
@@ -35,7 +35,7 @@ class RangeRequest:
 def coalesce(ranges: Sequence[ByteRange], *, gap: int, limit: int) -> list[ByteRange]:
     """Join ranges of one object that overlap or are at most `gap` apart, up to `limit` bytes.
 
-    A single range may have more. Every given range lies within one of the result, which is in order.
+    A single range may be larger. Each given range lies within one range of the result, which is sorted.
     """
     joined: list[ByteRange] = []
     for each in sorted(ranges, key=lambda r: (r.object_name, r.position, -r.length)):
@@ -71,17 +71,17 @@ class ObjectReader:
         self._health = health
 
     def has(self, wanted: ByteRange) -> bool:
-        """Whether a read of `wanted` makes no request of its own."""
+        """Return True if a read of `wanted` needs no request of its own."""
         return self.cache.has(wanted)
 
     async def read(
         self, wanted: Sequence[RangeRequest], *, limiter: asyncio.Semaphore | None = None
     ) -> list[memoryview]:
-        """The bytes of each range, read-only, in the order of `wanted`.
+        """Return the bytes of each range, read-only, in the order of `wanted`.
 
-        With `limiter` every request waits for one of them first, and is under way for nobody else till then.
-        Raises `ObjectNotFoundError` when an object is gone (its extents were swapped since they were looked
-        up), `RetryableError` when the store does not answer.
+        With a `limiter`, each request acquires it first, and other reads cannot join the request until then.
+        Raises `ObjectNotFoundError` if an object is gone because its extents were replaced after the look-up,
+        and `RetryableError` if the store does not respond.
         """
         results = {each.range: self.cache.get(each.range) for each in wanted}
         missing: dict[bool, list[ByteRange]] = defaultdict(list)

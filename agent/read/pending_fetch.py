@@ -1,4 +1,4 @@
-"""Fetches whose results hold memory until they were handed out (`fetch_memory`)."""
+"""Fetches within the memory budget: their results occupy memory until they are sent."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PendingFetch:
-    """Results that hold `size` bytes of the budget; whoever has handed them out calls `release`."""
+    """Results with `size` bytes reserved in the budget. Call `release` after sending them."""
 
     results: list[FetchResult]
     size: int
     budget: FetchMemory
 
     def release(self) -> None:
-        """Let go of the memory; a second time does nothing."""
+        """Release the memory; a second call has no effect."""
         self.budget.release(self.size)
         self.size = 0
 
@@ -40,10 +40,10 @@ async def fetch_within_budget(
     min_bytes: int = 1,
     max_wait_ms: int = 0,
 ) -> PendingFetch:
-    """As `ReadPath.fetch`, within what is left of the memory for fetches.
+    """Do the same as `ReadPath.fetch`, within the free memory for fetches.
 
-    With little left the results are smaller. With none left it waits for others to be handed out, and when
-    the time is up gives results without a batch: the reader comes back.
+    With little memory left, the results are smaller. With none left, it waits for other responses to be sent,
+    and returns results without batches when the time is up. The reader then fetches again.
     """
     budget = read_path.budget
     loop = asyncio.get_running_loop()
@@ -59,15 +59,15 @@ async def fetch_within_budget(
                 max_wait_ms=max(0, round((deadline - loop.time()) * 1000)),
             )
         except BusyError:
-            # What it had to read for that does not fit yet.
+            # The ranges that it has to read do not fit yet.
             needed = min(budget.limit, max(2 * needed, budget.free + 1))
             continue
-        # A batch that is larger than all there may be is handed out alone.
+        # A batch that is larger than the whole budget is returned alone.
         size = min(sum(result.size for result in results), budget.limit)
         if budget.fits(size):
             budget.reserve(size)
             return PendingFetch(results, size, budget)
-        # Others were quicker; what cannot do with the least are batches, which are never cut.
+        # Other fetches took the memory meanwhile. Only a batch, which is never cut, exceeds the minimum.
         needed = MIN_SHARE if planned > MIN_SHARE else budget.required_free_bytes(size)
         most = MIN_SHARE
     return PendingFetch(await read_path.bounds(wanted), 0, budget)

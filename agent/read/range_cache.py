@@ -26,11 +26,11 @@ class ByteRange:
 
     @property
     def end(self) -> int:
-        """The position behind the last byte."""
+        """The position after the last byte."""
         return self.position + self.length
 
     def covers(self, other: ByteRange) -> bool:
-        """Whether all of `other` lies within this range."""
+        """Return True if `other` lies within this range."""
         return (
             self.object_name == other.object_name
             and self.position <= other.position
@@ -39,9 +39,9 @@ class ByteRange:
 
 
 class RangeCache:
-    """A least-recently-used cache of ranges, bounded by their bytes, with single flight.
+    """LRU cache of byte ranges with a size limit. A range that is being read is read only once.
 
-    A range is found when one that was put covers it whole. Belongs to the event loop.
+    A range is found if a cached range covers it. Belongs to the event loop.
     """
 
     def __init__(self, limit: int) -> None:
@@ -55,7 +55,7 @@ class RangeCache:
         self._flights: dict[ByteRange, asyncio.Task[Buffer]] = {}
 
     def get(self, wanted: ByteRange) -> memoryview | None:
-        """The bytes of `wanted`, read-only, or None."""
+        """Return the bytes of `wanted`, read-only, or None."""
         for cached in self._by_object.get(wanted.object_name, ()):
             if cached.covers(wanted):
                 self._ranges.move_to_end(cached)
@@ -64,12 +64,12 @@ class RangeCache:
         return None
 
     def has(self, wanted: ByteRange) -> bool:
-        """Whether the bytes of `wanted` are here, or on their way."""
+        """Return True if the bytes of `wanted` are cached or being read."""
         cached = self._by_object.get(wanted.object_name, ())
         return any(each.covers(wanted) for each in (*cached, *self._flights))
 
     def put(self, cached: ByteRange, data: Buffer) -> None:
-        """Keep `data`, whose owner never changes it again, if there is room for it at all."""
+        """Cache `data` if it fits. Its owner must not change it any more."""
         if len(data) != cached.length:
             raise ValueError(f"{len(data)} bytes given for {cached}")
         if cached.length > self.limit or cached in self._ranges:
@@ -81,14 +81,14 @@ class RangeCache:
             self._drop(next(iter(self._ranges)))
 
     def invalidate(self, object_name: str) -> None:
-        """Drop what is cached of an object that is gone."""
+        """Remove the ranges of an object that is gone."""
         for cached in list(self._by_object.get(object_name, ())):
             self._drop(cached)
 
     async def read(self, wanted: ByteRange, load: Callable[[], Awaitable[Buffer]]) -> memoryview:
-        """The bytes of `wanted`: cached, from a flight under way that covers it, or by `load`.
+        """Return the bytes of `wanted` from the cache, from a read in progress that covers it, or by `load`.
 
-        A flight goes on when the one who began it is cancelled, because others may have joined it.
+        A read in progress continues when its caller is cancelled, because other callers may have joined it.
         """
         found = self.get(wanted)
         if found is not None:
@@ -111,7 +111,7 @@ class RangeCache:
     def _landed(self, wanted: ByteRange, task: asyncio.Task[Buffer]) -> None:
         del self._flights[wanted]
         if not task.cancelled():
-            task.exception()  # seen, also when everyone who waited has left
+            task.exception()  # mark it as retrieved, even if all callers were cancelled
 
     def _drop(self, cached: ByteRange) -> None:
         del self._ranges[cached]

@@ -1,4 +1,4 @@
-"""Offsets by time: the first record of a partition at or after a timestamp."""
+"""Look-up of offsets by time: the first record of a partition at or after a timestamp."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ if TYPE_CHECKING:
     from object_format.segment_file import SectionIndex
 
 _MAX_STEPS = 64
-_WHATEVER_SIZE = 2**62
+_NO_LIMIT = 2**62
 
 
 class TimedExtents(Protocol):
-    """What the look-up needs of the catalog."""
+    """The operations of the catalog that the look-up needs."""
 
     def first_extent_at_or_after_timestamp(
         self, topic_id: UUID, partition: int, timestamp: int, /
     ) -> Extent | None:
-        """The first extent in offset order with a record at or after `timestamp`."""
+        """Return the first extent in offset order with a record at or after `timestamp`."""
         ...
 
     def extents(
         self, topic_id: UUID, partition: int, offset: int, *, max_extents: int, max_bytes: int
     ) -> Sequence[Extent]:
-        """Live extents in offset order; the first one holds `offset`."""
+        """Return live extents in offset order. The first one covers `offset`."""
         ...
 
 
 class TimedTailCache(Protocol):
-    """Look-ups by time in the copies of the tail on this agent's disks."""
+    """Look-ups by time in the tail cache on this agent's disks."""
 
     async def offset_in_extent(
         self, topic: Topic, extent: Extent, timestamp: int, log_start_offset: int, /
     ) -> TimestampOffset | None:
-        """Return the first record at or after a timestamp if it lies in `extent` and a copy has it."""
+        """Return the first record at or after a timestamp if it lies in `extent` and is in the tail cache."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOffset:
-    """A record's offset and its timestamp."""
+    """The offset and the timestamp of a record."""
 
     offset: int
     timestamp: int
 
 
 class TimestampLookup:
-    """Finds records by their time. Belongs to the event loop."""
+    """Finds records by time. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class TimestampLookup:
     async def find(
         self, topic: Topic, partition: int, timestamp: int, *, log_start_offset: int, budget: ByteBudget
     ) -> TimedOffset | None:
-        """The first record from `log_start_offset` on at or after `timestamp`; None when there is none.
+        """Return the first record from `log_start_offset` on at or after `timestamp`, or None.
 
-        What is read for it is held in `budget` meanwhile.
+        The bytes that it reads are reserved in `budget`.
         """
         search = partial(self._search, timestamp=timestamp, log_start_offset=log_start_offset, budget=budget)
         first = partial(self._log.first_extent_at_or_after_timestamp, topic.topic_id, partition, timestamp)
@@ -102,7 +102,7 @@ class TimestampLookup:
                 return TimedOffset(near.offset, near.timestamp)
             try:
                 found = await search(extent)
-            except ObjectNotFoundError:  # swapped since it was looked up
+            except ObjectNotFoundError:  # replaced since the look-up
                 extent = await self._pools.catalog.run(first)
                 continue
             if found is not None:
@@ -114,14 +114,14 @@ class TimestampLookup:
         )
 
     def _after(self, extent: Extent, timestamp: int) -> Extent | None:
-        """The next extent that may have such a record; for when what the first one had is gone. Blocking."""
+        """Return the next extent that may have such a record, if the first one has none left. Blocking."""
         offset = extent.last_offset + 1
         while page := self._log.extents(
             extent.topic_id,
             extent.partition,
             offset,
             max_extents=self._settings.max_fetch_extents,
-            max_bytes=_WHATEVER_SIZE,
+            max_bytes=_NO_LIMIT,
         ):
             for candidate in page:
                 if candidate.max_timestamp >= timestamp and candidate.record_count > 0:
@@ -145,7 +145,7 @@ class TimestampLookup:
                 del data, look
             if found is not None:
                 return found
-            # What was late enough lies below the log start: go on behind it.
+            # The late records lie below the log start offset: continue after them.
             end = wanted.position + wanted.length - extent.position
             wanted = None if index is None else self._range(extent, index, timestamp, end)
         return None

@@ -132,7 +132,10 @@ class IngestionBuffer:
         return full
 
     def _fill(self, validated: ValidatedBatches, first: int) -> tuple[int, int]:
-        """How far the open file takes the batches from `first`: (number behind the last, end position)."""
+        """Return how many batches from `first` on the open file takes.
+
+        The result is (index after the last batch, end position).
+        """
         free = self._target - self.open.size
         start = validated.batches[first].position
         number = first

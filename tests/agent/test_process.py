@@ -56,9 +56,9 @@ run(
 
 @pytest.fixture
 def process(tmp_path: Path, catalog_url: str) -> Iterator[subprocess.Popen[str]]:
-    """An agent of an hour's flush interval in a process of its own."""
+    """An agent with the longest flush interval, in a process of its own."""
     with subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, str(tmp_path / "objects"), catalog_url, "3600000"],
+        [sys.executable, "-c", _PROGRAM, str(tmp_path / "objects"), catalog_url, "60000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -72,7 +72,7 @@ def process(tmp_path: Path, catalog_url: str) -> Iterator[subprocess.Popen[str]]
 def test_a_signal_flushes_and_answers_what_was_taken(
     process: subprocess.Popen[str], catalog: Catalog, number: signal.Signals
 ) -> None:
-    """The append waits for its file's hour when the signal comes; it is answered, the session ends."""
+    """An append waits for the flush interval when the signal comes. It is completed, and the session ends."""
     assert process.stdout is not None
     address = orjson.loads(process.stdout.readline())["http"]
     (session,) = catalog.sessions.active()

@@ -81,8 +81,8 @@ def test_a_word_of_another_agent_makes_them_unknown() -> None:
 def test_an_answer_that_was_overtaken_is_not_remembered() -> None:
     """A commit that is heard of during a look-up may or may not be in its answer."""
     for overtake in (
-        lambda bounds: bounds.forget([ONE]),
-        lambda bounds: bounds.forget_all(),
+        lambda bounds: bounds.invalidate([ONE]),
+        lambda bounds: bounds.invalidate_all(),
         lambda bounds: _commit(bounds, 6),
     ):
         bounds, _ = _bounds()

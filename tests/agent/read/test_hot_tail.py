@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from agent.read.hot_tail import BATCH_COST, HotTail
+from agent.read.hot_tail import BATCH_OVERHEAD, HotTail
 from agent.write.ingestion_buffer import OpenFile, Piece
 from agent.write.ingestion_file import SealedFile, seal
 from agent.write.pending_append import PendingAppend
@@ -113,11 +113,11 @@ async def test_a_read_of_one_file_ends_with_it() -> None:
 async def test_the_oldest_files_go_first_and_the_bound_holds() -> None:
     """Thousands of files later exactly the newest that fit are there."""
     room = 10
-    tail = HotTail(room * (SIZE + BATCH_COST) + 1)
+    tail = HotTail(room * (SIZE + BATCH_OVERHEAD) + 1)
     for number in range(3000):
         tail.committed(_file(number, "x"), _result(RunResult(base_offset=number)))
         assert tail.size <= tail.limit
-    assert tail.size == room * (SIZE + BATCH_COST)
+    assert tail.size == room * (SIZE + BATCH_OVERHEAD)
     assert tail.read(PLACE, 2989, 1) is None
     assert _offsets(tail.read(PLACE, 2990, 2**20)) == list(range(2990, 3000))
 

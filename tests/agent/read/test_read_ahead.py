@@ -143,7 +143,7 @@ async def test_windows_that_find_no_room_are_not_read(
     async with reading(agents, store, topic, max_read_ahead_bytes=100) as reader:
         await reader.fetch()
         assert await reader.fetch() == 1
-        assert reader.outcomes().keys() == {"no room"}
+        assert reader.outcomes().keys() == {"no memory"}
 
 
 async def test_a_window_that_cannot_be_read_harms_nobody(

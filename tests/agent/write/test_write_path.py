@@ -95,7 +95,7 @@ async def writing_to(
 ) -> AsyncIterator[tuple[WritePath, FakeSession]]:
     clock = SystemClock()
     ids = SeededIds(7, clock)
-    settings = replace(SETTINGS, **cast("Any", {"flush_interval_ms": 3_600_000, **changes}))
+    settings = replace(SETTINGS, **cast("Any", {"flush_interval_ms": 60_000, **changes}))
     pools = Pools.open(settings)
     session = FakeSession(*SESSIONS)
     path = WritePath(

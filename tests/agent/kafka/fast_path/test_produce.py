@@ -85,14 +85,14 @@ class _Directory:
         self._names = {topic.name: topic for topic in _TOPICS}
         self._ids = {topic.topic_id: topic for topic in _TOPICS}
 
-    def fresh(self, name: str) -> Topic | None:
+    def cached(self, name: str) -> Topic | None:
         return self._names.get(name)
 
     def cached_by_id(self, topic_id: UUID) -> Topic | None:
         return self._ids.get(topic_id)
 
     async def get(self, name: str) -> Topic:
-        return self._found(self.fresh(name))
+        return self._found(self.cached(name))
 
     async def get_by_id(self, topic_id: UUID) -> Topic:
         return self._found(self.cached_by_id(topic_id))
