@@ -39,7 +39,7 @@ def test_a_reservation_is_all_or_nothing() -> None:
 def test_nobody_releases_more_than_is_held() -> None:
     budget = ByteBudget("the buffer", 10)
     budget.reserve(2)
-    with pytest.raises(ValueError, match="3 bytes released while 2 are held"):
+    with pytest.raises(ValueError, match="3 bytes released while 2 are reserved"):
         budget.release(3)
 
 
