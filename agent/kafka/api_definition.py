@@ -9,7 +9,7 @@ with the fields of every version. It returns
 - None: the request has no response.
 
 The exception that a handler raises becomes an error response (`Api.error_response`). The requests of one
-connection are handled one after the other, so a handler may rely on their order.
+connection are handled in order, and a handler may rely on that.
 
 An API may also have a `FastPath`, which turns the bytes of common requests into those of their responses
 without structs in between.

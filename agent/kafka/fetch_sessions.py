@@ -54,7 +54,7 @@ class PartitionStatus(NamedTuple):
 
 @dataclass(slots=True)
 class _CachedPartition:
-    """One partition of a session: what the client wants, and what the last response said of it."""
+    """One partition of a session: the client's request for it, and its status in the last response."""
 
     wanted: PartitionRead
     high_watermark: int = -1

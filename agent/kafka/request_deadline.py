@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from core.clock import Clock
 
 _MAX_SECONDS = 60.0
-"""Also the time-out for 0, by which librdkafka means that it does not wait for replicas."""
+"""Also the time-out of a request with 0: librdkafka sends 0 if it does not wait for replicas."""
 
 
 class RequestDeadline:

@@ -1,4 +1,4 @@
-"""Kafka's messages as bytes: what each version looks like is read off kio's generated schemas."""
+"""Encoding of Kafka's messages, driven by kio's generated schemas."""
 
 from agent.kafka.codec.messages import MalformedMessageError, Message, message_versions, read_message
 from agent.kafka.codec.reading import Cursor

@@ -1,4 +1,4 @@
-"""Requests and responses of one API in one version, with their headers' shapes."""
+"""The request and response of one API in one version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ __all__ = ["MalformedMessageError", "Message", "api_key_of", "message_versions",
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """How one API's request and response are read and written in one version."""
+    """Readers and writers of one API in one version.
+
+    `response_defaults` are the names of all fields of the response, in any version.
+    """
 
     is_flexible: bool
     read_request: Callable[[Cursor], Struct]
@@ -32,7 +35,7 @@ class Message:
     @staticmethod
     @cache
     def of(name: str, version: int) -> Message:
-        """The message called `name` (as `list_offsets`) in that version; made once."""
+        """Return the message `name` (such as `list_offsets`) in that version, from a cache."""
         request, response = schema_of(name, version, "request"), schema_of(name, version, "response")
         return Message(
             is_flexible=request.is_flexible,
@@ -45,11 +48,11 @@ class Message:
 
 
 def message_versions(name: str) -> tuple[int, int]:
-    """The lowest and the highest version that there is a schema for."""
+    """Return the lowest and the highest version that has a schema."""
     versions = versions_of(name)
     return versions[0], versions[-1]
 
 
 def read_message(name: str, version: int, cursor: Cursor) -> Struct:
-    """The body of a request. Bytes behind it are no error: some clients leave a few there."""
+    """Read the body of a request. Trailing bytes are no error: some clients send a few."""
     return Message.of(name, version).read_request(cursor)

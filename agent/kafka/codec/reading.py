@@ -1,4 +1,4 @@
-"""From bytes to structs. Every length is checked against what is there before anything is made of it."""
+"""From bytes to structs. Every length is checked against the message's end before anything is allocated."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ _MAX_VARINT_BYTES = 5
 
 
 class MalformedMessageError(InvalidInputError):
-    """Bytes that are not the message that they should be."""
+    """The bytes are not a valid message."""
 
 
 class Cursor:
-    """A place in a message.
+    """A position in a message.
 
-    All arrays of one message share a bound on their items: small bytes that would become many objects are
-    refused.
+    All arrays of one message share a bound on their items, because a few bytes could become many objects.
     """
 
     __slots__ = ("data", "items_left", "position")
@@ -41,7 +40,7 @@ class Cursor:
         self.items_left = items
 
     def take(self, count: int) -> memoryview:
-        """The next `count` bytes, not copied."""
+        """Return a view of the next `count` bytes."""
         start = self.position
         end = start + count
         if count < 0 or end > len(self.data):
@@ -53,7 +52,7 @@ class Cursor:
 
 
 def _numbers(codes: str) -> Callable[[Cursor], tuple[Any, ...]]:
-    """What reads numbers that lie side by side: one step for all of them."""
+    """Return a reader of consecutive numbers, in one step."""
     layout = struct.Struct(f">{codes}")
     unpack, size = layout.unpack_from, layout.size
 
@@ -92,7 +91,7 @@ _FIXED: dict[str, Read] = {kind: _number(code) for kind, code in NUMBER_CODES.it
 
 
 def read_varint(cursor: Cursor) -> int:
-    """An unsigned varint of at most 32 bits."""
+    """Read an unsigned varint of at most 32 bits."""
     data, position = cursor.data, cursor.position
     value = 0
     try:
@@ -122,7 +121,7 @@ def _uuid(cursor: Cursor) -> UUID | None:
 
 
 def read_string(cursor: Cursor, length: int) -> str:
-    """UTF-8 text of that many bytes."""
+    """Read a UTF-8 string of that many bytes."""
     try:
         return str(cursor.take(length), "utf-8")
     except UnicodeDecodeError:
@@ -138,7 +137,7 @@ def _bytes(cursor: Cursor, length: int) -> bytes:
 
 
 def _sized(read_length: Read, body: Callable[[Cursor, int], Any], *, is_nullable: bool) -> Read:
-    def read(cursor: Cursor) -> Any:  # noqa: ANN401  # what the body is
+    def read(cursor: Cursor) -> Any:  # noqa: ANN401  # the body's type
         length = read_length(cursor)
         if length < 0:
             if is_nullable and length == -1:
@@ -173,7 +172,7 @@ def _array(read_item: Read, *, is_flexible: bool, is_nullable: bool) -> Read:
 
 
 def _nullable_struct(read_struct: Read) -> Read:
-    """KIP-893: a byte tells whether the struct is there."""
+    """Return a reader of a struct behind a byte that says whether it is present (KIP-893)."""
 
     def read(cursor: Cursor) -> Struct | None:
         return read_struct(cursor) if read_int8(cursor) >= 0 else None
@@ -194,7 +193,7 @@ def _field_reader(field: FieldSchema, *, is_flexible: bool) -> Read:
 
 
 def read_tags(cursor: Cursor, known: dict[int, tuple[str, Read]], values: dict[str, Any]) -> None:
-    """Tagged fields into `values`; those that nobody here knows are passed over, as KIP-482 wants."""
+    """Read tagged fields into `values`. Unknown fields are skipped (KIP-482)."""
     count = read_varint(cursor)
     for _ in range(count):
         tag = read_varint(cursor)
@@ -211,12 +210,12 @@ def read_tags(cursor: Cursor, known: dict[int, tuple[str, Read]], values: dict[s
 
 
 def _steps(schema: StructSchema) -> list[tuple[str | tuple[str, ...], Read]]:
-    """What reads a struct's plain fields, and the name of what it gives, or the names.
+    """Return the readers of a struct's untagged fields, each with the name or names of its fields.
 
-    Numbers that follow each other are read together.
+    Consecutive numbers share a reader.
     """
     steps: list[tuple[str | tuple[str, ...], Read]] = []
-    for numbers, group in groupby(schema.plain, key=is_number):
+    for numbers, group in groupby(schema.untagged, key=is_number):
         fields = list(group)
         if numbers and len(fields) > 1:
             codes = "".join(NUMBER_CODES[field.kind] for field in fields)
@@ -227,7 +226,7 @@ def _steps(schema: StructSchema) -> list[tuple[str | tuple[str, ...], Read]]:
 
 
 def struct_reader(schema: StructSchema) -> Read:
-    """What reads that struct."""
+    """Return the reader of that struct."""
     flexible = schema.is_flexible
     steps = _steps(schema)
     tags = {
@@ -235,7 +234,7 @@ def struct_reader(schema: StructSchema) -> Read:
         for field in schema.tagged
         if field.tag is not None
     }
-    carried = {field.name for field in schema.plain}
+    carried = {field.name for field in schema.untagged}
     defaults = {name: value for name, value in schema.all_defaults.items() if name not in carried}
 
     def read(cursor: Cursor) -> Struct:

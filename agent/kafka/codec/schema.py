@@ -1,7 +1,7 @@
-"""Reads kio's generated dataclasses as what they are: a description of each message in each version.
+"""The schema of each message in each version, derived from kio's generated dataclasses.
 
-kio's own reader refuses tagged fields that it does not know, which a broker has to ignore, and copies record
-bytes; so only its schemas are used here, and its codec is the oracle of the tests.
+Only kio's schemas are used. Its reader rejects unknown tagged fields, which a broker must ignore, and copies
+record bytes. The tests compare our codec with kio's.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ NUMBER_CODES = {
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
-"""Primitive types of a fixed size, and how the module `struct` calls them."""
+"""Primitive types of a fixed size, with their format characters in the module `struct`."""
 
 _ZEROS: dict[str, object] = {"string": "", "bytes": b"", "records": b"", "bool": False, "uuid": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """One field of one struct: `kind` is Kafka's name of a primitive type, `struct` stands in for others.
+    """One field of one struct. `kind` is Kafka's name of a primitive type, or "struct" if `struct` is set.
 
-    `default` is what the field is where a message does not carry it.
+    `default` is the field's value in a message of a version without the field.
     """
 
     name: str
@@ -52,26 +52,26 @@ class FieldSchema:
 
 
 def is_number(field: FieldSchema) -> bool:
-    """Whether the field takes the same few bytes in every message."""
+    """Return True if the field has a fixed size."""
     return field.kind in NUMBER_CODES and not field.is_array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructSchema:
-    """A struct in one version. `all_defaults` has the fields of all versions."""
+    """A struct in one version. `all_defaults` has the default of every field of any version."""
 
     fields: tuple[FieldSchema, ...]
     is_flexible: bool
     all_defaults: dict[str, object]
 
     @property
-    def plain(self) -> list[FieldSchema]:
-        """The fields that are always there, in their order."""
+    def untagged(self) -> list[FieldSchema]:
+        """The fields without a tag, in order."""
         return [field for field in self.fields if field.tag is None]
 
     @property
     def tagged(self) -> list[FieldSchema]:
-        """The fields that have a tag, by their tags."""
+        """The fields with a tag, ordered by tag."""
         return sorted((field for field in self.fields if field.tag is not None), key=_tag)
 
 
@@ -81,20 +81,20 @@ def _tag(field: FieldSchema) -> int:
 
 @cache
 def versions_of(name: str) -> tuple[int, ...]:
-    """The versions of a message, such as `list_offsets`, that there are schemas for."""
+    """Return the versions of a message (such as `list_offsets`) that have schemas."""
     package = import_module(f"kio.schema.{name}")
     return tuple(sorted(int(module.name[1:]) for module in iter_modules(package.__path__)))
 
 
 @cache
 def api_key_of(name: str) -> int:
-    """The number by which a message is called."""
+    """Return Kafka's API key of a message."""
     return int(_entity(name, versions_of(name)[-1], "request").__api_key__)
 
 
 @cache
 def schema_of(name: str, version: int, direction: str) -> StructSchema:
-    """What a `request` or `response` looks like."""
+    """Return the schema of a message; `direction` is `request` or `response`."""
     siblings = [_entity(name, each, direction) for each in versions_of(name)]
     return _struct(_entity(name, version, direction), siblings)
 
@@ -137,7 +137,7 @@ def _field(field: Field[Any], versions: Sequence[Field[Any]]) -> FieldSchema:
 
 
 def _unfold(annotation: Any) -> tuple[Any, bool, bool]:  # noqa: ANN401  # any type expression
-    """(inner type, whether it is an array, whether it may be null)."""
+    """Return the inner type of an annotation, whether it is an array, and whether it is nullable."""
     is_nullable = False
     if get_origin(annotation) is UnionType:
         is_nullable = True
@@ -153,17 +153,17 @@ def _unfold(annotation: Any) -> tuple[Any, bool, bool]:  # noqa: ANN401  # any t
 def _default(field: Field[Any]) -> object:
     inner, is_array, is_nullable = _unfold(field.type)
     if field.metadata.get("kafka_type") == "datetime_i64":
-        return -1 if field.default in {MISSING, None} else _plain(field.default)
+        return -1 if field.default in {MISSING, None} else _default_value(field.default)
     if field.default is not MISSING:
-        return _plain(field.default)
+        return _default_value(field.default)
     if is_nullable or is_dataclass(inner):
         return () if is_array and not is_nullable else None
     return () if is_array else _ZEROS.get(str(field.metadata["kafka_type"]), 0)
 
 
-def _plain(value: object) -> object:
+def _default_value(value: object) -> object:
     if is_dataclass(value):
-        return None  # a tagged struct that is not there
+        return None  # an absent tagged struct
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
     if isinstance(value, datetime):

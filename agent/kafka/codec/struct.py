@@ -1,4 +1,4 @@
-"""A struct of the protocol, whatever its version."""
+"""A struct of the protocol, independent of its version."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing_extensions import override
 
 
 class Struct:
-    """Named values: one struct of a message, with the fields of every version.
+    """One struct of a message: named values, with the fields of every version.
 
-    As read, it has every field that any version of its message knows; those that the present version does
-    not carry have their defaults. To be written, it needs only what differs from the defaults, and may have
-    fields that the present version does not carry: a handler answers all versions with one construction. A
-    name that no version knows is refused by the writer.
+    A struct that was read has the fields of every version. Fields that the message's version lacks have their
+    defaults. A struct to write needs only the values that differ from the defaults. It may have fields that
+    the version lacks, so that a handler builds one response for all versions. The writer rejects a name that
+    no version has.
 
-    Names are kio's (snake case of Kafka's, `throttle_time` for throttleTimeMs). Durations and points in time
-    are integers of milliseconds, errors integers (kio's `ErrorCode` is one), arrays any sequence, the zero
-    UUID is None.
+    Names are kio's: Kafka's in snake case, but `throttle_time` for throttleTimeMs. Durations and timestamps
+    are integers in milliseconds, error codes are integers (kio's `ErrorCode` is one), arrays are any
+    sequence, and the zero UUID is None.
     """
 
     __slots__ = ("__dict__",)
 
-    def __init__(self, **values: Any) -> None:  # noqa: ANN401  # what a field holds is the schema's affair
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401  # the schema determines the types
         self.__dict__.update(values)
 
     if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Struct:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Struct) and self.__dict__ == other.__dict__
 
-    __hash__ = None  # type: ignore[assignment]  # it can be changed
+    __hash__ = None  # type: ignore[assignment]  # it is mutable
 
     @override
     def __repr__(self) -> str:

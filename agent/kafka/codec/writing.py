@@ -1,4 +1,4 @@
-"""From structs to buffers. Record bytes are not copied: they stay buffers of their own."""
+"""From structs to buffers. Record bytes are not copied: they remain separate buffers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LENGTH_BYTES = 4
 
 
 class Output:
-    """Collects a message as a list of buffers; small things share one, record bytes keep theirs."""
+    """A message under construction, as a list of buffers. Record bytes are separate buffers."""
 
     __slots__ = ("_closed", "size", "tail")
 
@@ -38,7 +38,7 @@ class Output:
         self.size = 0
 
     def add(self, buffers: Sequence[bytes | bytearray | memoryview], size: int) -> None:
-        """Append buffers as they are; `size` is what they add up to."""
+        """Append buffers without a copy; `size` is the sum of their lengths."""
         if not buffers:
             return
         tail, closed = self.tail, self._closed
@@ -48,7 +48,7 @@ class Output:
         self.tail = bytearray()
 
     def buffers(self) -> list[bytes | bytearray | memoryview]:
-        """Everything so far, in order."""
+        """Return all buffers, in order."""
         return [*self._closed, self.tail]
 
     def __len__(self) -> int:
@@ -88,12 +88,12 @@ _FIXED: dict[str, Write] = {kind: _fixed(code) for kind, code in NUMBER_CODES.it
 
 
 def write_varint(out: Output, value: int) -> None:
-    """An unsigned varint."""
+    """Write an unsigned varint."""
     tail = out.tail
     if value < 0x80:
         tail.append(value)
         return
-    if 0x4000 <= value < 0x20_0000:  # what most records of a partition come to, in one step
+    if 0x4000 <= value < 0x20_0000:  # the size of most partitions' records; one step for it
         tail += _THREE_BYTES.pack(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
         return
     while value >= 0x80:
@@ -119,12 +119,12 @@ def _write_compact(out: Output, value: int) -> None:
 
 
 def write_count(out: Output, count: int, *, is_flexible: bool) -> None:
-    """How many items an array has."""
+    """Write the number of items of an array."""
     (_write_compact if is_flexible else _write_int32)(out, count)
 
 
 def write_encoded(out: Output, text: bytes, *, is_flexible: bool) -> None:
-    """A text that is in UTF-8 already."""
+    """Write a string that is UTF-8 already."""
     (_write_compact if is_flexible else _write_int16)(out, len(text))
     out.tail += text
 
@@ -183,7 +183,7 @@ def _write_records(field: FieldSchema, *, is_flexible: bool) -> Write:
 def _absent(field: FieldSchema, write_length: Callable[[Output, int], None]) -> Callable[[Output], None]:
     def write(out: Output) -> None:
         if not field.is_nullable:
-            raise TypeError(f"field {field.name} of an answer cannot be null")
+            raise TypeError(f"field {field.name} cannot be null")
         write_length(out, -1)
 
     return write
@@ -257,7 +257,7 @@ WriteFields = Callable[["Output", dict[str, Any]], None]
 
 
 def _numbers_writer(fields: Sequence[FieldSchema]) -> WriteFields:
-    """Numbers that follow each other, in one step."""
+    """Return a writer of consecutive numbers, in one step."""
     pack = struct.Struct(">" + "".join(NUMBER_CODES[field.kind] for field in fields)).pack
     wanted = [(field.name, field.default) for field in fields]
 
@@ -275,9 +275,9 @@ def _one_writer(field: FieldSchema, *, is_flexible: bool) -> WriteFields:
 
 
 def _steps(schema: StructSchema) -> list[WriteFields]:
-    """What writes a struct's plain fields, in their order."""
+    """Return the writers of a struct's untagged fields, in order."""
     steps: list[WriteFields] = []
-    for numbers, group in groupby(schema.plain, key=is_number):
+    for numbers, group in groupby(schema.untagged, key=is_number):
         if numbers:
             steps.append(_numbers_writer(list(group)))
         else:
@@ -286,7 +286,7 @@ def _steps(schema: StructSchema) -> list[WriteFields]:
 
 
 def struct_writer(schema: StructSchema) -> Write:
-    """What writes that struct; it refuses names that no version of the struct has."""
+    """Return the writer of that struct. It rejects names that no version of the struct has."""
     flexible = schema.is_flexible
     steps = _steps(schema)
     tagged = [
@@ -300,7 +300,7 @@ def struct_writer(schema: StructSchema) -> Write:
     def write(out: Output, value: Struct) -> None:
         values = value.__dict__
         if not values.keys() <= known:
-            raise TypeError(f"no version of an answer has the fields {sorted(values.keys() - known)}")
+            raise TypeError(f"no version of the struct has the fields {sorted(values.keys() - known)}")
         for write_fields in steps:
             write_fields(out, values)
         if not flexible:

@@ -1,12 +1,12 @@
 """One client's connection: requests come in, responses go out in the same order.
 
-Requests are handled one after the other. A pending response (`DeferredResponse`) does not delay the next
-request, so that the produce requests of a pipelining client share one ingestion file.
+Requests are handled one at a time. A pending response (`DeferredResponse`) does not delay the next request,
+so that the produce requests of a pipelining client share one ingestion file.
 
-The connection bounds its open requests, and the bytes of requests that it has not handled yet. Beyond either
-bound, and while the client does not read its responses, the connection receives nothing. What it retains
-counts in a budget that all connections share. While that budget is full, connections with open requests
-receive nothing.
+Memory is bounded in three ways. The connection limits the number of its open requests, and the bytes of
+requests that are not handled yet. Above either limit, or while the client does not read its responses, the
+connection stops receiving. All connections share a budget for these bytes. While the budget is full,
+connections with open requests stop receiving.
 """
 
 from __future__ import annotations

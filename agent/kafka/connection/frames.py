@@ -1,9 +1,9 @@
 """Splits a received byte stream into frames: a length of four bytes, then a request.
 
 All connections of a server receive into one shared buffer, which each delivery empties at once. Therefore an
-idle connection costs next to no memory. An incomplete frame gets a buffer of its own, and the rest of it is
-received right there. After a large frame another one is likely, so only its first bytes are received into the
-shared buffer. As a result, a large request is hardly copied and a small one is copied once.
+idle connection needs almost no memory. An incomplete frame gets its own buffer, and the rest of it is
+received there. After a large frame another one is likely, so only its first bytes are received into the
+shared buffer. As a result, a small request is copied once, and a large request hardly at all.
 """
 
 from __future__ import annotations

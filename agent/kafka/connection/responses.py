@@ -1,7 +1,7 @@
 """Responses on their way to a client: the queue entry of each, and the writer into the transport.
 
 A commit of an ingestion file completes many produce requests at once. The writer joins small responses that
-are ready together into one write: a write of its own for each is a system call that wakes the client, which
+are ready together into one write. A separate write for each would be a system call that wakes the client, and
 takes longer than making the response.
 """
 

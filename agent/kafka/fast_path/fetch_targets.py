@@ -25,7 +25,7 @@ _new_wanted = partial(tuple.__new__, PartitionRead)
 
 
 class FetchTargets(NamedTuple):
-    """The partitions to read, in order, and the bytes by which the request names each topic.
+    """The partitions to read, in order, and each topic's name (or id) as bytes in the request.
 
     A topic occurs again if partitions of other topics lie between its own.
     """

@@ -51,8 +51,8 @@ MAX_BYTES = 256 * 1024
 """Largest request that is validated on the event loop; also the limit of its decompressed records.
 
 Validation takes 40 µs, or 300 µs if all records are tiny or compressed. A pool needs two thread switches,
-which take longer on a busy machine. Work that may take longer whatever its size goes to the pool: gzip,
-snappy, and frames of many blocks.
+which take longer on a busy machine. Some work may take longer even for a small request, and goes to the pool:
+gzip, snappy, and frames of many blocks.
 """
 
 _MAX_BATCHES = 4096  # the smallest batch has 69 bytes

@@ -81,7 +81,7 @@ def actual(struct: StructSchema) -> list[object]:
         nullable = field.is_nullable and kind not in _NULL_BY_VALUE
         return field.is_array, nullable, kind, actual(field.struct) if field.struct else None
 
-    return [*map(shape, struct.plain), *((field.tag, shape(field)) for field in struct.tagged)]
+    return [*map(shape, struct.untagged), *((field.tag, shape(field)) for field in struct.tagged)]
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: str(api.name))
