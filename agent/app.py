@@ -1,8 +1,11 @@
-"""An agent: its parts put together, started in order, stopped in the reverse.
+"""An agent: its parts, started in order and stopped in reverse order.
 
-Stopping loses nothing that was taken: `/healthz` says so first (for `drain_ms`), then no new connection is
-accepted, those who wait at the tail are answered with what there is, open files are flushed at once, every
-append is answered, and the session ends.
+Stopping loses nothing that was accepted:
+
+1. `/healthz` reports it for `drain_ms`.
+2. No new connection is accepted, and waiting fetches are answered with what is available.
+3. Open files are flushed at once, and every append is acknowledged.
+4. The session ends.
 """
 
 from __future__ import annotations
@@ -63,22 +66,22 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _MAX_LOOP_LAG_SECONDS = 5.0
 _MIN_STEP_SECONDS = 1.0
-_COMPILING = "compiling kernels, as once after each installation; clients are refused until it is done"
+_COMPILING = "compiling kernels, once after each installation; clients cannot connect until it is done"
 
 
 async def _run_before(deadline: float, what: str, step: Awaitable[None]) -> None:
-    """One step of the stop, in the time that is left."""
+    """Run one step of the stop in the time that is left."""
     left = deadline - asyncio.get_running_loop().time()
     try:
         await asyncio.wait_for(step, max(left, _MIN_STEP_SECONDS))
     except TimeoutError:
-        _log.error("the agent had to stop before it could do something", what=what)
+        _log.error("a step of the agent's stop timed out", step=what)
 
 
 class Agent:
-    """One agent over a store and a catalog, which stay the caller's to close.
+    """One agent over a store and a catalog, which the caller closes.
 
-    Make it inside a running event loop. `start` serves; `stop` may be called once, after `start`.
+    Create it inside a running event loop. `start` serves. `stop` may be called once, after `start`.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class Agent:
         self.cache = RangeCache(settings.cache_bytes)
         self.tail = HotTail(settings.tail_bytes)
         bounds_cache = BoundsCache(clock, ttl_ms=settings.bounds_cache_ms, limit=settings.max_cached_bounds)
-        # Who it is to those that hear of commits; sessions may change.
+        # Identifies this agent in notifications of commits; its sessions may change.
         origin = ids.new_uuid()
         self._announcer = CommitAnnouncer(partial(catalog.log.announce, origin=origin), self.pools.catalog)
         self.commit_notifier = CommitNotifier(
@@ -140,7 +143,7 @@ class Agent:
             ids=ids,
             metrics=self.metrics,
             store_health=self.store_health,
-            # Tail and bounds before the watch: those who are woken shall find what was written.
+            # Tail and bounds before the notifier, so that woken fetches find the new records.
             listeners=(
                 self.tail,
                 bounds_cache,
@@ -268,13 +271,13 @@ class Agent:
         return addresses
 
     async def _warm_up(self) -> None:
-        """Before anybody may connect: a client that is refused knows more than one that waits."""
+        """Warm up before clients can connect: a refused client can choose another agent."""
         with warn_if_slow(_COMPILING):
             await self.pools.kernels.run(warm_up)
 
     async def _start_session(self, kafka_listener: socket.socket | None) -> KafkaServices | None:
-        """Make the agent known; when it serves Kafka clients, as a broker."""
-        with warn_if_slow("opening the logs on its disks, and recovering those that were not closed"):
+        """Register the agent; as a broker, if it serves Kafka clients."""
+        with warn_if_slow("opening local logs, and recovering those that were not closed"):
             node_id = await self.local_logs.open()
         if kafka_listener is None:
             await self.session.start()
@@ -325,11 +328,11 @@ class Agent:
         )
 
     def request_stop(self) -> None:
-        """Let `serve` come to its end."""
+        """Let `serve` end."""
         self._stop_requested.set()
 
     async def serve(self, on_ready: Callable[[Mapping[str, str]], None]) -> None:
-        """Start, tell the addresses, and serve until asked to stop; then stop."""
+        """Start, report the addresses, serve until `request_stop`, then stop."""
         addresses = await self.start()
         try:
             on_ready(addresses)
@@ -338,9 +341,9 @@ class Agent:
             await self.stop()
 
     async def stop(self) -> None:
-        """Stop in good order; everything that was taken is answered, unless `stop_timeout_ms` is too short.
+        """Stop in order. Everything that was accepted is completed, unless `stop_timeout_ms` is too short.
 
-        Past that time what is under way is given up: each further step gets `_MIN_STEP_SECONDS` at the most.
+        After that time, each remaining step has at most `_MIN_STEP_SECONDS`, and pending work is abandoned.
         """
         self._stopping = True
         loop = asyncio.get_running_loop()
@@ -357,18 +360,18 @@ class Agent:
         if self._http is not None:
             await self._http.stop()
         await self.read_path.read_ahead.stop()
-        await _run_before(deadline, "commit everything that was taken", self.write_path.stop())
+        await _run_before(deadline, "commit accepted records", self.write_path.stop())
         await self.write_path.abandon()
         await _run_before(deadline, "close the local logs", self.local_logs.stop())
-        await _run_before(deadline, "tell other agents of the last commits", self._announcer.stop())
+        await _run_before(deadline, "announce the last commits", self._announcer.stop())
         await _run_before(deadline, "end the session", self.session.stop())
         await _run_before(deadline, "stop listening for commits", self.commit_notifier.stop())
         await self.loop_lag.stop()
         self.pools.close(wait=False)
-        await _run_before(deadline, "finish the calls under way", self.pools.idle())
+        await _run_before(deadline, "finish running calls", self.pools.idle())
 
     def problems(self) -> dict[str, str]:
-        """What keeps the agent from being well: name → what; empty when it is."""
+        """Return the health problems of the agent by name; empty if it is healthy."""
         found: dict[str, str] = {}
         if self._stopping:
             found["agent"] = "is stopping"

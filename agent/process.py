@@ -1,4 +1,4 @@
-"""An agent as a process: its event loop, its signals, its garbage."""
+"""An agent as a process: event loop, signals and garbage collection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from object_store.open import StoreConfig, open_store
 
 try:
     import uvloop
-except ImportError:  # where it does not exist, asyncio's own loop serves
+except ImportError:  # not available on this platform
     _new_loop = asyncio.new_event_loop
 else:
     _new_loop = uvloop.new_event_loop
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from core.ids import Ids
     from object_store.interface import ObjectStore
 
-_NEW_OBJECTS = 20_000
+_GC_THRESHOLD = 20_000
 
 
 def run(
@@ -43,18 +43,18 @@ def run(
     catalog_url: str,
     on_ready: Callable[[Mapping[str, str]], None],
 ) -> None:
-    """Run an agent until SIGTERM or SIGINT; blocks. `on_ready` gets the addresses once it serves.
+    """Run an agent until SIGTERM or SIGINT; blocks. `on_ready` receives the addresses once it serves.
 
-    A second signal ends the process at once. Raises what keeps the agent from starting.
+    A second signal ends the process at once. Raises the error that keeps the agent from starting.
     """
     raise_open_file_limit()
     keep_freed_memory()
     clock = SystemClock()
     ids = SystemIds(clock)
     with contextlib.ExitStack() as opened:
-        with warn_if_slow("opening the catalog, and bringing its schema up to date"):
+        with warn_if_slow("opening the catalog and migrating its schema"):
             catalog = opened.enter_context(contextlib.closing(open_catalog(catalog_url, clock, ids)))
-        with warn_if_slow("making sure of the object store"):
+        with warn_if_slow("checking the object store"):
             store = opened.enter_context(contextlib.closing(open_store(store_config, clock, ids)))
             store.check()
             tie(store, catalog.home, ids)
@@ -63,14 +63,14 @@ def run(
 
 
 def freeze_garbage() -> None:
-    """What is there by now stays, and need not be searched for garbage again and again.
+    """Exclude all existing objects from garbage collection, and collect new ones less often.
 
-    That takes longer than a request. What a request makes lives until its file is committed: it is looked at
-    after that.
+    A collection of all objects takes longer than a request. The objects of a request live until its file is
+    committed, so collecting them earlier frees nothing.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_NEW_OBJECTS, 10, 10)
+    gc.set_threshold(_GC_THRESHOLD, 10, 10)
 
 
 async def _serve(

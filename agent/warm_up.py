@@ -1,9 +1,9 @@
-"""The kernels of both paths, called once before anybody waits for them.
+"""Warm-up: calls the kernels of both paths once before clients connect.
 
-The first kernel of a process starts numba's runtime, which takes half a second of one core and keeps the
-interpreter's lock: on the event loop, or beside it, that would be a moment in which no heartbeat is answered.
-And whoever calls any kernel for the first time waits for those that compile others in the same process, which
-may take minutes where a compaction runs beside an agent and nothing is cached: the loop must call none.
+The first kernel of a process starts numba's runtime, which takes half a second of CPU time and keeps the GIL.
+No heartbeat would be answered meanwhile. The first call of any kernel also waits for kernels that are being
+compiled in the same process, which may take minutes if nothing is cached and a compaction runs in the
+process. The event loop must therefore not be the first to call a kernel.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from object_format.record_batch.append_rules import validate_append
 from object_format.record_batch.headers import patch_offsets, trim_batches
 from object_format.record_batch.records import Record, encode_records
 
-_NOBODY = UUID(int=0)
+_NO_ID = UUID(int=0)
 
 
 def warm_up() -> None:
-    """Take batches of several kinds through both paths, in memory; blocks for a moment."""
+    """Pass batches of several kinds through both paths, in memory. Blocking."""
     records = [Record(0, 1, b"key", b"value")]
     rules = append_rules_of(TopicConfig())
     file = OpenFile()
@@ -42,8 +42,8 @@ def warm_up() -> None:
         batches = tuple(ValidatedBatch.of(summary) for summary in summaries)
         pending = PendingAppend(len(batches))
         piece = Piece(data=data, batches=batches, pending=pending, first_batch=0)
-        file.add(_NOBODY, partition, piece)
-        seal(file, file_id=_NOBODY, session_id=_NOBODY, created_ms=1)
+        file.add(_NO_ID, partition, piece)
+        seal(file, file_id=_NO_ID, session_id=_NO_ID, created_ms=1)
         patch_offsets(data, 0, 0)
         trim_batches(data, first_offset=0)
     validate_append("nowhere", encode_records(records), replace(rules, append_time=True), now_ms=1)

@@ -1,4 +1,4 @@
-"""Sends appends to the topic's home: the object store by the write path, or this agent's disk."""
+"""Routing of appends to the write path (object topics) or to this agent's disk (local topics)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 class AppendRouter:
-    """One door for both APIs. Belongs to the event loop."""
+    """The common entry of appends for both APIs. Belongs to the event loop."""
 
     def __init__(self, write_path: WritePath) -> None:
         self._write_path = write_path
         self.local_topics: LocalTopics | None = None
 
     async def append(self, appends: Sequence[ValidatedBatches]) -> list[list[AppendResult]]:
-        """As `enqueue`, and wait for the results: per append and batch."""
+        """Do the same as `enqueue`, wait for the results, and return them per append and batch."""
         return [await pending.wait() for pending in self.enqueue(appends)]
 
     def enqueue(self, appends: Sequence[ValidatedBatches]) -> list[PendingAppend]:
-        """Take batches; the calls' order is the log's order of each partition.
+        """Take batches. The order of the calls is the order in each partition's log.
 
-        Raises BusyError when a buffer has no room, StoppingError when the agent stops, NotLeaderError for a
-        local topic when this agent has no disks. What belongs to the object store is taken as a whole or not
-        at all, and before anything else is.
+        Raises `BusyError` if a buffer is full, `StoppingError` while the agent stops, and `NotLeaderError`
+        for a local topic if this agent has no disks. The batches of object topics are taken first, all or
+        none.
         """
         local = [each for each in appends if each.topic.is_local]
         if not local:
@@ -43,5 +43,5 @@ class AppendRouter:
         return [self.local_topics.enqueue(each) if each.topic.is_local else next(waiting) for each in appends]
 
     def enqueue_together(self, appends: Sequence[ValidatedBatches]) -> PendingAppend:
-        """As `enqueue`, of topics whose home is the object store, with one thing to wait for."""
+        """Take batches of object topics, with one pending result for all of them."""
         return self._write_path.enqueue_together(appends)

@@ -1,7 +1,7 @@
-"""Which node leads the partitions of a local topic: looked up, remembered for a moment, and settled when new.
+"""Leaders of the partitions of local topics: looked up, cached for a moment, and assigned if there is none.
 
-A partition that nobody leads yet is given to a live agent that has disks, by rendezvous hashing; whoever asks
-the catalog first decides for all.
+A partition without a leader is assigned to a live agent with disks, by rendezvous hashing. The first agent
+whose claim reaches the catalog decides for all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CACHE_SECONDS = 1.0
 _MAX_CACHED_TOPICS = 100_000
-_MAX_TOPICS_PER_QUERY = 1_000  # with one query; each has a number of partitions
+_MAX_TOPICS_PER_QUERY = 1_000  # each topic has several partitions
 _UNKNOWN: tuple[float, Mapping[int, LocalLeader]] = (float("-inf"), {})
 _log = structlog.get_logger(__name__)
 
@@ -41,7 +41,10 @@ class LeaderDirectory:
         self._cache: dict[UUID, tuple[float, Mapping[int, LocalLeader]]] = {}
 
     async def of(self, topic: Topic, brokers: Sequence[Broker]) -> Mapping[int, LocalLeader]:
-        """The leader of each partition of a local topic; without live agents that have disks, of some."""
+        """Return the leader of each partition of a local topic.
+
+        Some partitions have none while no live agent has disks.
+        """
         until, leaders = self._cache.get(topic.topic_id, _UNKNOWN)
         if until > self._clock.monotonic():
             return leaders
@@ -50,7 +53,10 @@ class LeaderDirectory:
     async def of_many(
         self, topics: Sequence[Topic], brokers: Sequence[Broker]
     ) -> Mapping[UUID, Mapping[int, LocalLeader]]:
-        """The same of many topics, by a few look-ups; as last cached, if at all, where nobody tells."""
+        """Return the leaders of many topics with a few queries.
+
+        If the catalog does not respond, it returns the leaders that were last known.
+        """
         now = self._clock.monotonic()
         cached = {topic.topic_id: self._cache.get(topic.topic_id, _UNKNOWN) for topic in topics}
         missing = [topic for topic in topics if cached[topic.topic_id][0] <= now]

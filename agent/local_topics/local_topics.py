@@ -1,11 +1,11 @@
-"""Topics whose home is this agent's disk (`storage.mode=local`): appends, reads and offsets by the leader.
+"""Local topics (`storage.mode=local`): appends and reads of the partitions that this agent leads.
 
-One node leads a partition, for as long as its log lies there. It answers a producer after its own append,
-durable by the topic's `flush.messages`; an append that has to be durable shares its sync with all that came
-while the one before was under way. Offsets never go through the catalog; which node leads does.
+One node leads a partition as long as its log lies there. It acknowledges an append after its own write,
+durable by the topic's `flush.messages`. An append that must be durable shares its fsync with all appends that
+arrived during the previous one. Offsets do not involve the catalog, only leadership does.
 
-Appends of a partition are made in the order in which they were enqueued. Everything that waits is bounded by
-bytes; beyond, producers are asked to come back.
+The appends of a partition are written in the order in which they were enqueued. The bytes that wait are
+bounded. Beyond the bound, producers must retry.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _REFUSALS = {
 
 
 def no_local_disks_error(name: str) -> NotLeaderError:
-    """The error of an agent that was not given any disk, for a topic that needs one."""
+    """Return the error of an agent without disks for a local topic."""
     return NotLeaderError(
         f"topic {name!r} has storage.mode=local, and this agent leads no local topic",
         remedy="send the request to an agent that serves Kafka clients and has a log directory",
@@ -82,16 +82,19 @@ class LocalTopics:
         self._running: set[asyncio.Task[None]] = set()
 
     async def leaders(self, topic: Topic) -> dict[int, LocalLeader]:
-        """Who leads each partition, as far as somebody does."""
+        """Return the leader of each partition that has one."""
         return dict(await self._leaders.of(topic, await self._brokers.live()))
 
     async def log(self, topic: Topic, partition: int) -> tuple[UnifiedLog, int]:
-        """The log that this agent leads, and the epoch; NotLeaderError names who does instead."""
+        """Return the log that this agent leads, and its leader epoch.
+
+        Raises `NotLeaderError` if another agent leads it, or none.
+        """
         leader = (await self.leaders(topic)).get(partition)
         where = f"{topic.name}-{partition}"
         if leader is None:
             raise NotLeaderError(
-                f"no agent with local disks is there to lead {where}", remedy="start one with a log directory"
+                f"no live agent with local disks can lead {where}", remedy="start one with a log directory"
             )
         if leader.node_id != self._brokers.own.node_id:
             raise NotLeaderError(
@@ -111,7 +114,7 @@ class LocalTopics:
         return await self._pool.run(make), leader.leader_epoch
 
     def enqueue(self, validated: ValidatedBatches) -> PendingAppend:
-        """Append behind what was enqueued before; BusyError when there is no room."""
+        """Append after the batches that were enqueued before; raise `BusyError` if the buffer is full."""
         self.budget.reserve(len(validated.data))
         pending = PendingAppend(len(validated.batches))
         partition = PartitionId(validated.topic.topic_id, validated.partition)
@@ -137,11 +140,11 @@ class LocalTopics:
                 outcomes = await self._pool.run(partial(_append_all, log, epoch, items))
             except SiltstoneError as error:
                 outcomes = [[AppendResult(error=error)] * len(each.batches) for each, _ in items]
-            except Exception:  # noqa: BLE001  # those who wait must hear of it, whatever it was
+            except Exception:  # noqa: BLE001  # producers must get a result after any failure
                 where = f"{topic.name}-{partition.partition}"
                 _log.exception("an append to a local topic failed", partition=where)
                 failure = AppendFailedError(
-                    f"the append to {where} failed; the agent's log says why", remedy="send it again"
+                    f"the append to {where} failed; the agent's log says why", remedy="retry it"
                 )
                 outcomes = [[AppendResult(error=failure)] * len(each.batches) for each, _ in items]
             for (validated, pending), results in zip(items, outcomes, strict=True):
@@ -151,12 +154,12 @@ class LocalTopics:
         del self._queues[partition]
 
     async def stop(self) -> None:
-        """Answer everything that was taken."""
+        """Complete every append that was taken."""
         while self._running:
             await asyncio.wait(self._running)
 
     async def find_bounds(self, cursor: Cursor) -> None:
-        """Set a cursor's state, or what is wrong with it."""
+        """Set a cursor's state, or its error."""
         try:
             cursor.state = await self.state(cursor.fetch.topic, cursor.fetch.partition)
         except SiltstoneError as error:
@@ -165,7 +168,7 @@ class LocalTopics:
             cursor.error = offset_error(cursor)
 
     async def state(self, topic: Topic, partition: int) -> PartitionState:
-        """Where a partition begins and ends; NotLeaderError as `log`."""
+        """Return the bounds of a partition; raise `NotLeaderError` as `log` does."""
         log, epoch = await self.log(topic, partition)
         return PartitionState(
             topic_id=topic.topic_id,
@@ -179,7 +182,7 @@ class LocalTopics:
         )
 
     async def serve(self, cursor: Cursor, max_bytes: int) -> None:
-        """Serve what there is from where the cursor stands; it is done afterwards in any case."""
+        """Serve records from the cursor's position on. The cursor is done afterwards in any case."""
         fetch, offset = cursor.fetch, cursor.served.next_offset
         try:
             found = await self.query(fetch.topic, fetch.partition, lambda log: log.read(offset, max_bytes))
@@ -191,20 +194,20 @@ class LocalTopics:
         cursor.served.is_cut = True
 
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
-        """Hide the records below an offset (-1: all), durably; the log start then."""
+        """Delete the records below an offset (-1: all), durably; return the new log start offset."""
         log, _ = await self.log(topic, partition)
         return await self._pool.run(partial(self._manager.delete_records, log.topic_partition, before_offset))
 
-    async def query(self, topic: Topic, partition: int, question: Callable[[UnifiedLog], T]) -> T:
-        """What a partition's log says; blocking questions are fine."""
+    async def query(self, topic: Topic, partition: int, query: Callable[[UnifiedLog], T]) -> T:
+        """Run a query on a partition's log in the pool; it may block."""
         log, _ = await self.log(topic, partition)
-        return await self._pool.run(partial(question, log))
+        return await self._pool.run(partial(query, log))
 
 
 def _append_all(
     log: UnifiedLog, epoch: int, items: Sequence[tuple[ValidatedBatches, PendingAppend]]
 ) -> list[list[AppendResult]]:
-    """Append in order, make durable together, then let readers see it; for the pool."""
+    """Append in order, make all durable together, then advance the high watermark. For the pool."""
     outcomes = [_append(log, epoch, validated) for validated, _ in items]
     try:
         log.flush_appended()

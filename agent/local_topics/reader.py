@@ -1,7 +1,7 @@
-"""What the read path asks of this agent's disks: local topics, and tail_cache of the tail of object topics.
+"""Reads from this agent's disks: local topics, and the tail cache of object topics.
 
-A copy holds what was produced. Of a compacted topic that is what the log has only as long as the offsets lie
-in ingestion files, which is known once their extents are.
+The tail cache has the batches as they were produced. Of a compacted topic these are the batches of the log
+only while the offsets lie in ingestion files, which is known once the extents are.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class LocalLogReader:
-    """Reads by fetches' cursors. Belongs to the event loop; an agent without disks has an empty one.
+    """Reads for the cursors of fetches. Belongs to the event loop. Without disks it serves nothing.
 
-    `tail_cache_hits` counts what tail_cache have answered, and the object store has not been asked for.
+    `tail_cache_hits` counts the reads that the tail cache served instead of the object store.
     """
 
     def __init__(self, tail_cache: TailCache, pool: WorkPool) -> None:
@@ -41,12 +41,12 @@ class LocalLogReader:
         self._manager: LogManager | None = None
 
     def open(self, manager: LogManager) -> None:
-        """From now on there are disks."""
+        """Start to use the logs of `manager`."""
         self._manager = manager
         self._tail_cache.open(manager)
 
     async def sizes(self) -> dict[str, dict[TopicPartition, int]]:
-        """Bytes by directory and log."""
+        """Return the size of each log, by directory."""
         manager = self._manager
         if manager is None:
             return {}
@@ -61,7 +61,7 @@ class LocalLogReader:
         return [] if self._manager is None else [str(path) for path in self._manager.offline_directories]
 
     async def find_bounds(self, cursors: Sequence[Cursor]) -> list[Cursor]:
-        """Set the states of the cursors of local topics, or what is wrong with them; returns all others."""
+        """Set the states or errors of the cursors of local topics, and return the other cursors."""
         for cursor in cursors:
             if cursor.fetch.topic.is_local:
                 if self.local_topics is None:
@@ -71,7 +71,7 @@ class LocalLogReader:
         return [cursor for cursor in cursors if not cursor.fetch.topic.is_local]
 
     async def serve(self, cursors: Sequence[Cursor], max_bytes: int) -> None:
-        """Serve what may be served without knowing extents, `max_bytes` with what is served already."""
+        """Serve cursors that need no extents, up to `max_bytes` including what is served already."""
         left = max_bytes - sum(cursor.served.size for cursor in cursors)
         for cursor in cursors:
             if left <= 0 and left < max_bytes:
@@ -87,7 +87,7 @@ class LocalLogReader:
             left -= cursor.served.size
 
     async def serve_within_extents(self, cursors: Sequence[Cursor]) -> None:
-        """Serve compacted topics where the next extent is still as it was produced."""
+        """Serve compacted topics whose next extent is not compacted yet."""
         for cursor in cursors:
             extents = cursor.needed_extents() if cursor.fetch.topic.config.compacts else []
             if extents and not cursor.served.runs and extents[0].file_kind is FileKind.INGESTION:
@@ -106,7 +106,7 @@ class LocalLogReader:
     async def offset_in_extent(
         self, topic: Topic, extent: Extent, timestamp: int, log_start_offset: int
     ) -> TimestampOffset | None:
-        """The first record at or after a time, if it lies in `extent` and a copy knows it."""
+        """Return the first record at or after a timestamp if it lies in `extent` and is in the tail cache."""
         first = max(extent.base_offset, log_start_offset)
         is_as_produced = extent.file_kind is FileKind.INGESTION or not topic.config.compacts
         if not is_as_produced or not self._tail_cache.contains(topic, extent.partition, first):
@@ -119,31 +119,31 @@ class LocalLogReader:
         return found
 
     async def offset_by_time(self, topic: Topic, partition: int, timestamp: int) -> TimestampOffset | None:
-        """The first record of a local topic at or after a time."""
+        """Return the first record of a local topic at or after a timestamp."""
         return await self._local_of(topic).query(
             topic, partition, lambda log: log.offset_for_timestamp(timestamp)
         )
 
     async def newest(self, topic: Topic, partition: int) -> TimestampOffset | None:
-        """The first record of a local topic that has the largest timestamp."""
+        """Return the first record of a local topic with the largest timestamp."""
         return await self._local_of(topic).query(topic, partition, lambda log: log.offset_of_max_timestamp())
 
     async def delete_records(self, topic: Topic, partition: int, before_offset: int) -> int:
-        """Hide the records of a local topic below an offset (-1: all); the log start then."""
+        """Delete the records of a local topic below an offset (-1: all); return the new log start offset."""
         return await self._local_of(topic).delete_records(topic, partition, before_offset)
 
     async def end_of_epoch(self, topic: Topic, partition: int, epoch: int) -> EpochEntry:
-        """The last epoch of a local topic at or before `epoch`, and where it ends; -1 where unknown."""
+        """Return the last epoch of a local topic at or before `epoch` and its end offset; -1 if unknown."""
         return await self._local_of(topic).query(
             topic, partition, lambda log: log.end_offset_for_epoch(epoch)
         )
 
     async def producers(self, topic: Topic, partition: int) -> dict[int, ProducerStateEntry]:
-        """What a local topic's log knows of producers, by their ids."""
+        """Return the producer states of a local topic's log, by producer id."""
         return await self._local_of(topic).query(topic, partition, lambda log: log.known_producers())
 
     async def state(self, topic: Topic, partition: int) -> PartitionState:
-        """Where a partition of a local topic begins and ends."""
+        """Return the bounds of a partition of a local topic."""
         return await self._local_of(topic).state(topic, partition)
 
     def _local_of(self, topic: Topic) -> LocalTopics:

@@ -1,6 +1,6 @@
-"""The agent's local disks as one part of its process: opened first, closed last.
+"""The agent's local logs as one part of its process: opened first, closed last.
 
-Without directories there is nothing of it but an agent that knows no local topic and keeps no copy.
+Without log directories it serves no local topic and caches no tail.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _TRIES = 4
 
 
 class LocalLogService:
-    """Copies of the tail, and the local topics that this agent leads. Belongs to the event loop.
+    """The tail cache, and the local topics that this agent leads. Belongs to the event loop.
 
-    `copies` hears of commits, `reads` serves the read path; `storage` has the logs once they are open.
+    `tail_cache` receives commits, `reader` serves the read path, and `storage` has the logs while they are
+    open.
     """
 
     def __init__(
@@ -63,12 +64,12 @@ class LocalLogService:
         self.reader = LocalLogReader(self.tail_cache, pools.disks)
 
     def create_router(self, write_path: WritePath) -> AppendRouter:
-        """The door for batches, in front of `write_path`."""
+        """Return the router of appends between `write_path` and the local topics."""
         self._appends = AppendRouter(write_path)
         return self._appends
 
     async def open(self) -> int:
-        """Open the logs that are there; the node's number, which the disks know if they have been used."""
+        """Open the local logs; return the node id, which used disks have stored."""
         root = self._settings.local_root
         if root is None:
             return await self._open(self._settings.local_directories)
@@ -76,7 +77,7 @@ class LocalLogService:
             directory = await asyncio.to_thread(free_directory, root)
             try:
                 return await self._open((directory,))
-            except InvalidInputError:  # another agent was quicker
+            except InvalidInputError:  # another agent locked it first
                 continue
         return await self._open((await asyncio.to_thread(free_directory, root),))
 
@@ -94,7 +95,7 @@ class LocalLogService:
                 clock=self._clock,
                 ids=self._ids,
             )
-            # A recovery takes its time, which nothing here may cut short.
+            # Not in a bounded pool: recovery may take long and must not be interrupted.
             await asyncio.to_thread(storage.open)
             self.storage = storage
             self.reader.open(storage.manager)
@@ -102,11 +103,11 @@ class LocalLogService:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether this agent has disks."""
+        """Return True if this agent has log directories."""
         return self.storage is not None
 
     async def lead_partitions(self, brokers: Brokers, commit_notifier: CommitNotifier) -> LeaderDirectory:
-        """Serve local topics as the node that `brokers` say, if there are disks; who leads which."""
+        """Serve local topics as the node of `brokers`, if there are disks; return the leader directory."""
         leaders = LeaderDirectory(self._catalog.local_leaders, pool=self._pools.catalog, clock=self._clock)
         if self.storage is None:
             return leaders
@@ -123,7 +124,7 @@ class LocalLogService:
         return leaders
 
     async def stop(self) -> None:
-        """Answer what was taken, write what waits, and close the logs in good order."""
+        """Complete the pending appends, write the tail cache, and close the logs."""
         if self._local is not None:
             await self._local.stop()
         await self.tail_cache.stop()

@@ -1,8 +1,7 @@
-"""The agent's disks: opens the logs that lie there, and keeps them in step with the catalog's topics.
+"""The local logs on the agent's disks, kept in step with the topics of the catalog.
 
-A directory belongs to one node of one cluster for good (`meta.properties`), so the node's number comes from
-the disks when they have one. What is found there and is of no topic any more is set aside at the start, and
-deleted while the agent runs.
+A directory belongs to one node of one cluster permanently (`meta.properties`). Used directories therefore
+determine the node id. Logs without a topic are set aside at the start and deleted while the agent runs.
 """
 
 from __future__ import annotations
@@ -41,23 +40,26 @@ TOPIC_SYNC_MS = 5_000
 
 
 class TopicTable(Protocol):
-    """What the disks need of the catalog."""
+    """The operations of the catalog that the storage needs."""
 
     def list(self) -> Sequence[Topic]:
-        """All topics by name."""
+        """Return all topics by name."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageIdentity:
-    """Whose disks they are."""
+    """The owner of the directories."""
 
     cluster_id: str
     node_id: int
 
 
 def free_directory(root: Path, files: FileSystem | None = None) -> Path:
-    """The first numbered directory below `root` that no process has locked: agents may share a root."""
+    """Return the first numbered directory below `root` that no process has locked.
+
+    Agents may share a root.
+    """
     files = files or RealFileSystem()
     root.mkdir(parents=True, exist_ok=True)
     for number in range(_MAX_AGENTS):
@@ -71,9 +73,10 @@ def free_directory(root: Path, files: FileSystem | None = None) -> Path:
 
 
 def stored_node_id(directories: Sequence[Path], files: FileSystem | None = None) -> int | None:
-    """The node that `directories` belong to, as the first that says so has it; None when all are new.
+    """Return the node id that `directories` belong to, or None if all are new.
 
-    A disk that fails keeps no agent from starting, unless only that one could know: then OSError.
+    The first directory with a node id decides. A failed disk does not keep an agent from starting, unless
+    only that disk could have the node id. Then it raises OSError.
     """
     files = files or RealFileSystem()
     failure: OSError | None = None
@@ -91,7 +94,7 @@ def stored_node_id(directories: Sequence[Path], files: FileSystem | None = None)
 
 
 class LocalStorage:
-    """The logs on this agent's disks. Blocking; any thread may call."""
+    """The logs on this agent's disks. Blocking and thread-safe."""
 
     def __init__(
         self,
@@ -117,7 +120,10 @@ class LocalStorage:
         )
 
     def open(self) -> None:
-        """Open every log; recovers those of a crash. Raises what keeps the disks from being used."""
+        """Open every log, with recovery after a crash.
+
+        Raises the error that keeps the disks from being used.
+        """
         topics = {topic.topic_id: topic for topic in self._topics.list()}
 
         def config_of(log: TopicPartition, topic_id: UUID | None) -> LogConfig | None:
@@ -132,8 +138,8 @@ class LocalStorage:
         except BaseException:
             self._scheduler.stop()
             raise
-        # Nobody follows these logs: what one holds is there for good, and not only up to the last checkpoint
-        # of its high watermark, behind which readers would not find what was acknowledged before a crash.
+        # These logs have no followers, so all their records are committed. The checkpointed high watermark may
+        # be older, and would hide records that were acknowledged before a crash.
         for log in self.manager.logs():
             log.update_high_watermark(log.log_end_offset)
         self._scheduler.schedule_every(
@@ -141,7 +147,7 @@ class LocalStorage:
         )
 
     def sync_topics(self) -> None:
-        """Delete the logs of topics that are gone, and give the others the configuration of today."""
+        """Delete the logs of deleted topics, and update the configuration of the others."""
         try:
             topics = {topic.topic_id: topic for topic in self._topics.list()}
         except SiltstoneError as error:
@@ -158,6 +164,6 @@ class LocalStorage:
             self.manager.update_config(topics[topic_id].name, log_config_of(topics[topic_id].config))
 
     def close(self) -> None:
-        """Flush and close everything, and mark the directories clean."""
+        """Flush and close all logs, and mark the directories as cleanly shut down."""
         self._scheduler.stop()
         self.manager.close()

@@ -1,12 +1,12 @@
-"""The tail of object topics on this agent's disks: a copy of what it committed, for readers behind memory.
+"""Cache of the tail of object topics on this agent's disks, for readers that are behind the tail in memory.
 
-A log here holds one run of offsets without a gap. What this agent commits next to the end is appended, as
-a follower does; when somebody else has committed in between, the copy begins anew at the new batches. So
-whatever lies between its log start and its end is what the log has. It is bounded by the topic's
-`local.retention.*`, and losing it loses nothing.
+The log of a partition here has a run of offsets without a gap. Batches that this agent commits directly after
+its end are appended, as on a follower. If another agent has committed in between, the log restarts at the new
+batches. All records between its log start offset and its end are therefore those of the log. It is bounded by
+the topic's `local.retention.*`. Its loss loses no data.
 
-Writes have a thread of their own and a bound on what waits for it. What does not fit is left out, and the
-copy begins anew behind it: neither producers nor the tail in memory wait for this disk.
+One thread writes, and the bytes that wait for it are bounded. Files beyond the bound are skipped, and the log
+restarts after them. Neither producers nor the tail in memory wait for the disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_PENDING_FILES = 1_000
 
 
 class TailCache:
-    """Copies of the tail. `committed` belongs to the event loop, reads to any thread."""
+    """The tail cache. `committed` belongs to the event loop; reads are thread-safe."""
 
     def __init__(self, directory: TopicDirectory, *, max_pending_bytes: int) -> None:
         self._manager: LogManager | None = None
@@ -54,11 +54,11 @@ class TailCache:
         self.restarts = 0
 
     def open(self, manager: LogManager) -> None:
-        """From now on there are disks."""
+        """Start to use the logs of `manager`."""
         self._manager = manager
 
     def committed(self, file: CommittedFile, results: Sequence[SectionResult]) -> None:
-        """Have what was appended written behind what is there."""
+        """Write the appended batches of a committed file in the background."""
         if self._manager is None:
             return
         size = sum(sum(map(len, section.batches)) for section in file.sections)
@@ -95,7 +95,7 @@ class TailCache:
                     self._append(manager, log, base_offset, batches)
             except (SiltstoneError, OSError) as error:
                 _log.warning(
-                    "the local copy of a tail was not written",
+                    "the tail cache could not be written",
                     topic=topic.name,
                     partition=partition,
                     reason=str(error),
@@ -107,24 +107,24 @@ class TailCache:
         if base_offset != log.log_end_offset:
             self.restarts += 1
             manager.truncate_fully(log.topic_partition, base_offset)
-        data = b"".join(batches)  # the one copy: the log writes a run with one call
+        data = b"".join(batches)  # one copy, so that the log writes the run with one call
         appended = log.append_as_follower(data)
         log.update_high_watermark(appended.last_offset + 1)
         self.written_bytes += len(data)
 
     def contains(self, topic: Topic, partition: int, offset: int) -> bool:
-        """Whether the copy has that offset; cheap."""
+        """Return True if the cache has that offset; without I/O."""
         log = self._log_of(topic, partition)
         return log is not None and log.log_start_offset <= offset < log.high_watermark
 
     def read(self, topic: Topic, partition: int, offset: int, max_bytes: int, end: int) -> TailRead | None:
-        """Batches from the one with `offset` on, below `end`; None when the copy does not have that one."""
+        """Return batches from the one with `offset` on, below `end`; None if the cache does not have it."""
         log = self._log_of(topic, partition)
         if log is None or not log.log_start_offset <= offset < log.high_watermark:
             return None
         try:
             found = log.read(offset, max_bytes)
-        except (SiltstoneError, OSError):  # it began anew, or its disk has failed
+        except (SiltstoneError, OSError):  # the log restarted, or its disk has failed
             return None
         if found.next_offset <= end:
             return TailRead([found.data], len(found.data), found.next_offset) if found.data else None
@@ -134,7 +134,7 @@ class TailCache:
     def find_by_time(
         self, topic: Topic, partition: int, timestamp: int, first_offset: int
     ) -> TimestampOffset | None:
-        """The first record from `first_offset` on at or after a time; None when the copy cannot tell."""
+        """Return the first record from `first_offset` on at or after a timestamp; None if not cached."""
         log = self._log_of(topic, partition)
         if log is None or not log.log_start_offset <= first_offset < log.high_watermark:
             return None
@@ -155,13 +155,13 @@ class TailCache:
             await asyncio.wait(self._writes)
 
     async def stop(self) -> None:
-        """Write what waits, and stop."""
+        """Write pending files and stop."""
         await self.idle()
         self._pool.close()
 
 
 def _runs(appended: AppendedBatches, leader_epoch: int) -> list[_Run]:
-    """The batches that became part of the log, offsets in place, in runs of consecutive offsets."""
+    """Return the appended batches with final offsets, in runs of consecutive offsets."""
     set_base_offsets(appended.batches, appended.base_offsets, leader_epoch)
     runs: list[_Run] = []
     expected = -1

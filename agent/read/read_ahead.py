@@ -1,18 +1,20 @@
-"""What a sequential reader of the object store will ask for next is read before it asks.
+"""Read ahead of sequential readers of the object store.
 
-A partition that is read on where its last fetch ended has one window ahead: what a fetch of the same size
-would read next, and, where that lies in a large section, some more of the section with the same GET. It lands
-in the cache of ranges; a fetch that comes sooner joins the read under way. A window is due when what comes
-next does not lie in the cache any more, so a reader that stops has had one in vain.
+If a fetch continues where the previous one of its partition ended, one window is read ahead: the ranges that
+a fetch of the same size would read next and, in a large section, some more of the section by the same GET.
+The window goes to the range cache. A fetch that arrives earlier joins the read in progress. A new window is
+due when the next ranges are not in the cache, so a reader that stops costs one needless window.
 
-Where the next fetch begins is known before this one is served, and the window is read beside what the fetch
-waits for: behind whole extents, or in a section that is read by stretches of blocks, with the last block of
-the stretch, for the next fetch asks for it once more where a hole follows.
+The position of the next fetch is known before the current one is served, so the window is read concurrently
+with the ranges of the current fetch. It starts after whole extents. In a section that is read in ranges of
+blocks, it starts with the last block of the current range, because the next fetch reads that block again if a
+hole follows.
 
-All windows together are bounded, and so are the requests for them that are under way: a window of many small
-extents leaves threads to those who ask. A partition whose window finds no room is not read ahead, unless
-another has not been read on for a while: its reader is taken to be gone, and what was read ahead of it is the
-cache's.
+Limits:
+
+- All windows together have a size limit. If a new window does not fit, it is not read, unless another
+  partition was not read for a while: its reader is then considered gone, and its window belongs to the cache.
+- The requests for windows are limited, so that a window of many small extents leaves threads to fetches.
 """
 
 from __future__ import annotations
@@ -44,16 +46,16 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _MAX_READERS = 20_000
 _MAX_WINDOWS = 1_000
-# One that a fetch waits for, and the next one.
+# The window that a fetch waits for, and the next one.
 _MAX_PENDING_WINDOWS = 2
 _IDLE_SECONDS = 10.0
 
 
 @dataclass(slots=True, eq=False)
 class _Window:
-    """What is read ahead of a partition, and when its reader came last.
+    """A window of a partition, and the time of its reader's last fetch.
 
-    Of `ranges` the last may be longer than what a fetch asks for, and the others are as a fetch has them.
+    The last of its ranges may be longer than the next fetch needs. The others are exactly those of a fetch.
     """
 
     used: float
@@ -67,7 +69,7 @@ class _Window:
         return self.task is not None and self.task.done()
 
     def covers(self, wanted: ByteRange) -> bool:
-        """Whether it reads that, now or when it is that request's turn."""
+        """Return True if the window reads that range, now or later."""
         return wanted in self.ranges or (self.last is not None and self.last.covers(wanted))
 
 
@@ -91,25 +93,25 @@ class ReadAhead:
         self._is_hot = is_hot
         self._size = settings.read_ahead_bytes
         self._max_bytes = min(settings.max_read_ahead_bytes, settings.cache_bytes // 2)
-        # Windows, and requests for them: threads for those who ask are left over.
+        # Limits of windows and of their requests, so that threads are left to fetches.
         max_concurrent = max(settings.cold_read_threads // 2, 1)
         self._window_limiter = asyncio.Semaphore(max_concurrent)
         self._request_limiter = asyncio.Semaphore(max_concurrent)
         self._clock = clock
         self._metrics = metrics
-        # Where readers go on, if they read on: a partition, and the offset that they have come to.
+        # The next fetches of sequential readers: partition and offset.
         self._expected: OrderedDict[tuple[PartitionId, int], None] = OrderedDict()
-        # The partition that was read on last is the last; its windows in the order in which they began.
+        # Least recently read partitions first; the windows of one in the order in which they began.
         self._windows: OrderedDict[PartitionId, list[_Window]] = OrderedDict()
 
     def before_read(self, plans: Sequence[CursorPlan], indexes: Mapping[ByteRange, SectionIndex]) -> None:
-        """These are about to be read: begin to read what is known to come behind them."""
+        """Start the windows whose positions are known from the plans of the current reads."""
         for plan in plans if self._size else ():
             if plan.steps and self._reads_on(plan.cursor):
                 self._begin(plan.cursor, _offset_behind(*plan.steps[-1], indexes), indexes)
 
     def after_read(self, cursors: Sequence[Cursor], indexes: Mapping[ByteRange, SectionIndex]) -> None:
-        """These were served by what was read: begin to read what comes next, and note where they are."""
+        """Start the windows after these reads, and note where their readers continue."""
         for cursor in cursors if self._size else ():
             partition, offset = cursor.fetch.partition_id, cursor.served.next_offset
             if offset == cursor.fetch.offset:
@@ -122,11 +124,11 @@ class ReadAhead:
                 self._expected.popitem(last=False)
 
     async def idle(self) -> None:
-        """Until nothing is being read ahead."""
+        """Wait until no window is being read."""
         await asyncio.gather(*self._tasks(), return_exceptions=True)
 
     async def stop(self) -> None:
-        """Give up what is under way."""
+        """Cancel the windows that are being read."""
         self._size = 0
         for task in self._tasks():
             task.cancel()
@@ -139,7 +141,7 @@ class ReadAhead:
         return (cursor.fetch.partition_id, cursor.fetch.offset) in self._expected
 
     def _begin(self, cursor: Cursor, offset: int, indexes: Mapping[ByteRange, SectionIndex]) -> None:
-        """Read what a fetch like the cursor's would need from `offset` on, unless it is there."""
+        """Read what a fetch like the cursor's would need from `offset` on, unless it is cached."""
         partition, now = cursor.fetch.partition_id, self._clock.monotonic()
         windows = self._windows.setdefault(partition, [])
         self._windows.move_to_end(partition)
@@ -151,7 +153,7 @@ class ReadAhead:
         ahead.limit = cursor.limit
         under_way = [window for window in windows if not window.is_done]
         if len(under_way) < _MAX_PENDING_WINDOWS and self._missing(_parts(ahead, indexes), under_way):
-            # What landed before is being read by now, and no window any more.
+            # Windows that are complete belong to the cache.
             window = _Window(now)
             self._windows[partition] = [*under_way, window]
             window.task = asyncio.get_running_loop().create_task(
@@ -163,14 +165,16 @@ class ReadAhead:
             async with self._window_limiter:
                 outcome = await self._read(window, ahead)
         except SiltstoneError as error:
-            # Whoever asks for it is told, if it is still so.
+            # A fetch of the same range reports the error, if it persists.
             outcome = "failed"
-            _log.debug("nothing was read ahead", partition=ahead.fetch.partition_name, reason=str(error))
+            _log.debug(
+                "a window could not be read ahead", partition=ahead.fetch.partition_name, reason=str(error)
+            )
         if outcome:
             self._metrics.read_ahead.labels(outcome).inc()
 
     async def _read(self, window: _Window, ahead: Cursor) -> str:
-        """Read what is missing of the window; tells what has come of it, nothing if nothing was missing."""
+        """Read what is missing of the window; return the outcome, or "" if nothing was missing."""
         indexes = await self._read_indexes(ahead.needed_extents(), self._request_limiter)
         parts = _parts(ahead, indexes)
         others = [each for each in self._windows.get(ahead.fetch.partition_id, ()) if not each.is_done]
@@ -192,7 +196,7 @@ class ReadAhead:
         return "read"
 
     def _missing(self, parts: Sequence[ExtentPart], windows: Sequence[_Window]) -> list[ExtentPart]:
-        """What the next fetch asks the store for, when these windows have brought what they read."""
+        """Return the parts that the next fetch would read from the store after these windows are read."""
         return [
             part
             for part in parts
@@ -200,7 +204,7 @@ class ReadAhead:
         ]
 
     def _drop_idle(self, now: float) -> None:
-        """Partitions that were not read on for a while, and those beyond what may be remembered."""
+        """Remove partitions that were not read for a while, and those beyond the limit."""
         while self._windows:
             partition, windows = next(iter(self._windows.items()))
             is_idle = all(window.used < now - _IDLE_SECONDS for window in windows)
@@ -212,7 +216,7 @@ class ReadAhead:
 
 
 def _offset_behind(extent: Extent, part: ExtentPart | None, indexes: Mapping[ByteRange, SectionIndex]) -> int:
-    """Where what a fetch asks for next is sure to begin, or before that, when this is the end of its plan."""
+    """Return a lower bound of the offset of the next fetch, if the plan ends with this step."""
     if part is None or part.reaches_end:
         return extent.last_offset + 1
     index = indexes[index_range(extent)]

@@ -1,16 +1,19 @@
 """The read path: from offsets to batches.
 
-A fetch finds where its partitions begin and end, then asks for the batches: first what is held of the tail
-in memory and on this agent's disks, then the extents and the ranges of objects that they name (from the
-cache, or with one GET for ranges that lie together in an object). What a local topic has is on the disks
-alone. Where fewer than `min_bytes` are there it waits for commits, by any agent, and looks again.
+A fetch finds the bounds of its partitions and then the batches. It looks for them in this order:
 
-What the catalog said lately is believed (`known_log`) only by a fetch that may wait: it is woken when there
-is more. A fetch that may not wait, and any fetch of a compacted topic, asks anew.
+1. the tail in memory, and the tail cache on this agent's disks,
+2. the extents and the object ranges that they refer to: from the cache, or by one GET for adjacent ranges.
 
-Extents may be swapped while a fetch is under way: an object that has vanished meanwhile makes it look them up
-again. A fetch may come to stretches of the log without a record; it goes on behind them by itself, and
-`FetchResult.next_offset` tells how far it has come.
+Local topics are read from the disks only. If there are fewer than `min_bytes`, the fetch waits for commits by
+any agent and looks again.
+
+Cached metadata (`catalog_cache`) is used only by a fetch that may wait, because it is woken when there is
+more. A fetch that may not wait, and any fetch of a compacted topic, queries the catalog.
+
+Compaction may replace extents during a fetch. If an object is gone, the fetch looks up the extents again. A
+fetch also skips holes: parts of the log without records. `FetchResult.next_offset` is the position that it
+has reached.
 """
 
 from __future__ import annotations
@@ -62,18 +65,18 @@ _MAX_VANISHED = 5
 
 
 class LocalReader(Protocol):
-    """Reads from this agent's local_reader: local topics, and the tail cache of object topics."""
+    """Reads from this agent's disks: local topics, and the tail cache of object topics."""
 
     async def find_bounds(self, cursors: Sequence[Cursor], /) -> list[Cursor]:
-        """Set the states or errors of the cursors of local topics; return the other cursors."""
+        """Set the states or errors of the cursors of local topics, and return the other cursors."""
         ...
 
     async def serve(self, cursors: Sequence[Cursor], max_bytes: int, /) -> None:
-        """Serve what can be served without the extents of a partition."""
+        """Serve cursors that need no extents."""
         ...
 
     async def serve_within_extents(self, cursors: Sequence[Cursor], /) -> None:
-        """Serve compacted topics from extents that were not compacted yet."""
+        """Serve compacted topics from extents that are not compacted yet."""
         ...
 
     async def offset_by_time(self, topic: Topic, partition: int, timestamp: int, /) -> TimestampOffset | None:
@@ -102,7 +105,7 @@ class ReadPath:
         timestamps: TimestampLookup,
         local_reader: LocalReader,
     ) -> None:
-        # Held here while a fetch reads; who gets its result holds it on until that is handed out.
+        # Reserved here while a fetch reads, and by the caller until the result is sent.
         self.budget = FetchMemory(settings.max_fetches_bytes)
         self._timestamps = timestamps
         self._settings = settings
@@ -126,7 +129,7 @@ class ReadPath:
     async def fetch_one(
         self, wanted: PartitionFetch, *, min_bytes: int = 1, max_wait_ms: int = 0
     ) -> FetchResult:
-        """As `fetch`, for one partition; raises what is wrong with it."""
+        """Do the same as `fetch` for one partition, and raise its error."""
         (result,) = await self.fetch(
             [wanted], max_bytes=wanted.max_bytes, min_bytes=min_bytes, max_wait_ms=max_wait_ms
         )
@@ -137,15 +140,16 @@ class ReadPath:
     async def fetch(
         self, wanted: Sequence[PartitionFetch], *, max_bytes: int, min_bytes: int = 1, max_wait_ms: int = 0
     ) -> list[FetchResult]:
-        """What there is of `wanted`, in its order, once it is at least `min_bytes` or the time is up.
+        """Return a result per partition once there are at least `min_bytes`, or `max_wait_ms` have passed.
 
-        Does not wait when any partition has an error, or has more than was fetched. Raises `RetryableError`
-        when catalog or store do not answer, `CorruptDataError` when stored bytes are not what was written.
+        It does not wait if any partition has an error, or more records than were fetched. Raises
+        `RetryableError` if the catalog or the store does not respond, and `CorruptDataError` if stored bytes
+        are damaged.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max_wait_ms, self._settings.max_wait_ms) / 1000
         max_bytes = min(max_bytes, self._settings.max_fetch_bytes)
-        min_bytes = min(min_bytes, max_bytes)  # as Kafka's brokers do: there cannot be more
+        min_bytes = min(min_bytes, max_bytes)  # as in Kafka: there cannot be more
         use_cache = max_wait_ms > 0
         if use_cache:
             from_memory = self._read_from_memory(wanted, max_bytes)
@@ -163,11 +167,11 @@ class ReadPath:
                         self._metrics.wake_up_seconds.observe(loop.time() - waiter.woken_at)
                     self._count(results)
                     return results
-                # Whoever was not woken looks for what nobody told.
+                # Without a wake-up, query the catalog: a notification may be lost.
                 use_cache = await waiter.wait(min(left, self._settings.poll_interval_ms / 1000))
 
     async def bounds(self, wanted: Sequence[PartitionFetch]) -> list[FetchResult]:
-        """Results without a batch: where the partitions begin and end, or what is wrong."""
+        """Return results without batches: the bounds of the partitions, or their errors."""
         cursors = [Cursor.at(fetch) for fetch in wanted]
         await self._log.find_bounds(cursors, use_cache=True)
         return [result_of(cursor) for cursor in cursors]
@@ -175,13 +179,14 @@ class ReadPath:
     async def start_offset(
         self, topic: Topic, partition: int, *, offset: int | None, timestamp: int | None
     ) -> int:
-        """Where a read begins: at `offset`, by `timestamp`, or else at the log start offset.
+        """Return the offset of a read that starts at `offset`, at `timestamp`, or at the log start offset.
 
-        Without a record at or after `timestamp` it is the high watermark.
+        If no record is at or after `timestamp`, it is the high watermark.
         """
         if offset is not None and timestamp is not None:
             raise InvalidInputError(
-                "both offset and timestamp are given", remedy="say one of them, or none for the log's start"
+                "both offset and timestamp are given",
+                remedy="give one of them, or none for the start of the log",
             )
         if offset is not None:
             return offset
@@ -247,12 +252,12 @@ class ReadPath:
                 if vanished > _MAX_VANISHED:
                     raise ReadFailedError(
                         f"an object of a live extent is missing: {error.message}",
-                        remedy="try again; if it stays so, compare bucket and catalog with siltstone fsck",
+                        remedy="retry; if the error persists, compare bucket and catalog with siltstone fsck",
                     ) from error
         return [result_of(cursor) for cursor in cursors]
 
     def _serve_from_tail(self, cursors: Sequence[Cursor], max_bytes: int) -> int:
-        """Serve what the tail has; returns how many bytes are left of `max_bytes`."""
+        """Serve batches from the tail in memory; return how many bytes of `max_bytes` are left."""
         left = max_bytes - sum(cursor.served.size for cursor in cursors)
         for cursor in cursors:
             if left <= 0 and left < max_bytes:
@@ -268,7 +273,7 @@ class ReadPath:
         return left
 
     def _serve_from_files(self, cursor: Cursor) -> bool:
-        """Serve what the tail has of the files that the cursor's extents lie in; whether there was any."""
+        """Serve batches in the tail from the files of the cursor's extents; return False if it has none."""
         for extent in cursor.needed_extents():
             left = cursor.limit - cursor.served.size
             if cursor.served.runs and left <= 0:
@@ -284,7 +289,7 @@ class ReadPath:
         return bool(cursor.served.runs)
 
     async def _read(self, cursors: Sequence[Cursor]) -> None:
-        """One round: read what the cursors need, and serve it to them."""
+        """Read one round: the ranges that the cursors need."""
         if not cursors:
             return
         indexes = await self._read_indexes(
@@ -330,7 +335,10 @@ class ReadPath:
 
 
 def _serve(plans: Sequence[CursorPlan], data: Sequence[memoryview]) -> None:
-    """Cut out what the cursors asked for; `data` is their parts', in order. For the rendering pool."""
+    """Extract the batches of each cursor from `data`, which has the bytes of the parts in order.
+
+    Runs in the rendering pool.
+    """
     blocks = iter(data)
     for plan in plans:
         cursor = plan.cursor
