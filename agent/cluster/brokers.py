@@ -73,16 +73,16 @@ def replicas(brokers: Sequence[Broker], subject: bytes, zone: str | None) -> lis
 
 
 class Liveness(Protocol):
-    """Whether other agents may have considered this agent dead (implemented by `Session`)."""
+    """Record of late heartbeats, after which other agents may have considered this agent dead."""
 
     @property
     def heartbeat_sent_at(self) -> float:
-        """When the last successful heartbeat was sent."""
+        """The time of the last successful heartbeat."""
         ...
 
     @property
     def lapses(self) -> int:
-        """How many heartbeats were too late."""
+        """The number of heartbeats that were too late."""
         ...
 
     @property

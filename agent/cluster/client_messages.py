@@ -1,4 +1,4 @@
-"""Error messages for clients: what a client can act on, and nothing about the systems behind the agent.
+"""Error messages for clients, without details of the systems behind the agent.
 
 Messages of the catalog, the object store and the disks name hosts, buckets and directories. They go to the
 agent's log only.

@@ -40,7 +40,7 @@ class CommittedFile(Protocol):
 
     @property
     def commit(self) -> FileCommit:
-        """What the agent asked the catalog to commit."""
+        """The request by which the agent committed the file."""
         ...
 
     @property

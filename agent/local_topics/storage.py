@@ -138,8 +138,8 @@ class LocalStorage:
         except BaseException:
             self._scheduler.stop()
             raise
-        # These logs have no followers, so all their records are committed. The checkpointed high watermark may
-        # be older, and would hide records that were acknowledged before a crash.
+        # These logs have no followers, so all their records are committed. The checkpointed high watermark
+        # may be older, and would hide records that were acknowledged before a crash.
         for log in self.manager.logs():
             log.update_high_watermark(log.log_end_offset)
         self._scheduler.schedule_every(

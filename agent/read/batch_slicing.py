@@ -44,8 +44,8 @@ class ServedBatches:
     def serve(self, part: ExtentPart, data: memoryview, *, max_bytes: int) -> None:
         """Add the batches of `part`, whose bytes are `data`, up to `max_bytes` in all.
 
-        The very first batch is added whatever its size. Bytes are copied once, because `data` is shared and
-        the offsets are patched. Raises `CorruptDataError`.
+        The very first batch may exceed the limit. Bytes are copied once, because `data` is shared and the
+        offsets are patched. Raises `CorruptDataError`.
         """
         extent = part.extent
         payloads = parse_data_blocks(

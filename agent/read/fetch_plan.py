@@ -90,7 +90,7 @@ class CursorPlan:
 def assign_limits(cursors: Sequence[Cursor], max_bytes: int) -> list[Cursor]:
     """Set the limits of the cursors so that all stay within `max_bytes`; return the cursors to read.
 
-    The first partition with records is read whatever its size, so that each fetch makes progress.
+    The first partition with records may exceed the limit, so that each fetch makes progress.
     """
     left = max_bytes - sum(cursor.served.size for cursor in cursors)
     chosen: list[Cursor] = []

@@ -71,7 +71,7 @@ class ObjectReader:
         self._health = health
 
     def has(self, wanted: ByteRange) -> bool:
-        """Return True if a read of `wanted` needs no request of its own."""
+        """Return True if a read of `wanted` causes no further request."""
         return self.cache.has(wanted)
 
     async def read(

@@ -35,7 +35,7 @@ _FILE_BYTES = tuple(float(4**power * 1024) for power in range(8))  # 1 KiB to 16
 
 
 class AgentMetrics:
-    """The instruments of one agent, in a registry of their own."""
+    """The instruments of one agent, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

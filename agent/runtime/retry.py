@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """At most `attempts` tries. Pause n is min(cap, first * 2^n) seconds, of which half is random.
+    """At most `attempts` tries. Pause n is min(cap, first * 2^n) seconds, and half of it is random.
 
     This is "equal jitter" of M. Brooker, "Exponential Backoff And Jitter".
     """

@@ -1,4 +1,4 @@
-"""Bounded thread pools, by which blocking calls leave the event loop."""
+"""Bounded thread pools for blocking calls."""
 
 from __future__ import annotations
 
