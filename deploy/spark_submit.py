@@ -1,8 +1,8 @@
-"""The `siltstone` command as an application of `spark-submit`, whose session and settings it takes.
+"""The `siltstone` command as an application of `spark-submit`, whose session and configuration it uses.
 
     spark-submit --master … deploy/spark_submit.py compact --once --catalog … --object-store …
 
-Siltstone is installed where the driver runs, and where the executors do.
+Siltstone must be installed in the Python of the driver and of the executors.
 """
 
 from siltstone.cli import main

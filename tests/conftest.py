@@ -1,4 +1,4 @@
-"""Fixtures that every suite may use, and the hypothesis profiles."""
+"""Fixtures for all tests, and the hypothesis profiles."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.real_clients.driving import missing
 
 pytest_plugins = ["tests.fixtures.order", "tests.fixtures.postgres", "tests.fixtures.s3"]
 
-# quick: for work. ci: the same examples each time. brief: for kernels with bounds checking. night: long.
-# A slow shared machine is no reason to fail.
+# quick: for development. ci: the same examples in each run. brief: for kernels with bounds checking. night:
+# long. Slowness of a shared machine must not fail a test.
 settings.register_profile(
     "quick", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -30,14 +30,14 @@ settings.register_profile(
 settings.register_profile("night", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# In the background of a shell SIGINT is ignored, and would be by every process that a test interrupts.
+# A background job of a shell ignores SIGINT, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-collect_ignore = [] if kafka_tools.are_here() else kafka_tools.NEEDED_BY
+collect_ignore = [] if kafka_tools.are_installed() else kafka_tools.NEEDED_BY
 
 
 def pytest_report_header() -> list[str]:
-    """Says which optional parts are here."""
+    """List which optional parts are installed."""
     clients = [f"Kafka clients: without {client}, {why}" for client, why in missing().items()]
-    return [kafka_tools.header(), *clients]
+    return [kafka_tools.report_header(), *clients]

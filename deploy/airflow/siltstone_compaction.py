@@ -1,15 +1,15 @@
-"""Siltstone's compaction as a DAG of Airflow 3: every few minutes a round of planning, and its jobs on Spark.
+"""Siltstone's compaction as a DAG of Airflow 3: every five minutes, plan jobs and run them on Spark.
 
-Put this file into Airflow's folder of DAGs and set, as Airflow variables or in its environment:
+Put this file into Airflow's DAG folder, and set these Airflow variables:
 
-    siltstone_application   deploy/spark_submit.py, where the worker that submits finds it
+    siltstone_application   path of deploy/spark_submit.py on the worker that submits
     siltstone_catalog       postgresql://user@host/database
     siltstone_object_store  s3://bucket/prefix
 
-Siltstone must be installed where the driver and the executors run. The connection `spark_default` names the
-cluster. Rounds may overlap and repeat: the catalog gives every job to one of them, and a round that dies
-leaves its jobs to the next. The catalog's URL reaches the driver by its environment, as it may hold a
-password.
+Siltstone must be installed in the Python of the driver and of the executors. The connection `spark_default`
+names the cluster. Runs may overlap and repeat: the catalog gives each job to one of them, and the next run
+takes over the jobs of one that died. The catalog's URL may contain a password and is therefore passed to the
+driver in its environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow.sdk import DAG
 
 with DAG(
     dag_id="siltstone_compaction",
-    description="Deduplicate and rewrite what Siltstone's agents have written, and delete what is dead.",
+    description="Compact Siltstone's segment files and delete garbage.",
     schedule=timedelta(minutes=5),
     start_date=datetime(2024, 1, 1, tzinfo=UTC),
     catchup=False,

@@ -1,4 +1,4 @@
-"""The example DAG, with stand-ins for Airflow, which would bring more packages than all the rest."""
+"""The example DAG, with stand-ins for Airflow, which has more dependencies than everything else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 class Dag:
-    """Takes what `airflow.DAG` takes."""
+    """Stand-in with the parameters of `airflow.DAG`."""
 
     def __init__(self, **options: object) -> None:
         self.options = options
@@ -31,8 +31,8 @@ class Dag:
         pass
 
 
-def test_the_dag_submits_a_command_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its arguments are those of `siltstone compact`, and its file is there."""
+def test_the_dag_submits_an_existing_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its arguments are valid for `siltstone compact`, and its application exists."""
     submitted: list[dict[str, Any]] = []
     for name in (
         "airflow",

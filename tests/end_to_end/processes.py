@@ -1,4 +1,4 @@
-"""Runs the command as a user does: a process of its own, from whose output a report is read."""
+"""Runs the command in a separate process, as users do, and reads the report from its output."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PATIENCE_SECONDS = 800
 
 
 def as_url(address: str) -> str:
-    """A PostgreSQL address of the fixtures (`host=… user=… dbname=…`) as the URL that users give."""
+    """Convert a PostgreSQL address of the fixtures (`host=… user=… dbname=…`) into a URL."""
     parts = conninfo_to_dict(address)
     host = quote(str(parts.pop("host")), safe="")
     return f"postgresql://{parts['user']}@/{parts['dbname']}?host={host}"
 
 
 def environment() -> dict[str, str]:
-    """This process's, without settings that somebody has in their shell."""
+    """Return the environment of this process without settings of the developer's shell."""
     return {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
 def siltstone(*arguments: str, stdin: str = "", code: int = 0) -> str:
-    """What a command writes to standard output; it must leave with `code` and show no traceback."""
+    """Run a command and return its output; it must exit with `code` and show no traceback."""
     done = subprocess.run(
         [sys.executable, "-m", "siltstone", *arguments],
         input=stdin,
@@ -51,7 +51,7 @@ def siltstone(*arguments: str, stdin: str = "", code: int = 0) -> str:
 
 
 def report(*arguments: str, stdin: str = "", code: int = 0) -> dict[str, Any]:
-    """The object on the last line of a command's standard output."""
+    """Run a command and return the JSON object on the last line of its output."""
     last_line = siltstone(*arguments, "--json", stdin=stdin, code=code).splitlines()[-1]
     found: dict[str, Any] = orjson.loads(last_line)
     return found
@@ -59,7 +59,7 @@ def report(*arguments: str, stdin: str = "", code: int = 0) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def agent(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
-    """A running agent and its ready line; stopped by SIGTERM at the end, which must succeed."""
+    """Run an agent and yield its process and its ready line; at the end, SIGTERM must stop it."""
     log = data_dir.parent / "agent.log"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
@@ -87,7 +87,7 @@ def agent(data_dir: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
 
 
 def leftovers(data_dir: Path) -> list[str]:
-    """Command lines of processes that name a data directory and live on; they have a moment to leave."""
+    """Return the command lines of processes that name a data directory and do not exit in time."""
     found = [process for process in psutil.process_iter() if str(data_dir) in _command_line(process)]
     _, alive = psutil.wait_procs(found, timeout=240)
     return [_command_line(process) for process in alive]

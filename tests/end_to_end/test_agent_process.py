@@ -1,4 +1,4 @@
-"""An agent as a process, and the commands that talk to it."""
+"""An agent as a process, and the commands that connect to it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 
-def test_records_go_in_and_come_out_and_the_agent_leaves_in_good_order(tmp_path: Path) -> None:
+def test_records_are_produced_and_consumed_and_the_agent_stops_in_order(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     where = ("--data-dir", str(data_dir))
     siltstone("topics", "create", "t", "--partitions", "3", "--config", "cleanup.policy=compact", *where)
@@ -67,7 +67,7 @@ def test_records_go_in_and_come_out_and_the_agent_leaves_in_good_order(tmp_path:
     assert leftovers(data_dir) == []
 
 
-def test_an_agent_ends_with_its_parents_pipe(tmp_path: Path, catalog_url: str) -> None:
+def test_an_agent_stops_when_the_pipe_of_its_parent_closes(tmp_path: Path, catalog_url: str) -> None:
     with agent(tmp_path / "data", "--stop-on-eof", "--catalog", as_url(catalog_url)) as (process, _):
         assert process.stdin is not None
         process.stdin.close()
@@ -89,14 +89,14 @@ def test_two_agents_share_a_data_directory(tmp_path: Path, catalog_url: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "words"),
+    ("options", "code", "message"),
     [
         (["--http", "203.0.113.1:0"], 1, "cannot listen on 203.0.113.1:0"),
         (["--object-store", "s3://no-such-bucket/x", "--s3-endpoint", "{s3}"], 1, "no-such-bucket"),
     ],
 )
-def test_an_agent_that_cannot_start_says_why(
-    options: list[str], code: int, words: str, tmp_path: Path, s3_server: S3Server, catalog_url: str
+def test_an_agent_that_cannot_start_reports_the_reason(
+    options: list[str], code: int, message: str, tmp_path: Path, s3_server: S3Server, catalog_url: str
 ) -> None:
     given = ["--catalog", as_url(catalog_url), *(option.format(s3=s3_server.endpoint) for option in options)]
     done = subprocess.run(
@@ -108,6 +108,6 @@ def test_an_agent_that_cannot_start_says_why(
         env=environment(),
     )
     assert done.returncode == code, done.stderr
-    assert words in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""

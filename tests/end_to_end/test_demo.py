@@ -1,4 +1,4 @@
-"""The main job as a user runs it, on every kind of store and catalog."""
+"""The demo as users run it, with each kind of store and catalog."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 
 def _gets_needed(config: StoreConfig, *where: str) -> dict[str, range]:
-    """For each ingestion file, by name, how many GETs it may have cost.
+    """Return the range of GETs that compaction may have needed for each ingestion file, by name.
 
-    Two where a file has something to deduplicate and something to copy, one where it has nothing to
-    deduplicate. One with nothing to copy needs no second if the first has left nothing to read, as it mostly
-    does: its batches are compressed. The demo sends its topics so that they share files; whether each does
-    rests on when requests arrive.
+    A file with records to deduplicate and records to copy needs two, a file without records to deduplicate
+    one. A file with nothing to copy needs one or two: the first pass mostly leaves nothing to read, because
+    its batches are compressed. Which topics share a file depends on the time of the requests.
     """
     flights = report("topics", "describe", "flights", *where)["topic_id"]
     clock = SystemClock()
@@ -64,9 +63,9 @@ def _check(found: dict[str, Any], flights: int, refused: int, weather: int, tail
     assert found["seconds"] > 0
 
 
-# The longest test there is: a busy machine may take several times its usual minute.
+# The longest test: a busy machine may need several times its usual minute.
 @pytest.mark.timeout(1800)
-def test_a_year_of_flights_on_embedded_parts_and_again(tmp_path: Path) -> None:
+def test_the_demo_runs_twice_on_embedded_parts(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     where = ("--data-dir", str(data_dir))
     first = report("demo", *where)
@@ -93,7 +92,7 @@ def test_a_year_of_flights_on_embedded_parts_and_again(tmp_path: Path) -> None:
     assert leftovers(data_dir) == []
 
 
-def test_the_same_on_s3_and_a_postgresql_of_ones_own(
+def test_the_demo_runs_on_s3_and_an_external_postgresql(
     tmp_path: Path, s3_server: S3Server, s3_config: StoreConfig, catalog_url: str
 ) -> None:
     data_dir = tmp_path / "data"
@@ -119,7 +118,7 @@ def test_the_same_on_s3_and_a_postgresql_of_ones_own(
     assert report("fsck", "--deep", *where)["differences"] == []
 
 
-def test_somebody_elses_topic_of_the_same_name_is_left_alone(tmp_path: Path, catalog_url: str) -> None:
+def test_a_topic_of_another_user_with_the_same_name_is_kept(tmp_path: Path, catalog_url: str) -> None:
     where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
     report("topics", "create", "weather", *where)
     before = report("topics", "describe", "weather", *where)
@@ -128,9 +127,7 @@ def test_somebody_elses_topic_of_the_same_name_is_left_alone(tmp_path: Path, cat
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)])
-def test_a_demo_that_is_stopped_leaves_no_process_behind(
-    number: signal.Signals, code: int, tmp_path: Path
-) -> None:
+def test_a_stopped_demo_leaves_no_process_behind(number: signal.Signals, code: int, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     with subprocess.Popen(
         [sys.executable, "-m", "siltstone", "demo", "--data-dir", str(data_dir)],
@@ -141,11 +138,11 @@ def test_a_demo_that_is_stopped_leaves_no_process_behind(
         env=environment(),
     ) as process:
         assert process.stderr is not None
-        said = []
+        output = []
         for line in process.stderr:
-            said.append(line)
+            output.append(line)
             if "Start an agent" in line:
                 process.send_signal(number)
-        assert process.wait(PATIENCE_SECONDS) == code, said
-    assert "Traceback" not in "".join(said)
+        assert process.wait(PATIENCE_SECONDS) == code, output
+    assert "Traceback" not in "".join(output)
     assert leftovers(data_dir) == []

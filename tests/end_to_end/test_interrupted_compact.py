@@ -1,6 +1,6 @@
-"""A run that is broken off: a process with real Spark and a real catalog.
+"""An interrupted run of `siltstone compact`: a process with a real Spark and a real catalog.
 
-A job is held up where a test wants it to be: its input file is a pipe, from which nothing comes.
+Tests block a job by replacing its input file with a pipe that provides no data.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from catalog.open import Catalog
     from core.ids import Ids
 
-# A busy machine may take many times the usual half minute.
+# A busy machine may need many times the usual half minute.
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 
 
 def wait_until(true: object, what: str) -> None:
-    """Look again and again until `true()`."""
+    """Wait until `true()`."""
     assert callable(true)
     clock = SystemClock()
     end = clock.monotonic() + PATIENCE_SECONDS
@@ -47,7 +47,7 @@ def wait_until(true: object, what: str) -> None:
 
 
 class Log(PublishedLog):
-    """A log whose files can be held up."""
+    """Log whose files can block their readers."""
 
     def __init__(self, catalog: Catalog, directory: Path, ids: Ids) -> None:
         super().__init__(catalog, LocalStore(directory, ids), ids)
@@ -56,15 +56,15 @@ class Log(PublishedLog):
         tie(self.store, catalog.home, ids)
 
     def add(self, name: str) -> Path:
-        """A topic with a file of two records of one key; returns the file."""
+        """Create a topic with a file of two records of one key, and return the file."""
         topic = self.create_topic(name, "compact")
         here = PartitionId(topic.topic_id, 0)
         self.partitions.append(here)
         return self.directory / self.ingest({here: [batch((b"k", b"old"), (b"k", b"new"))]})
 
     @contextlib.contextmanager
-    def holding(self, file: Path) -> Iterator[None]:
-        """Who opens the file within the block waits for its end."""
+    def blocking(self, file: Path) -> Iterator[None]:
+        """Make whoever opens the file within the block wait until the end of the block."""
         real, pipe = file.with_suffix(".real"), file.with_suffix(".pipe")
         file.rename(real)
         os.mkfifo(pipe)
@@ -74,7 +74,7 @@ class Log(PublishedLog):
         finally:
             file.rename(pipe)
             real.rename(file)
-            os.close(os.open(pipe, os.O_RDWR))  # whoever waits still gets to an end
+            os.close(os.open(pipe, os.O_RDWR))  # releases a reader that still waits
             pipe.unlink()
 
     def running(self) -> int:
@@ -92,9 +92,9 @@ class Compactor:
     """A `siltstone compact` process."""
 
     def __init__(self, tmp_path: Path, catalog_url: str) -> None:
-        self.output = tmp_path / f"{time.monotonic_ns()}.log"
+        self.log_file = tmp_path / f"{time.monotonic_ns()}.log"
         where = ("--data-dir", str(tmp_path / "data"), "--object-store", str(tmp_path / "objects"))
-        with self.output.open("wb") as output:
+        with self.log_file.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "siltstone", "compact", *where],
                 stdin=subprocess.DEVNULL,
@@ -109,8 +109,8 @@ class Compactor:
                 },
             )
 
-    def said(self) -> str:
-        return self.output.read_text(encoding="utf-8")
+    def output(self) -> str:
+        return self.log_file.read_text(encoding="utf-8")
 
     def stop(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
@@ -124,12 +124,12 @@ class Compactor:
         self.process.wait()
 
 
-def test_a_run_that_is_interrupted_gives_its_jobs_back(log: Log, tmp_path: Path, catalog_url: str) -> None:
-    """Nothing is lost, and the next run will do what is left."""
-    with log.holding(log.add("held-up")), Compactor(tmp_path, catalog_url) as interrupted:
-        wait_until(lambda: log.running() == 1, interrupted.said())
-        assert interrupted.stop(signal.SIGINT) == 130, interrupted.said()
-    assert "Traceback" not in interrupted.said()
+def test_an_interrupted_run_releases_its_jobs(log: Log, tmp_path: Path, catalog_url: str) -> None:
+    """Nothing is lost, and the next run can do the rest."""
+    with log.blocking(log.add("blocked")), Compactor(tmp_path, catalog_url) as interrupted:
+        wait_until(lambda: log.running() == 1, interrupted.output())
+        assert interrupted.stop(signal.SIGINT) == 130, interrupted.output()
+    assert "Traceback" not in interrupted.output()
     counts = log.catalog.jobs.counts()
     assert (counts[JobState.SUBMITTED], counts[JobState.RUNNING], counts[JobState.FAILED]) == (1, 0, 0)
     assert [each.value for each in log.read(log.partitions[0])] == [b"old", b"new"]

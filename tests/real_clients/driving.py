@@ -41,7 +41,7 @@ def missing() -> dict[str, str]:
         found |= dict.fromkeys(_IN_NODE, "there is no node")
     elif not NODE_MODULES.is_dir():
         found |= dict.fromkeys(_IN_NODE, "make .node/.installed was not run")
-    if not kafka_tools.are_here():
+    if not kafka_tools.are_installed():
         found |= dict.fromkeys(_IN_JAVA, "make kafka-tools was not run, or there is no Java")
     return found
 

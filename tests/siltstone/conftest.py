@@ -1,4 +1,4 @@
-"""What the tests of the command share."""
+"""Fixtures of the tests of `siltstone`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _logs_stay_with_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands that run in this process leave its logging as it is."""
+def _keep_pytest_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep commands that run in this process from configuring logging."""
     monkeypatch.setattr("siltstone.cli.options.configure_logs", lambda _: None)

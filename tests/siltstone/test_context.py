@@ -1,4 +1,4 @@
-"""Commands work with the catalog's own object store, or not at all."""
+"""Commands refuse an object store that is not bound to the catalog."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings(tmp_path: Path, catalog_url: str, store: str) -> Settings:
     )
 
 
-def test_the_first_command_that_touches_a_store_binds_the_catalog_to_it(
+def test_the_first_command_that_uses_a_store_binds_the_catalog_to_it(
     tmp_path: Path, catalog_url: str
 ) -> None:
     with open_context(settings(tmp_path, catalog_url, "right"), check_binding=False) as context:
@@ -45,18 +45,20 @@ def test_the_first_command_that_touches_a_store_binds_the_catalog_to_it(
         pytest.fail("it goes on")
 
 
-@pytest.mark.parametrize("words", [["compact"], ["fsck"], ["agent", "--http", "127.0.0.1:0"]], ids=" ".join)
-def test_a_command_with_the_wrong_store_says_which_is_right(
-    tmp_path: Path, catalog_url: str, words: list[str]
+@pytest.mark.parametrize(
+    "arguments", [["compact"], ["fsck"], ["agent", "--http", "127.0.0.1:0"]], ids=" ".join
+)
+def test_a_command_with_the_wrong_store_names_the_right_one(
+    tmp_path: Path, catalog_url: str, arguments: list[str]
 ) -> None:
     with open_context(settings(tmp_path, catalog_url, "right")) as context:
         right = context.store.url
     where = ["--data-dir", str(tmp_path), "--catalog", as_url(catalog_url)]
-    answer = CliRunner().invoke(cli, [*words, *where, "--object-store", str(tmp_path / "wrong")])
-    assert f"this catalog's objects are in {right}, and" in answer.output
-    assert f"give --object-store {right}" in answer.output
-    assert "delete the records" not in answer.output
-    assert answer.exit_code == 1
+    result = CliRunner().invoke(cli, [*arguments, *where, "--object-store", str(tmp_path / "wrong")])
+    assert f"this catalog's objects are in {right}, and" in result.output
+    assert f"give --object-store {right}" in result.output
+    assert "delete the records" not in result.output
+    assert result.exit_code == 1
     assert not [path for path in (tmp_path / "wrong").rglob("*") if path.is_file()]
     topics = CliRunner().invoke(cli, ["topics", "list", *where, "--object-store", str(tmp_path / "wrong")])
     assert topics.exit_code == 0

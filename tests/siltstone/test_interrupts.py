@@ -17,7 +17,7 @@ from siltstone.kafka_client.connection import connect
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_is_announced_and_raised_and_the_handlers_come_back(
+def test_a_signal_prints_a_message_raises_and_restores_the_handlers(
     number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.getsignal(number)
@@ -27,7 +27,7 @@ def test_an_interrupt_is_announced_and_raised_and_the_handlers_come_back(
     assert capfd.readouterr().err == "stopping…\n"
 
 
-def test_a_held_interrupt_is_raised_when_the_block_is_over() -> None:
+def test_a_signal_in_a_shielded_block_is_raised_at_its_end() -> None:
     steps = []
     with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it is about the order
         with interrupts.shielded() as requested:
@@ -37,8 +37,8 @@ def test_a_held_interrupt_is_raised_when_the_block_is_over() -> None:
     assert steps == [True]
 
 
-def test_a_second_interrupt_counts_once_a_moment_has_passed() -> None:
-    """A tool that signals a process and its group would else cut the tidying up short."""
+def test_a_second_signal_raises_only_after_a_moment() -> None:
+    """A tool that signals a process and its group must not interrupt the clean-up."""
     clock = ManualClock()
     with Interrupts(clock) as interrupts, contextlib.suppress(KeyboardInterrupt), interrupts.shielded():
         signal.raise_signal(signal.SIGINT)
@@ -48,10 +48,10 @@ def test_a_second_interrupt_counts_once_a_moment_has_passed() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-# Runs the command, and signals when a module is looked for, when the command runs, or when all is done.
+# Runs the command, with a signal while a module is imported, while the command runs, or at exit.
 _INTERRUPTED = """
 import atexit, runpy, signal, sys
-_, number, moment, *words = sys.argv
+_, number, moment, *arguments = sys.argv
 
 class Interrupting:
     @staticmethod
@@ -65,14 +65,14 @@ if moment == "running":
     click.Command.invoke = lambda *_: signal.raise_signal(int(number))
 if moment == "exit":
     atexit.register(signal.raise_signal, int(number))
-sys.argv = ["siltstone", *words]
+sys.argv = ["siltstone", *arguments]
 runpy.run_module("siltstone", run_name="__main__", alter_sys=True)
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
-    ("moment", "is_heard"),
+    ("moment", "is_handled"),
     [
         ("siltstone.cli", False),
         ("click", False),
@@ -81,10 +81,10 @@ runpy.run_module("siltstone", run_name="__main__", alter_sys=True)
         ("exit", False),
     ],
 )
-def test_an_interrupt_shows_no_traceback_whenever_it_comes(
-    number: signal.Signals, moment: str, is_heard: bool
+def test_a_signal_shows_no_traceback_at_any_time(
+    number: signal.Signals, moment: str, is_handled: bool
 ) -> None:
-    """While the command is loaded and when it is over it ends the process; in between it is told of."""
+    """It silently ends the process during loading and at exit, and prints "interrupted" in between."""
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED, str(int(number)), moment, "plan", "--help"],
         cwd=Path(__file__).parents[2],
@@ -93,11 +93,11 @@ def test_an_interrupt_shows_no_traceback_whenever_it_comes(
         timeout=600,
         check=False,
     )
-    code, told = (130, "interrupted\n") if is_heard else (-number, "")
-    assert (done.returncode, done.stderr) == (code, told)
+    code, expected = (130, "interrupted\n") if is_handled else (-number, "")
+    assert (done.returncode, done.stderr) == (code, expected)
 
 
-def test_one_that_was_not_opened_takes_no_signal() -> None:
+def test_interrupts_that_were_not_opened_handle_no_signal() -> None:
     before = signal.getsignal(signal.SIGINT)
     with Interrupts().shielded() as requested:
         assert not requested.is_set()
@@ -105,7 +105,7 @@ def test_one_that_was_not_opened_takes_no_signal() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_whole_block_ends_before_the_handler_runs(number: signal.Signals) -> None:
+def test_a_deferring_block_ends_before_the_handler_runs(number: signal.Signals) -> None:
     steps = []
     with Interrupts() as interrupts:
         handler = signal.getsignal(number)
@@ -116,13 +116,13 @@ def test_a_whole_block_ends_before_the_handler_runs(number: signal.Signals) -> N
     assert steps == [False]
 
 
-def test_an_interrupt_is_not_lost_to_an_error_of_the_whole_block() -> None:
+def test_a_signal_is_not_lost_to_an_error_of_a_deferring_block() -> None:
     with Interrupts(), pytest.raises(KeyboardInterrupt), defer_signals():  # noqa: PT012 - both at once
         signal.raise_signal(signal.SIGINT)
         raise ValueError
 
 
-def test_what_no_handler_waits_for_is_left_as_it_was() -> None:
+def test_signals_without_a_handler_keep_their_action() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with defer_signals():
@@ -131,18 +131,18 @@ def test_what_no_handler_waits_for_is_left_as_it_was() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_in_another_thread_a_block_is_whole_anyway() -> None:
+def test_in_another_thread_nothing_is_deferred() -> None:
     with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(_nothing_whole).result() is None
+        assert threads.submit(_defer_nothing).result() is None
 
 
-def _nothing_whole() -> None:
+def _defer_nothing() -> None:
     with defer_signals():
         pass
 
 
 def test_an_interrupt_while_a_kafka_client_is_made_is_not_taken_for_a_bad_property() -> None:
-    """The constructor answers an exception of a signal's handler with one of its own about a property."""
+    """The client's constructor replaces an exception of a signal handler by an error about a property."""
 
     def make(configuration: dict[str, object], **_: object) -> Producer:
         assert configuration["linger.ms"] == "5"

@@ -1,4 +1,4 @@
-"""What is logged, and what is kept out of it."""
+"""Content of the log: no values of variables, no repeated warnings of libraries."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """A test that configures logs leaves them to pytest again."""
+def _restored_logging() -> Iterator[None]:
+    """Restore pytest's logging after a test that configures it."""
     root, pool = logging.getLogger(), logging.getLogger("psycopg.pool")
     handlers, level, pool_level = root.handlers[:], root.level, pool.level
-    root.handlers[:] = []  # what is configured anew is closed, and pytest's own shall live
+    root.handlers[:] = []  # configuring closes the handlers that it finds; pytest's own must stay open
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
@@ -40,7 +40,7 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 def _connect(conninfo: str) -> None:
-    raise OSError(f"nobody answers {len(conninfo)} letters")
+    raise OSError(f"nobody results {len(conninfo)} letters")
 
 
 def _log_a_failure() -> None:
@@ -51,21 +51,23 @@ def _log_a_failure() -> None:
 
 
 @pytest.mark.parametrize("stream", [_Terminal, io.StringIO])
-def test_a_traceback_has_no_values_of_variables(
+def test_a_traceback_does_not_show_variables(
     stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Frames below an error hold connection strings: on a terminal as in a file, code lines must do."""
+    """Frames of a traceback hold connection strings, so only lines of code are shown, also on a terminal."""
     written = stream()
     monkeypatch.setattr("sys.stderr", written)
     configure_logs("warning")
     _log_a_failure()
     assert "it failed" in written.getvalue()
-    assert "nobody answers" in written.getvalue()
+    assert "nobody results" in written.getvalue()
     assert _SECRET not in written.getvalue()
 
 
-def test_what_the_pool_says_of_each_try_is_for_those_who_debug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own error says once why there is no connection; psycopg's pool would say so once a second."""
+def test_attempts_of_the_connection_pool_are_logged_only_for_debugging(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Our own error reports a missing connection once; psycopg's pool would do so once a second."""
     interrupt_on_signals = []
     for level in ("info", "debug"):
         written = io.StringIO()
@@ -77,8 +79,8 @@ def test_what_the_pool_says_of_each_try_is_for_those_who_debug(monkeypatch: pyte
     assert interrupt_on_signals == [["botocore"], ["psycopg.pool", "botocore"]]
 
 
-def test_a_logger_that_was_used_follows_what_is_configured_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would write to a standard error of before, and past whoever listens."""
+def test_a_used_logger_follows_a_later_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would write to the previous standard error."""
     monkeypatch.setattr("sys.stderr", io.StringIO())
     configure_logs("warning")
     logger = structlog.get_logger("agent.test")

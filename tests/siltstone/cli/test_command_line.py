@@ -1,4 +1,4 @@
-"""The command as a process: what a user sees of it."""
+"""The command line as users see it: help, messages and exit codes."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def _all_commands() -> Iterator[tuple[str, ...]]:
             yield from ((name, inner) for inner in command.list_commands(context))
 
 
-def test_the_front_door_lists_every_command_without_loading_one() -> None:
-    answer = _siltstone("--help")
-    assert answer.returncode == 0
+def test_the_help_lists_every_command_without_loading_it() -> None:
+    result = _siltstone("--help")
+    assert result.returncode == 0
     for name, summary in COMMANDS.items():
-        assert re.search(rf"^  {name} +{re.escape(summary[:40])}", answer.stdout, re.MULTILINE)
+        assert re.search(rf"^  {name} +{re.escape(summary[:40])}", result.stdout, re.MULTILINE)
     loaded = subprocess.run(
         [
             sys.executable,
@@ -71,19 +71,19 @@ def test_the_front_door_lists_every_command_without_loading_one() -> None:
     assert loaded.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("words", list(_all_commands()), ids=" ".join)
-def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
-    answer = CliRunner().invoke(cli, [*words, "--help"])
-    assert answer.exit_code == 0
-    if words != ("topics",):
+@pytest.mark.parametrize("arguments", list(_all_commands()), ids=" ".join)
+def test_every_command_has_a_help_text(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli, [*arguments, "--help"])
+    assert result.exit_code == 0
+    if arguments != ("topics",):
         for option in COMMON_OPTIONS:
-            assert option in answer.output
-    if len(words) == 1:
-        assert COMMANDS[words[0]] in " ".join(answer.output.split())
+            assert option in result.output
+    if len(arguments) == 1:
+        assert COMMANDS[arguments[0]] in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "message"),
     [
         (["agent", "--http", "127.0.0.1:99999"], 2, "setting http (from the command line, --http)"),
         (["agent", "--object-store", "gs://x"], 2, "gs:// is not supported"),
@@ -113,14 +113,14 @@ def test_every_command_explains_itself(words: tuple[str, ...]) -> None:
         (["nonsense"], 2, "No such command"),
     ],
 )
-def test_an_error_is_a_sentence_and_an_exit_code(
-    arguments: list[str], code: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_error_has_a_message_and_an_exit_code(
+    arguments: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SILTSTONE_DATA_DIR", str(tmp_path / "data"))
-    answer = CliRunner().invoke(cli, arguments)
-    assert words in answer.output
-    assert "Traceback" not in answer.output
-    assert answer.exit_code == code
+    result = CliRunner().invoke(cli, arguments)
+    assert message in result.output
+    assert "Traceback" not in result.output
+    assert result.exit_code == code
 
 
 @pytest.mark.parametrize(
@@ -135,26 +135,28 @@ def test_an_error_is_a_sentence_and_an_exit_code(
     ],
     ids=" ".join,
 )
-def test_a_command_that_looks_makes_nothing(arguments: list[str], tmp_path: Path) -> None:
-    answer = CliRunner().invoke(cli, [*arguments, "--data-dir", str(tmp_path / "typo")])
-    assert "has no catalog" in answer.output
-    assert answer.exit_code == 1
+def test_a_command_that_only_reads_creates_nothing(arguments: list[str], tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, [*arguments, "--data-dir", str(tmp_path / "typo")])
+    assert "has no catalog" in result.output
+    assert result.exit_code == 1
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["agent", "compact", "demo", "topics create t"])
-def test_a_data_directory_that_cannot_be_is_an_error_with_a_remedy(command: str, tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created_is_an_error_with_a_remedy(
+    command: str, tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.touch()
     for place in (file, file / "below"):
-        answer = CliRunner().invoke(cli, [*command.split(), "--data-dir", str(place)])
-        assert f"data directory {place} cannot be created" in answer.output
-        assert "--data-dir" in answer.output
-        assert answer.exit_code == 1
+        result = CliRunner().invoke(cli, [*command.split(), "--data-dir", str(place)])
+        assert f"data directory {place} cannot be created" in result.output
+        assert "--data-dir" in result.output
+        assert result.exit_code == 1
 
 
 @pytest.mark.parametrize(
-    ("failure", "code", "words"),
+    ("failure", "code", "message"),
     [
         (FatalError("it broke", remedy="mend it"), 1, "error: it broke (mend it)"),
         (RetryableError("it is away"), 75, "error: it is away"),
@@ -162,22 +164,22 @@ def test_a_data_directory_that_cannot_be_is_an_error_with_a_remedy(command: str,
         (ZeroDivisionError("by zero"), 1, "unexpected ZeroDivisionError: by zero"),
     ],
 )
-def test_every_kind_of_failure_has_its_code(
+def test_each_class_of_error_has_its_exit_code(
     failure: BaseException,
     code: int,
-    words: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert report_error(failure, debug=False) == code
-    said = capsys.readouterr().err
-    assert words in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert message in output
+    assert "Traceback" not in output
 
 
-def test_a_bug_leaves_its_traceback_in_a_file_that_is_named(
+def test_an_unexpected_error_saves_its_traceback_to_a_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -190,13 +192,13 @@ def test_a_bug_leaves_its_traceback_in_a_file_that_is_named(
 
 
 @pytest.mark.integration
-def test_topics_live_from_creation_to_deletion(tmp_path: Path, catalog_url: str) -> None:
+def test_topics_are_created_listed_described_and_deleted(tmp_path: Path, catalog_url: str) -> None:
     where = ("--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url))
 
-    def topics(*words: str, code: int = 0, stdin: str = "") -> Result:
-        answer = CliRunner().invoke(cli, ["topics", *words, *where], input=stdin)
-        assert answer.exit_code == code, answer.output
-        return answer
+    def topics(*arguments: str, code: int = 0, stdin: str = "") -> Result:
+        result = CliRunner().invoke(cli, ["topics", *arguments, *where], input=stdin)
+        assert result.exit_code == code, result.output
+        return result
 
     topics("list")
     made = topics("create", "t", "--partitions", "3", "--config", "cleanup.policy=compact", "--json")
@@ -216,7 +218,7 @@ def test_topics_live_from_creation_to_deletion(tmp_path: Path, catalog_url: str)
 
 
 @pytest.mark.integration
-def test_an_empty_catalog_has_nothing_to_plan_and_nothing_amiss(tmp_path: Path, catalog_url: str) -> None:
+def test_an_empty_catalog_has_no_jobs_and_no_differences(tmp_path: Path, catalog_url: str) -> None:
     where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url), "--json"]
     planned = CliRunner().invoke(cli, ["plan", *where])
     assert orjson.loads(planned.stdout)["jobs"] == []

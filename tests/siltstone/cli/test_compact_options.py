@@ -1,4 +1,4 @@
-"""Options of `siltstone compact` that contradict one another, and what the choice of a plan reaches."""
+"""Options of `siltstone compact`: combinations that are refused, and the options that a run receives."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
         (["--plan", "fastest"], "'fastest' is not one of 'auto', 'task', 'shuffle'"),
     ],
 )
-def test_a_bad_combination_is_wrong_usage(arguments: list[str], sentence: str, tmp_path: Path) -> None:
-    """Said before anything is opened or made."""
+def test_options_that_contradict_each_other_are_wrong_usage(
+    arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    """The error comes before anything is opened or created."""
     data_dir = tmp_path / "data"
 
     ran = CliRunner().invoke(module.command, [*arguments, "--data-dir", str(data_dir)])
@@ -51,7 +53,7 @@ def test_a_bad_combination_is_wrong_usage(arguments: list[str], sentence: str, t
         (["--once"], CompactionOptions(max_rounds=1)),
     ],
 )
-def test_choices_reach_the_run(
+def test_options_are_passed_to_the_run(
     arguments: list[str], expected: CompactionOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     made: list[CompactionOptions] = []
@@ -68,7 +70,7 @@ def test_choices_reach_the_run(
     assert made == [expected]
 
 
-def test_who_runs_tasks_alone_is_planned_no_exact_jobs(tmp_path: Path) -> None:
+def test_no_exact_jobs_are_planned_if_every_job_runs_as_one_task(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
-    told = {choice: CompactionOptions(plan=choice).planner(settings).exact for choice in PlanChoice}
-    assert told == {PlanChoice.AUTO: True, PlanChoice.TASK: False, PlanChoice.SHUFFLE: True}
+    exact = {choice: CompactionOptions(plan=choice).planner(settings).exact for choice in PlanChoice}
+    assert exact == {PlanChoice.AUTO: True, PlanChoice.TASK: False, PlanChoice.SHUFFLE: True}

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from core.ids import Ids
 
 
-def test_what_has_expired_goes_and_is_counted(
+def test_expired_records_and_garbage_are_deleted_and_counted(
     tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
 ) -> None:
-    """The second round has nothing left to do."""
+    """A second call has nothing left to do."""
     scene = Scene.set_up(catalog, ids)
     old, kept = scene.topic("old", retention_ms="1000"), scene.topic("kept", retention_ms="-1")
     for topic in (old, kept):
@@ -29,9 +29,9 @@ def test_what_has_expired_goes_and_is_counted(
     where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
     reports = []
     for _ in range(2):
-        answer = CliRunner().invoke(cli, ["expire", "--json", *where])
-        assert answer.exit_code == 0, answer.output
-        reports.append(orjson.loads(answer.stdout))
+        result = CliRunner().invoke(cli, ["expire", "--json", *where])
+        assert result.exit_code == 0, result.output
+        reports.append(orjson.loads(result.stdout))
     assert [report["expired_extents"] for report in reports] == [1, 0]
     assert (scene.extents(old), len(scene.extents(kept))) == ([], 1)
     people = CliRunner().invoke(cli, ["expire", *where])

@@ -1,4 +1,4 @@
-"""`siltstone fsck --restored`: who is forgotten, and when that is refused."""
+"""`siltstone fsck --restored`: which sessions and jobs it removes, and when it refuses to."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def where(tmp_path: Path, catalog_url: str) -> list[str]:
-    """How the command finds the catalog."""
+    """Options with which the command finds the catalog."""
     return ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
 
 
-def fsck(*words: str) -> Result:
-    return CliRunner().invoke(cli, ["fsck", *words])
+def fsck(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["fsck", *arguments])
 
 
-def test_who_has_been_silent_is_forgotten_and_counted(catalog: Catalog, ids: Ids, where: list[str]) -> None:
-    """A session and a job whose heartbeats are years old; a second time there is nobody left."""
+def test_sessions_and_jobs_without_heartbeats_are_removed_and_counted(
+    catalog: Catalog, ids: Ids, where: list[str]
+) -> None:
+    """The heartbeats of a session and a job are years old; a second call removes nothing."""
     scene = Scene.set_up(catalog, ids)
     topic = scene.topic()
     scene.commit(topic, run_of(3))
     scene.claimed(scene.extents(topic))
-    answers = [orjson.loads(fsck("--restored", "--json", *where).stdout) for _ in range(2)]
-    assert [answer["forgotten"] for answer in answers] == [
+    results = [orjson.loads(fsck("--restored", "--json", *where).stdout) for _ in range(2)]
+    assert [result["forgotten"] for result in results] == [
         {"sessions": 1, "jobs": 1},
         {"sessions": 0, "jobs": 0},
     ]
@@ -49,10 +51,10 @@ def test_who_has_been_silent_is_forgotten_and_counted(catalog: Catalog, ids: Ids
     assert orjson.loads(fsck("--json", *where).stdout)["forgotten"] is None
 
 
-def test_nobody_is_forgotten_while_an_agent_or_a_driver_is_at_work(
+def test_nothing_is_removed_while_an_agent_or_a_driver_sends_heartbeats(
     catalog_url: str, where: list[str]
 ) -> None:
-    """Unless it is forced; --force alone means nothing."""
+    """With --force they are removed; --force needs --restored."""
     clock = SystemClock()
     with open_catalog(catalog_url, clock, SeededIds(1, clock)) as catalog:
         scene = Scene.set_up(catalog, SeededIds(2, clock))

@@ -1,4 +1,4 @@
-"""`siltstone produce` and `siltstone consume` before agents that serve Kafka clients."""
+"""`siltstone produce` and `siltstone consume` against running agents."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def agents(postgres: PostgresForTests, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
-    """Two agents for all tests of this module; what they log does not mix with what commands print."""
+    """Two agents for all tests of this module; their logs do not mix with the output of commands."""
     structlog.configure(logger_factory=structlog.stdlib.LoggerFactory())
     with two_agents(postgres, tmp_path_factory.mktemp("store")) as running:
         yield running
     structlog.reset_defaults()
 
 
-def run(agents: Agents, *words: str, stdin: bytes = b"", code: int = 0) -> Result:
-    answer = CliRunner().invoke(cli, [*words, "-b", agents.bootstrap], input=stdin)
-    assert answer.exit_code == code, answer.output
-    return answer
+def run(agents: Agents, *arguments: str, stdin: bytes = b"", code: int = 0) -> Result:
+    result = CliRunner().invoke(cli, [*arguments, "-b", agents.bootstrap], input=stdin)
+    assert result.exit_code == code, result.output
+    return result
 
 
-def report(agents: Agents, *words: str, stdin: bytes = b"", code: int = 0) -> dict[str, Any]:
+def report(agents: Agents, *arguments: str, stdin: bytes = b"", code: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = orjson.loads(
-        run(agents, *words, "--json", stdin=stdin, code=code).stdout.splitlines()[-1]
+        run(agents, *arguments, "--json", stdin=stdin, code=code).stdout.splitlines()[-1]
     )
     return found
 
@@ -61,10 +61,10 @@ def test_lines_come_back_as_they_were_sent(agents: Agents, options: list[str]) -
 
 
 @pytest.mark.parametrize("options", [["--acks", "0"], ["--acks", "1"], ["--no-idempotence"]], ids=str)
-def test_any_acknowledgement_may_be_asked_for(agents: Agents, options: list[str]) -> None:
+def test_records_are_produced_with_every_acks_setting(agents: Agents, options: list[str]) -> None:
     topic = agents.create_topic()
     assert report(agents, "produce", topic, *options, stdin=b"one\ntwo\n")["accepted"] == 2
-    # With acks 0 nobody says when: a consumer waits for both.
+    # With acks 0 there is no acknowledgement to wait for, so the consumer waits for both records.
     read = run(agents, "consume", topic, "--follow", "-c", "2", "--format", "value")
     assert read.stdout == "one\ntwo\n"
 
@@ -106,10 +106,10 @@ def test_json_lines_are_lossless_both_ways(agents: Agents) -> None:
     assert run(agents, "consume", copy, "--format", "json").stdout == read
 
 
-def test_headers_nulls_encodings_and_partitions_are_as_told(agents: Agents) -> None:
+def test_headers_nulls_encodings_and_partitions_follow_the_options(agents: Agents) -> None:
     topic = agents.create_topic(2)
-    words = ("-K", ":", "-Z", "-", "--key-encoding", "hex", "-H", "by=me", "-p", "1")
-    run(agents, "produce", topic, *words, stdin=b"ff00:-\n")
+    arguments = ("-K", ":", "-Z", "-", "--key-encoding", "hex", "-H", "by=me", "-p", "1")
+    run(agents, "produce", topic, *arguments, stdin=b"ff00:-\n")
     (message,) = consume(agents.bootstrap, topic, 1, partition=1)
     assert (message.key(), message.value(), message.headers()) == (b"\xff\x00", None, [("by", b"me")])
     text = run(agents, "consume", topic, "--key-encoding", "base64", "-Z", "null", "-K", "=")
@@ -118,38 +118,38 @@ def test_headers_nulls_encodings_and_partitions_are_as_told(agents: Agents) -> N
 
 def test_refused_records_are_listed_and_counted(agents: Agents) -> None:
     topic = agents.create_topic(cleanup_policy="compact")
-    answer = run(agents, "produce", topic, "--json", stdin=b"a\nb\n", code=1)
-    assert orjson.loads(answer.stdout)["refused"] == 2
-    assert "line 1: refused: INVALID_RECORD" in answer.stderr
-    assert "line 2: refused: INVALID_RECORD" in answer.stderr
-    assert "without a key" in answer.stderr
+    result = run(agents, "produce", topic, "--json", stdin=b"a\nb\n", code=1)
+    assert orjson.loads(result.stdout)["refused"] == 2
+    assert "line 1: refused: INVALID_RECORD" in result.stderr
+    assert "line 2: refused: INVALID_RECORD" in result.stderr
+    assert "without a key" in result.stderr
 
 
 def test_a_record_beyond_the_topics_limit_is_refused(agents: Agents) -> None:
     topic = agents.create_topic(max_message_bytes="1000")
-    answer = run(agents, "produce", topic, "--batch-records", "1", stdin=b"a\n" + b"b" * 2000, code=1)
-    assert "1 records accepted, 1 refused" in answer.stdout
-    assert "line 2: refused: MSG_SIZE_TOO_LARGE" in answer.stderr
+    result = run(agents, "produce", topic, "--batch-records", "1", stdin=b"a\n" + b"b" * 2000, code=1)
+    assert "1 records accepted, 1 refused" in result.stdout
+    assert "line 2: refused: MSG_SIZE_TOO_LARGE" in result.stderr
 
 
-def test_what_is_not_delivered_in_time_is_unconfirmed(agents: Agents) -> None:
-    """A broker that takes a while: here one that need not even be slow, the time is so short."""
+def test_records_that_are_not_delivered_in_time_are_unconfirmed(agents: Agents) -> None:
+    """The timeout is so short that even a fast broker exceeds it."""
     topic = agents.create_topic()
     agents.store.gate.clear()
     try:
-        words = ("-X", "message.timeout.ms=300", "--no-idempotence", "--json")
-        answer = run(agents, "produce", topic, *words, stdin=b"a\n", code=75)
+        arguments = ("-X", "message.timeout.ms=300", "--no-idempotence", "--json")
+        result = run(agents, "produce", topic, *arguments, stdin=b"a\n", code=75)
     finally:
         agents.store.gate.set()
-    assert orjson.loads(answer.stdout)["unconfirmed"] == 1
-    assert "line 1: unconfirmed: _MSG_TIMED_OUT" in answer.stderr
-    assert "of 1 records it is not known whether they were appended" in answer.stderr
+    assert orjson.loads(result.stdout)["unconfirmed"] == 1
+    assert "line 1: unconfirmed: _MSG_TIMED_OUT" in result.stderr
+    assert "1 records were not confirmed" in result.stderr
 
 
-def test_who_waits_long_for_an_acknowledgement_is_told_so(
+def test_a_long_wait_for_acknowledgements_is_reported(
     agents: Agents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent whose store is full says "again", and the client repeats without a word for two minutes."""
+    """An agent with a full buffer asks for a retry, and the client silently retries for two minutes."""
     topic = agents.create_topic()
     tell = produce._print_waiting
 
@@ -161,20 +161,20 @@ def test_who_waits_long_for_an_acknowledgement_is_told_so(
     monkeypatch.setattr(produce, "_print_waiting", tell_and_go_on)
     agents.store.gate.clear()
     try:
-        answer = run(agents, "produce", topic, stdin=b"a\n")
+        result = run(agents, "produce", topic, stdin=b"a\n")
     finally:
         agents.store.gate.set()
-    assert "waiting for 1 record to be acknowledged" in answer.stderr
-    assert "1 records accepted" in answer.stdout
+    assert "waiting for 1 record to be acknowledged" in result.stderr
+    assert "1 records accepted" in result.stdout
 
 
-def test_reading_begins_where_it_is_told(agents: Agents) -> None:
+def test_reading_starts_at_the_given_position(agents: Agents) -> None:
     topic = agents.create_topic(2)
     lines = [orjson.dumps({"value": str(n), "partition": n % 2, "timestamp": 1000 + n}) for n in range(10)]
     run(agents, "produce", topic, "--json-lines", stdin=b"\n".join(lines))
 
-    def values(*words: str) -> list[str]:
-        return sorted(run(agents, "consume", topic, "--format", "value", *words).stdout.split())
+    def values(*arguments: str) -> list[str]:
+        return sorted(run(agents, "consume", topic, "--format", "value", *arguments).stdout.split())
 
     assert values() == values("-o", "beginning") == [str(n) for n in range(10)]
     assert values("-o", "end") == []
@@ -192,12 +192,12 @@ def test_reading_begins_where_it_is_told(agents: Agents) -> None:
 
 def test_an_unknown_topic_is_an_error_with_a_remedy(agents: Agents) -> None:
     for command in ("produce", "consume"):
-        answer = run(agents, command, "absent", code=1)
-        assert "no topic 'absent'" in answer.stderr
-        assert "siltstone topics create absent" in answer.stderr
+        result = run(agents, command, "absent", code=1)
+        assert "topic 'absent'" in result.stderr
+        assert "siltstone topics create absent" in result.stderr
 
 
-def test_a_group_goes_on_where_it_stopped(agents: Agents) -> None:
+def test_a_group_continues_at_its_committed_offsets(agents: Agents) -> None:
     topic, group = agents.create_topic(2), agents.new_name()
     run(agents, "produce", topic, stdin=b"".join(b"%d\n" % n for n in range(20)))
     first = run(agents, "consume", topic, "-G", group, "-c", "7", "--format", "value").stdout.split()
@@ -211,15 +211,15 @@ def test_properties_of_the_client_come_from_files_and_options(agents: Agents, tm
     topic = agents.create_topic()
     file = tmp_path / "client.properties"
     file.write_text(f"# where\n\nbootstrap.servers={agents.bootstrap}\nacks=0\n")
-    answer = CliRunner().invoke(
+    result = CliRunner().invoke(
         cli, ["produce", topic, "-F", str(file), "-X", "acks=all", "--json"], input=b"a\n"
     )
     # With acks 0 the offset would not be known.
-    assert orjson.loads(answer.stdout)["partitions"]["0"]["first_offset"] == 0
+    assert orjson.loads(result.stdout)["partitions"]["0"]["first_offset"] == 0
 
 
-def test_a_follower_prints_what_comes_and_leaves_in_good_order(agents: Agents) -> None:
-    """^C is how it ends: it is no failure, and what was printed is committed."""
+def test_a_consumer_that_follows_prints_new_records_until_it_is_interrupted(agents: Agents) -> None:
+    """^C is no failure, and the offsets of printed records are committed."""
     topic, group = agents.create_topic(), agents.new_name()
     with subprocess.Popen(
         [
@@ -241,7 +241,7 @@ def test_a_follower_prints_what_comes_and_leaves_in_good_order(agents: Agents) -
     assert report(agents, "consume", topic, "-G", group, "-e")["records"] == 0
 
 
-def test_a_producer_that_is_interrupted_sends_what_it_read(agents: Agents) -> None:
+def test_an_interrupted_producer_sends_what_it_has_read(agents: Agents) -> None:
     topic = agents.create_topic()
     with subprocess.Popen(
         [sys.executable, "-m", "siltstone", "produce", topic, "-b", agents.bootstrap, "--json"],
@@ -258,4 +258,4 @@ def test_a_producer_that_is_interrupted_sends_what_it_read(agents: Agents) -> No
         out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert orjson.loads(out)["accepted"] == 2
-    assert b"no more is read" in err
+    assert b"stopped reading" in err

@@ -48,13 +48,13 @@ def simulate(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("how", [[], ["--exact"]])
-def test_policies_stand_side_by_side(small: str, tmp_path: Path, how: list[str]) -> None:
-    """One column for the settings in force, for each file and for each --set."""
+def test_policies_are_compared_side_by_side(small: str, tmp_path: Path, how: list[str]) -> None:
+    """There is a column for the current settings, for each file and for each --set."""
     (tmp_path / "thrifty.toml").write_text("dead_share = 0.9\ntarget_file_bytes = '64MiB'\n")
     policies = ["--policy", str(tmp_path / "thrifty.toml"), "--set", "merge_fan_in=2,force=true"]
-    answer = simulate(small, *policies, "--json", *how)
-    assert answer.exit_code == 0, answer.output
-    report = orjson.loads(answer.stdout)
+    result = simulate(small, *policies, "--json", *how)
+    assert result.exit_code == 0, result.output
+    report = orjson.loads(result.stdout)
     assert [each["policy"] for each in report["policies"]] == [
         "current",
         "thrifty",
@@ -68,15 +68,15 @@ def test_policies_stand_side_by_side(small: str, tmp_path: Path, how: list[str])
         assert each["figures"]["write_amplification"] > 1
     people = simulate(small, *policies, *how)
     assert people.exit_code == 0, people.output
-    for words in ("thrifty", "catalog rows", "Kafka, three zones", "GET for consumers", "aws.amazon.com"):
-        assert words in people.stdout
+    for text in ("thrifty", "catalog rows", "Kafka, three zones", "GET for consumers", "aws.amazon.com"):
+        assert text in people.stdout
 
 
-def test_curves_are_drawn_as_a_picture(small: str, tmp_path: Path) -> None:
-    """A PNG, of some size."""
+def test_curves_are_drawn_into_a_png(small: str, tmp_path: Path) -> None:
+    """The file is a PNG of a plausible size."""
     picture = tmp_path / "curves.png"
-    answer = simulate(small, "--plot", str(picture), "--json")
-    assert answer.exit_code == 0, answer.output
+    result = simulate(small, "--plot", str(picture), "--json")
+    assert result.exit_code == 0, result.output
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert picture.stat().st_size > 10_000
     lost = simulate(small, "--plot", str(tmp_path / "nowhere" / "curves.png"), "--json")
@@ -84,10 +84,10 @@ def test_curves_are_drawn_as_a_picture(small: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "text"),
     [
-        ([], "give --live alone"),
-        (["trial", "--live"], "give --live alone"),
+        ([], "or give --live"),
+        (["trial", "--live"], "or give --live"),
         (["trail"], "did you mean trial?"),
         (["absent.toml"], "absent.toml cannot be read"),
         (["trial", "--set", "merge_fan=3"], "did you mean merge_fan_in?"),
@@ -99,18 +99,18 @@ def test_curves_are_drawn_as_a_picture(small: str, tmp_path: Path) -> None:
         (["platform", "--exact"], "leave out --exact"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(small: str, arguments: list[str], words: str) -> None:
-    """With a remedy."""
+def test_invalid_input_of_a_simulation_is_an_error(small: str, arguments: list[str], text: str) -> None:
+    """The message has a remedy."""
     assert Path(small).exists()
-    answer = simulate(*arguments)
-    assert answer.exit_code == 1
-    assert words in answer.stderr
+    result = simulate(*arguments)
+    assert result.exit_code == 1
+    assert text in result.stderr
 
 
-def test_a_live_catalog_is_taken_for_a_workload(
+def test_a_workload_is_derived_from_a_live_catalog(
     small: str, tmp_path: Path, catalog: Catalog, catalog_url: str, ids: Ids
 ) -> None:
-    """Rates, sizes and settings of its topics are those of its extents."""
+    """Rates and sizes are derived from the extents of the topics."""
     assert Path(small).exists()
     where = ["--data-dir", str(tmp_path / "data"), "--catalog", as_url(catalog_url)]
     empty = simulate("--live", "--json", *where)
@@ -118,17 +118,17 @@ def test_a_live_catalog_is_taken_for_a_workload(
     assert "no topic of the catalog got records" in empty.stderr
     scene = Scene.set_up(catalog, ids)
     topic = scene.topic("a", cleanup_policy="compact")
-    now_ms = SystemClock().now_ms()  # which the command goes by
+    now_ms = SystemClock().now_ms()  # the clock of the command
     for age_ms in (40_000, 20_000, 0):
         scene.commit(topic, run_of(100, at=now_ms - age_ms))
-    answer = simulate("--live", "--days", "0.1", "--json", *where)
-    assert answer.exit_code == 0, answer.output
-    report = orjson.loads(answer.stdout)
+    result = simulate("--live", "--days", "0.1", "--json", *where)
+    assert result.exit_code == 0, result.output
+    report = orjson.loads(result.stdout)
     assert report["workload"] == "live"
 
 
-def test_a_line_of_text_shows_a_curve() -> None:
-    """Its highest point is a full block, and peaks are not lost between columns."""
+def test_a_sparkline_shows_a_curve() -> None:
+    """Its highest point is a full block, and no peak is lost between columns."""
     assert sparkline([0, 1, 2, 4], 4) == "▁▃▅█"
     assert sparkline([0.0] * 5, 3) == "▁▁▁"
     assert sparkline([0, 0, 9, 0], 2) == "▁█"

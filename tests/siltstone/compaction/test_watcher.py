@@ -1,4 +1,4 @@
-"""Watchers over a real catalog and real jobs, which run where they are, without Spark."""
+"""Watchers with a real catalog and real jobs, which run in the test's process, without Spark."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ pytestmark = pytest.mark.integration
 PATIENCE_SECONDS = 240
 
 
-class HereSession(SparkSessionManager):
-    """Runs jobs in the caller's thread; `before` is called with each, and may raise."""
+class InProcessSession(SparkSessionManager):
+    """Session that runs jobs in the caller's thread; `before` is called with each job and may raise."""
 
     def __init__(self, slots: int, before: Callable[[Job], None] = lambda _job: None) -> None:
         super().__init__(SparkSettings())
@@ -99,7 +99,7 @@ class HereSession(SparkSessionManager):
 
 
 class Log(PublishedLog):
-    """A log, and watchers over it."""
+    """A log and its watchers."""
 
     def __init__(self, catalog: Catalog, directory: Path, ids: Ids) -> None:
         self.directory = directory
@@ -108,7 +108,7 @@ class Log(PublishedLog):
         tie(self.store, catalog.home, ids)
 
     def add(self, name: str) -> None:
-        """A topic with a file of two records of one key."""
+        """Create a topic with a file of two records of one key."""
         here = PartitionId(self.create_topic(name, "compact").topic_id, 0)
         self.partitions.append(here)
         self.ingest({here: [batch((b"k", b"old"), (b"k", b"new"))]})
@@ -123,7 +123,7 @@ class Log(PublishedLog):
             ids=SystemIds(clock),
         )
 
-    def watcher(self, session: HereSession) -> Watcher:
+    def watcher(self, session: InProcessSession) -> Watcher:
         settings = load_settings({"data_dir": self.directory.parent / "data", "max_job_files": 1})
         return Watcher(self.context(), settings, CompactionOptions(), interval_seconds=0.05, session=session)
 
@@ -139,7 +139,7 @@ def log(catalog: Catalog, tmp_path: Path, ids: Ids) -> Iterator[Log]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    """Look again and again."""
+    """Wait until `true()`."""
     clock = SystemClock()
     end = clock.monotonic() + PATIENCE_SECONDS
     while not true():
@@ -148,7 +148,7 @@ def until(true: Callable[[], bool]) -> None:
 
 
 def test_two_watchers_share_the_work(log: Log) -> None:
-    """Neither goes on before the other has a job too; no job is done twice."""
+    """Neither continues before the other has a job, too; no job is done twice."""
     both = threading.Barrier(2, timeout=PATIENCE_SECONDS)
     met = [False, False]
 
@@ -163,7 +163,7 @@ def test_two_watchers_share_the_work(log: Log) -> None:
     for number in range(7):
         log.add(f"topic-{number}")
     interrupts = [Interrupts(), Interrupts()]
-    watchers = [log.watcher(HereSession(2, meeting(number))) for number in range(2)]
+    watchers = [log.watcher(InProcessSession(2, meeting(number))) for number in range(2)]
     with ThreadPoolExecutor(2) as threads:
         running = [threads.submit(each.run, stop) for each, stop in zip(watchers, interrupts, strict=True)]
         try:
@@ -179,11 +179,11 @@ def test_two_watchers_share_the_work(log: Log) -> None:
     assert log.catalog.jobs.counts()[JobState.COMPLETED] == 7
 
 
-def test_what_has_expired_is_not_compacted(log: Log) -> None:
-    """Retention comes before the plan, and the run says what went."""
+def test_expired_records_are_not_compacted(log: Log) -> None:
+    """Retention is applied before planning, and the run reports what expired."""
     here = PartitionId(log.create_topic("old", "delete").topic_id, 0)
     log.ingest({here: [batch((b"k", b"v"))]})
-    watcher = log.watcher(HereSession(1))
+    watcher = log.watcher(InProcessSession(1))
 
     watcher._poll_and_log(Interrupts())
 
@@ -192,13 +192,13 @@ def test_what_has_expired_is_not_compacted(log: Log) -> None:
     assert done.as_dict()["expired_bytes"] == done.expired.size > 0
 
 
-def test_a_watcher_takes_over_from_the_dead(log: Log, catalog_url: str) -> None:
-    """Once one that had claimed a job was silent for long enough, and not before."""
+def test_a_watcher_takes_over_the_jobs_of_a_dead_one(log: Log, catalog_url: str) -> None:
+    """It does so only after the timeout for heartbeats."""
     log.add("flights")
-    planned = log.watcher(HereSession(1))
+    planned = log.watcher(InProcessSession(1))
     plan_jobs(log.context(), planned._planner)
-    assert len(claim_jobs(log.context(), 10)) == 1  # by one that is not heard of again
-    watcher = log.watcher(HereSession(1))
+    assert len(claim_jobs(log.context(), 10)) == 1  # by a run that sends no heartbeats
+    watcher = log.watcher(InProcessSession(1))
 
     assert not watcher._poll_and_log(Interrupts())
     assert log.catalog.jobs.counts()[JobState.RUNNING] == 1
@@ -209,11 +209,11 @@ def test_a_watcher_takes_over_from_the_dead(log: Log, catalog_url: str) -> None:
     assert log.is_compacted()
 
 
-def test_a_watcher_that_is_stopped_gives_its_jobs_back(log: Log) -> None:
+def test_a_stopped_watcher_releases_its_jobs(log: Log) -> None:
     for name in ("flights", "weather"):
         log.add(name)
     stop = Interrupts()
-    watcher = log.watcher(HereSession(2, lambda _job: stop.requested.set()))
+    watcher = log.watcher(InProcessSession(2, lambda _job: stop.requested.set()))
 
     status = watcher.run(stop)
 
@@ -222,8 +222,8 @@ def test_a_watcher_that_is_stopped_gives_its_jobs_back(log: Log) -> None:
     assert (status.run.compaction.jobs_completed, status.jobs_running) == (0, 0)
 
 
-def test_a_session_that_dies_is_started_anew(log: Log) -> None:
-    """The round ends early and its jobs go back; the next one does them."""
+def test_a_lost_session_is_replaced(log: Log) -> None:
+    """The poll fails and its jobs return to the queue; the next poll runs them."""
     log.add("flights")
     deaths = [SparkUnavailableError("it is gone")]
 
@@ -231,7 +231,7 @@ def test_a_session_that_dies_is_started_anew(log: Log) -> None:
         if deaths:
             raise deaths.pop()
 
-    session = HereSession(1, die_once)
+    session = InProcessSession(1, die_once)
     watcher = log.watcher(session)
 
     assert not watcher._poll_and_log(Interrupts())
@@ -242,16 +242,16 @@ def test_a_session_that_dies_is_started_anew(log: Log) -> None:
     assert (session.starts, watcher.status.polls, watcher.status.polls_failed) == (2, 2, 1)
 
 
-def test_metrics_are_what_the_watch_has_counted(log: Log) -> None:
-    """By the names of job reports, over HTTP, from a scrape's moment."""
+def test_metrics_report_the_counts_of_the_watcher(log: Log) -> None:
+    """They are served over HTTP, under the names of job reports."""
     log.add("flights")
-    watcher = log.watcher(HereSession(1))
+    watcher = log.watcher(InProcessSession(1))
     watcher._poll_and_log(Interrupts())
 
     with serve_metrics(watcher.status, ("127.0.0.1", 0)) as address:
         assert address is not None
-        with urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=240) as answer:
-            lines = answer.read().decode().splitlines()
+        with urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=240) as response:
+            lines = response.read().decode().splitlines()
         with pytest.raises(InvalidInputError, match="name another"), serve_metrics(WatcherStatus(), address):
             pass
 
@@ -262,10 +262,10 @@ def test_metrics_are_what_the_watch_has_counted(log: Log) -> None:
     assert float(found["siltstone_compaction_peak_rss_bytes_max"]) > 0
 
 
-def test_metrics_tell_what_waits_and_what_spoils_jobs(log: Log) -> None:
-    """A file that fails alone is quarantined: it is not among those that wait, however old it gets."""
+def test_metrics_report_waiting_and_quarantined_files(log: Log) -> None:
+    """A file that fails alone is quarantined, and no longer counts as waiting."""
     log.add("flights")
-    watcher = log.watcher(HereSession(1))
+    watcher = log.watcher(InProcessSession(1))
     plan_jobs(log.context(), watcher._planner)
     (job,) = claim_jobs(log.context(), 1)
     assert job.attempt_id is not None

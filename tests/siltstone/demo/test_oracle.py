@@ -36,7 +36,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("key", "hashed"), MURMUR2.items())
-def test_murmur2_is_kafkas(key: str, hashed: int) -> None:
+def test_murmur2_agrees_with_kafka(key: str, hashed: int) -> None:
     assert murmur2(key.encode()) == hashed & 0xFFFFFFFF
 
 
@@ -67,25 +67,25 @@ RIGHT = [_fetched(1, "b", "2", 20), _fetched(2, "a", "4", 5)]
 
 
 @pytest.mark.parametrize(
-    ("records", "count", "words"),
+    ("records", "count", "message"),
     [
         (RIGHT, 0, ""),
         (RIGHT[:1], 1, "offset 2: missing"),
-        ([*RIGHT, _fetched(3, "a", "5", 5)], 1, "must not be there"),
+        ([*RIGHT, _fetched(3, "a", "5", 5)], 1, "unexpected record"),
         (RIGHT[::-1], 1, "came after offset 2"),
-        ([RIGHT[0], *RIGHT], 2, "must not be there"),
+        ([RIGHT[0], *RIGHT], 2, "unexpected record"),
         ([RIGHT[0], dataclasses.replace(RIGHT[1], timestamp=6)], 1, "differs"),
         ([RIGHT[0], dataclasses.replace(RIGHT[1], value=b"x")], 1, "differs"),
         ([RIGHT[0], dataclasses.replace(RIGHT[1], key=None)], 1, "differs"),
-        ([RIGHT[0], dataclasses.replace(RIGHT[1], offset=4)], 2, "must not be there"),
+        ([RIGHT[0], dataclasses.replace(RIGHT[1], offset=4)], 2, "unexpected record"),
     ],
 )
-def test_every_kind_of_difference_is_seen(records: list[FetchedRecord], count: int, words: str) -> None:
+def test_every_kind_of_difference_is_found(records: list[FetchedRecord], count: int, message: str) -> None:
     differences = Differences()
     expected = expect(ROWS, 1, compacted=True).partitions[0]
     assert check_partition("t", 0, records, expected, differences) == len(records)
     assert differences.count == count
-    assert words in " ".join(differences.examples)
+    assert message in " ".join(differences.examples)
 
 
 def test_outcomes_are_compared_with_the_expected_positions() -> None:

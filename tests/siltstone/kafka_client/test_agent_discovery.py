@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 class _Agent(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        told = self.server.health  # type: ignore[attr-defined]  # the fixture has set it
-        self.send_response((503 if told else 200) if self.path == "/healthz" else 404)
+        health = self.server.health  # type: ignore[attr-defined]  # the fixture has set it
+        self.send_response((503 if health else 200) if self.path == "/healthz" else 404)
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(health)
 
     @override
     def log_message(self, *_: object) -> None:
@@ -29,7 +29,7 @@ class _Agent(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def health() -> bytes:
-    """What the agent says of its troubles; empty when it has none."""
+    """The agent's health report; empty if it is healthy."""
     return b""
 
 
@@ -51,7 +51,7 @@ def test_an_agent_is_found_while_it_serves(tmp_path: Path, listening: str) -> No
         bootstrap_servers(tmp_path)
 
 
-def test_all_agents_that_answer_are_given(tmp_path: Path, listening: str) -> None:
+def test_all_agents_that_respond_are_returned(tmp_path: Path, listening: str) -> None:
     with announce(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}):
         other = tmp_path / "agents" / "other.json"
         other.write_text(f'{{"http": "{listening}", "kafka": "[::1]:9093"}}')
@@ -72,7 +72,7 @@ def test_an_agent_without_a_kafka_listener_is_named(tmp_path: Path, listening: s
         bootstrap_servers(tmp_path)
 
 
-def test_what_a_killed_agent_left_is_passed_over_and_swept(tmp_path: Path, listening: str) -> None:
+def test_the_file_of_a_killed_agent_is_ignored_and_deleted(tmp_path: Path, listening: str) -> None:
     left = tmp_path / "agents" / "2147483646.json"
     left.parent.mkdir()
     left.write_text('{"http": "127.0.0.1:9", "kafka": "127.0.0.1:10"}')
@@ -86,7 +86,7 @@ def test_what_a_killed_agent_left_is_passed_over_and_swept(tmp_path: Path, liste
 
 
 @pytest.mark.parametrize(
-    ("health", "words"),
+    ("health", "message"),
     [
         (
             b'{"problems": {"catalog": "every call has failed for 32 seconds"}}',
@@ -95,10 +95,12 @@ def test_what_a_killed_agent_left_is_passed_over_and_swept(tmp_path: Path, liste
         (b"<html>", "responded with status 503"),
     ],
 )
-def test_an_agent_that_is_not_well_is_quoted(tmp_path: Path, listening: str, words: str) -> None:
-    """Who looks for an agent and finds one in trouble learns which trouble, not that there is none."""
+def test_the_health_report_of_an_unhealthy_agent_is_in_the_error(
+    tmp_path: Path, listening: str, message: str
+) -> None:
+    """The error does not merely say that there is no agent."""
     with (
         announce(tmp_path, {"http": listening, "kafka": "127.0.0.1:9092"}),
-        pytest.raises(NoAgentError, match=f"http://{listening} {words}"),
+        pytest.raises(NoAgentError, match=f"http://{listening} {message}"),
     ):
         bootstrap_servers(tmp_path)

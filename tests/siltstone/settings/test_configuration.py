@@ -22,7 +22,9 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def test_later_sources_win_setting_by_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_sources_override_earlier_ones_setting_by_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _write(
         tmp_path / "d" / "siltstone.toml",
         'http = "127.0.0.1:1"\nflush_interval_ms = 1\nspark_master = "local[1]"\ns3_region = "here"\n',
@@ -45,7 +47,7 @@ def test_a_named_file_is_read_instead_of_the_one_in_the_data_directory(tmp_path:
     assert settings.object_store_url == f"{tmp_path}/elsewhere/objects"
 
 
-def test_sizes_are_given_in_units_that_people_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_may_have_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SILTSTONE_FLUSH_BYTES", "2MiB")
     assert load_settings({}).agent.flush_bytes == 2 * 1024 * 1024
 
@@ -83,12 +85,12 @@ def test_a_wrong_setting_is_named_with_its_source_and_rule(
         assert part in str(caught.value)
 
 
-def test_a_directory_whose_name_has_a_colon_is_no_url() -> None:
+def test_a_directory_with_a_colon_in_its_name_is_not_a_url() -> None:
     for path in ("./s3:/bucket", "/objects/a:b", "10:30"):
         assert load_settings({"object_store": path}).object_store_url == path
 
 
-def test_every_wrong_setting_is_in_the_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_message_names_every_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SILTSTONE_MAX_JOB_FILES", "0")
     with pytest.raises(
         ConfigurationError, match=r"setting http .*--http.*; setting max_job_files .*SILTSTONE_MAX_JOB_FILES"
@@ -111,8 +113,8 @@ def test_a_misspelt_setting_in_the_file_is_refused(tmp_path: Path) -> None:
         "SILTSTONE_AGENT_PORT_8080_TCP_ADDR",
     ],
 )
-def test_variables_of_kubernetes_are_no_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives every pod near a service named siltstone such variables."""
+def test_variables_of_kubernetes_are_ignored(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes sets such variables in every pod if there is a service named siltstone."""
     monkeypatch.setenv(name, "10.0.0.1")
     assert load_settings({}) == Settings()
 
@@ -123,7 +125,7 @@ def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         load_settings({})
 
 
-def test_the_data_directory_cannot_move_from_inside_itself(tmp_path: Path) -> None:
+def test_the_file_in_the_data_directory_cannot_change_the_data_directory(tmp_path: Path) -> None:
     _write(tmp_path / "siltstone-data" / "siltstone.toml", 'data_dir = "elsewhere"\n')
     with pytest.raises(ConfigurationError, match="points away"):
         load_settings({})
@@ -138,7 +140,7 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
         load_settings({}, tmp_path)
 
 
-def test_the_catalog_password_stays_unseen() -> None:
+def test_the_catalog_password_is_never_shown() -> None:
     settings = load_settings({"catalog": "postgresql://me:hunter2@db/log"})
     assert "hunter2" not in f"{settings!r} {settings} {settings.model_dump_json()}"
     with pytest.raises(ConfigurationError) as caught:
