@@ -7,7 +7,7 @@ makes the file before it first writes it.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from local_tier.errors import CorruptCheckpointError
 from local_tier.files.file_system import read_file, replace_file
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from local_tier.files.file_system import FileSystem
+
+
+OFFSET_CHECKPOINT_VERSION: Final = 0
 
 
 def write_checkpoint(file_system: FileSystem, path: Path, version: int, lines: Collection[str]) -> None:
@@ -55,9 +58,6 @@ def _corrupt(path: Path, what: str) -> CorruptCheckpointError:
     return CorruptCheckpointError(f"checkpoint {path} cannot be read: {what}")
 
 
-VERSION = 0
-
-
 class OffsetCheckpointFile:
     """One such file. Reads and writes exclude each other; what is written last stays."""
 
@@ -74,14 +74,14 @@ class OffsetCheckpointFile:
     def read(self) -> dict[TopicPartition, int]:
         """What was written last, nothing when there is no file; CorruptCheckpointError, OSError."""
         with self._lock:
-            lines = read_checkpoint(self._file_system, self._path, VERSION)
+            lines = read_checkpoint(self._file_system, self._path, OFFSET_CHECKPOINT_VERSION)
         return dict(self._parse(line) for line in lines or ())
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Durably replace all offsets; after an OSError the old ones are still there."""
         lines = [f"{log.topic} {log.partition} {offset}" for log, offset in sorted(offsets.items())]
         with self._lock:
-            write_checkpoint(self._file_system, self._path, VERSION, lines)
+            write_checkpoint(self._file_system, self._path, OFFSET_CHECKPOINT_VERSION, lines)
 
     def _parse(self, line: str) -> tuple[TopicPartition, int]:
         parts = line.split()

@@ -31,7 +31,23 @@ SWAP: Final = ".swap"
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 
+MAX_NAME_BYTES: Final = 255
+
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
+META_PROPERTIES: Final = "meta.properties"
+LOCK: Final = ".lock"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+
 _SEGMENT_FILE: Final = re.compile(r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)", re.ASCII)
+_PARTITION_DIRECTORY: Final = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII
+)
+_SUFFIXED_DIRECTORY: Final = re.compile(
+    _PARTITION_DIRECTORY.pattern + r"\.(?P<unique>[0-9a-f]{32})(?P<state>-delete|-future|-stray)", re.ASCII
+)
 
 
 def segment_file(directory: Path, base_offset: int, kind: str, suffix: str = "") -> Path:
@@ -48,17 +64,6 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
 def with_suffix(path: Path, suffix: str) -> Path:
     """`path` with `suffix` appended, not replaced."""
     return path.with_name(path.name + suffix)
-
-
-MAX_NAME_BYTES: Final = 255
-
-RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
-LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
-HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
-CLEANER_CHECKPOINT: Final = "cleaner-offset-checkpoint"
-META_PROPERTIES: Final = "meta.properties"
-LOCK: Final = ".lock"
-CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 
 
 class DirectoryState(StrEnum):
@@ -89,19 +94,6 @@ class PartitionDirectory:
         if self.state is DirectoryState.LIVE:
             return f"{self.topic}-{self.partition}"
         return f"{self.topic}-{self.partition}.{self.unique}{self.state}"
-
-
-_PARTITION_DIRECTORY: Final = re.compile(
-    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})", re.ASCII
-)
-_SUFFIXED_DIRECTORY: Final = re.compile(
-    _PARTITION_DIRECTORY.pattern + r"\.(?P<unique>[0-9a-f]{32})(?P<state>-delete|-future|-stray)", re.ASCII
-)
-
-
-def partition_directory(topic: str, partition: int) -> PartitionDirectory:
-    """The directory of a log that is in use."""
-    return PartitionDirectory(topic, partition)
 
 
 def suffixed_partition_directory(

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from local_tier.files.file_system import FileSystem
 
 
+META_PROPERTIES_VERSION: Final = "1"
+PARTITION_METADATA_VERSION: Final = 0
+
+
 def uuid_text(value: UUID) -> str:
     """The text form; `parse_uuid` is its inverse."""
     return urlsafe_b64encode(value.bytes).decode().rstrip("=")
@@ -33,9 +37,6 @@ def parse_uuid(text: str) -> UUID | None:
         return None
     value = UUID(bytes=raw) if len(raw) == 16 else None
     return value if value is not None and uuid_text(value) == text else None
-
-
-META_PROPERTIES_VERSION: Final = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +92,6 @@ def _escaped(value: str) -> str:
 def _unescaped(value: str) -> str:
     letters = iter(value)
     return "".join(next(letters, "") if letter == "\\" else letter for letter in letters)
-
-
-PARTITION_METADATA_VERSION: Final = 0
 
 
 def write_topic_id(file_system: FileSystem, directory: Path, topic_id: UUID) -> None:

@@ -17,7 +17,7 @@ from core.errors import InvalidInputError, NotFoundError, StaleStateError
 from local_tier.cleaner.log_cleaner import LogCleaner
 from local_tier.cleaner.log_cleaner_manager import LogCleanerManager
 from local_tier.errors import LogDirectoryOfflineError
-from local_tier.files.file_names import DirectoryState, partition_directory, suffixed_partition_directory
+from local_tier.files.file_names import DirectoryState, PartitionDirectory, suffixed_partition_directory
 from local_tier.files.metadata_files import write_topic_id
 from local_tier.manager.config import LogManagerMetrics
 from local_tier.manager.directory_loader import ConfigLookup, DirectoryLoader, DirectoryPool
@@ -184,9 +184,7 @@ class LogManager:
                 if not is_new:
                     self._require_online(name)
                 directories = self._directories.by_load(self._registry)
-                log = self._loader.create(
-                    partition_directory(topic, partition), topic_id, config, directories
-                )
+                log = self._loader.create(PartitionDirectory(topic, partition), topic_id, config, directories)
                 self._registry.add(log)
                 self._checkpoint_new_log(log)
             if log.topic_id is None:  # a crash came between its directory and its id; it has no records
@@ -227,7 +225,7 @@ class LogManager:
             future = self._registry.get(name, future=True)
             if future is None:
                 raise NotFoundError(f"there is no future log of {name}")
-            future.rename_directory(future.directory.with_name(partition_directory(*name).name))
+            future.rename_directory(future.directory.with_name(PartitionDirectory(*name).name))
             before = self._registry.promote(name)
             if before is not None:
                 future.update_high_watermark(before.high_watermark)

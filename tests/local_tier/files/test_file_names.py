@@ -14,7 +14,6 @@ from local_tier.files.file_names import (
     DirectoryState,
     PartitionDirectory,
     parse_partition_directory,
-    partition_directory,
     suffixed_partition_directory,
 )
 
@@ -58,7 +57,7 @@ def test_a_suffix_goes_behind_the_kind() -> None:
 
 @given(topics, partitions)
 def test_a_directory_in_use_is_parsed_back(topic: str, partition: int) -> None:
-    directory = partition_directory(topic, partition)
+    directory = PartitionDirectory(topic, partition)
 
     assert parse_partition_directory(directory.name) == directory
 
@@ -85,7 +84,7 @@ def test_partition_directory_names_are_kafkas() -> None:
     unique = UUID("0123456789abcdef0123456789abcdef")
 
     assert [
-        partition_directory("__strimzi_canary", 0).name,
+        PartitionDirectory("__strimzi_canary", 0).name,
         suffixed_partition_directory("orders", 2, DirectoryState.DELETE, unique).name,
         suffixed_partition_directory("t" * 249, 7, DirectoryState.STRAY, unique).name,
     ] == [
